@@ -1,0 +1,80 @@
+"""Reads the traces of a run from its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from detectors.happens_before import HappensBefore
+from detectors.races import Race
+from repro.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
+
+_BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
+
+
+def find_races(trace_folder: Path) -> list[Race]:
+    """The races in the run whose ``rank*.trace`` files lie in ``trace_folder``.
+
+    A trace without an end (the rank was killed, or still runs) is used as far as it goes.
+    Raises :class:`repro.trace.TraceError` where the folder has no traces, a rank's is missing, or
+    one is damaged or not of this run.
+    """
+    ranks = _ranks(trace_folder)
+    paths = [file_of(trace_folder, rank) for rank in ranks]
+    detector = HappensBefore()
+    readers = [TraceReader(path) for path in paths]
+    try:
+        traces = {rank: _checked(readers[rank].read(), paths[rank], len(ranks)) for rank in ranks}
+        while traces:
+            # Ranks held up by others come last: they go on only where no other rank has anything to say.
+            for rank in [rank for rank in traces if not detector.waits(rank)] or list(traces):
+                batch = list(islice(traces[rank], _BATCH))
+                _feed(detector, rank, batch, paths[rank])
+                if len(batch) < _BATCH:
+                    del traces[rank]
+    finally:
+        for reader in readers:
+            reader.close()
+    detector.finish()
+    return detector.races
+
+
+def _ranks(folder: Path) -> range:
+    """The ranks whose files are there, if those of 0 to the highest all are."""
+    names = [re.fullmatch(r"rank(\d+)\.trace", path.name) for path in folder.glob("rank*.trace")]
+    found = {int(name[1]) for name in names if name}
+    if not found:
+        raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
+    _complain_of_missing(folder, found, max(found) + 1)
+    return range(len(found))
+
+
+def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
+    missing = [str(rank) for rank in range(world) if rank not in found]
+    if missing:
+        raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
+
+
+def _checked(records: Iterator[TraceRecord], path: Path, files: int) -> Iterator[TraceRecord]:
+    """The records, once the first one says that the file is one of a run of so many ranks."""
+    begin = next(records, None)
+    if not isinstance(begin, Begin):
+        raise TraceError(f"trace {path} is empty")
+    if begin.world > files:
+        _complain_of_missing(path.parent, set(range(files)), begin.world)
+    if begin.world != files:
+        raise TraceError(f"trace {path} is of a run with {begin.world} ranks, but there are {files} traces beside it")
+    yield begin
+    yield from records
+
+
+def _feed(detector: HappensBefore, rank: int, records: list[TraceRecord], path: Path) -> None:
+    try:
+        detector.feed(rank, records)
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        # The reader checks the number of a record's fields, not their types.
+        raise TraceError(f"trace {path} is damaged: a record has fields of the wrong type ({error})") from error

@@ -1,0 +1,31 @@
+"""Which parameters the bytes of a block belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.races import Name
+from repro.trace import Label
+
+
+class Labels:
+    """The labels of one block. They are many and asked for rarely, so adding is what has to be cheap."""
+
+    __slots__ = ("_bounds", "_labels")
+
+    def __init__(self) -> None:
+        self._labels: dict[tuple[int, int, str, str], None] = {}  # an ordered set
+        self._bounds: npt.NDArray[np.int64] | None = None
+
+    def add(self, label: Label) -> None:
+        self._labels[label.lo, label.hi, label.kind, label.name] = None
+        self._bounds = None
+
+    def of(self, lo: int, hi: int) -> set[Name]:
+        """The names of the bytes from ``lo`` to ``hi`` (exclusive)."""
+        labels = list(self._labels)
+        if self._bounds is None:
+            self._bounds = np.array([label[:2] for label in labels], dtype=np.int64).reshape(-1, 2)
+        hits = np.flatnonzero((self._bounds[:, 0] < hi) & (self._bounds[:, 1] > lo))
+        return {Name(*labels[at][2:]) for at in hits}

@@ -1,0 +1,137 @@
+"""What a race is, as told to a reader or a program.
+
+Races are grouped by the places in source code they come from: training repeats the same pair of
+places thousands of times, and it is the pair that has to be mended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal, NamedTuple
+
+from repro.trace import Frame
+
+AccessKind = Literal["read", "write", "free"]
+RaceKind = Literal["write-write", "read-write", "write-read", "freed"]
+
+
+class Name(NamedTuple):
+    """What some bytes are: ``kind`` (primary, secondary, gathered, ...) of parameter ``name``."""
+
+    kind: str
+    name: str
+
+
+class Moment(NamedTuple):
+    """When one side of a race happened.
+
+    ``op`` is the operation's number in the trace (None for a free); ``start`` and ``end`` are its
+    virtual nanoseconds; step, micro-batch and phase are those of the host when it issued it.
+    """
+
+    op: int | None
+    step: int
+    micro_batch: int
+    phase: str
+    start: int
+    end: int
+
+
+class Occurrence(NamedTuple):
+    """One pair of racing accesses: bytes ``lo`` to ``hi`` (exclusive) of ``block``, all on ``rank``.
+
+    ``shown``: in the timing of this trace the later-issued access took effect strictly before the
+    earlier-issued one. A launch and a collective's writes take effect at the end, a collective's
+    reads at its start, a free at once.
+    """
+
+    rank: int
+    block: int
+    lo: int
+    hi: int
+    first: Moment
+    second: Moment
+    shown: bool
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two accesses: which kernel, on which stream, from where (innermost frame first)."""
+
+    kernel: str
+    access: AccessKind
+    stack: tuple[Frame, ...]
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.access} by {describe(self.kernel, self.stack)} on stream {self.stream!r}"
+
+
+@dataclass(frozen=True)
+class Race:
+    """All occurrences with the same kernels, accesses, innermost frames and streams.
+
+    ``first`` is the side that the host issued first. ``occurrences`` counts pairs of accesses,
+    ``shown`` those whose order was reversed in this timing. ``examples`` are the first few
+    occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells
+    what lies in the bytes that both touch (in the range that bounds them, where views are strided).
+    """
+
+    kind: RaceKind
+    first: Side
+    second: Side
+    occurrences: int
+    shown: int
+    ranks: tuple[int, ...]
+    names: tuple[Name, ...]
+    examples: tuple[Occurrence, ...]
+
+    @property
+    def missing_wait(self) -> str:
+        """One sentence: which stream never waits for which."""
+        where = describe(self.first.kernel, self.first.stack)
+        sentence = f"stream {self.second.stream!r} never waits for stream {self.first.stream!r} after {where}"
+        if self.kind == "freed":
+            return f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed"
+        return sentence
+
+    def as_dict(self) -> dict[str, Any]:
+        """The race as JSON-ready data."""
+        return {
+            "kind": self.kind,
+            "first": _side(self.first),
+            "second": _side(self.second),
+            "missing_wait": self.missing_wait,
+            "occurrences": self.occurrences,
+            "shown": self.shown,
+            "ranks": list(self.ranks),
+            "names": [name._asdict() for name in self.names],
+            "examples": [
+                {**example._asdict(), "first": example.first._asdict(), "second": example.second._asdict()}
+                for example in self.examples
+            ],
+        }
+
+
+def site(frames: tuple[Frame, ...]) -> Frame | None:
+    """The frame that stands for a stack: the innermost one."""
+    return frames[0] if frames else None
+
+
+def describe(kernel: str, frames: tuple[Frame, ...]) -> str:
+    """A kernel and its place in short: ``copy_ (partition_parameters.py:1946 _partition_param_sec)``."""
+    short = kernel.rpartition("::")[2]
+    frame = site(frames)
+    if frame is None:
+        return short
+    return f"{short} ({PurePath(frame.file).name}:{frame.line} {frame.function})"
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "kernel": side.kernel,
+        "access": side.access,
+        "stream": side.stream,
+        "stack": [frame._asdict() for frame in side.stack],
+    }

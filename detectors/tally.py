@@ -1,0 +1,112 @@
+"""Counts the occurrences of races by the pair of places they come from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from detectors.races import Name, Occurrence, Race, RaceKind, Side, site
+from repro.trace import Frame
+
+EXAMPLES = 8
+
+
+class Key(NamedTuple):
+    """What the occurrences of one race have in common."""
+
+    first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream
+    second: tuple[str, str, Frame | None, str]
+
+
+def key_of(first: Side, second: Side) -> Key:
+    return Key(
+        (first.kernel, first.access, site(first.stack), first.stream),
+        (second.kernel, second.access, site(second.stack), second.stream),
+    )
+
+
+class _OfRank:
+    """One rank's occurrences of one race. Ranks stand apart so that the order in which they are fed is forgotten."""
+
+    __slots__ = ("examples", "first", "number", "occurrences", "second", "shown")
+
+    def __init__(self, first: Side, second: Side, number: int) -> None:
+        self.first = first
+        self.second = second
+        self.number = number  # how many occurrences of any race the rank had before
+        self.occurrences = 0
+        self.shown = 0
+        self.examples: list[Occurrence] = []
+
+
+class Tally:
+    """One race while it is being counted."""
+
+    __slots__ = ("_ranks", "names")
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _OfRank] = {}
+        self.names: set[Name] = set()
+
+    def of(self, rank: int, first: Side, second: Side, number: int) -> _OfRank:
+        mine = self._ranks.get(rank)
+        if mine is None:
+            mine = self._ranks[rank] = _OfRank(first, second, number)
+        return mine
+
+    def place(self) -> tuple[int, int]:
+        """Where the race was met first. No two races share it."""
+        rank = min(self._ranks)
+        return rank, self._ranks[rank].number
+
+    def race(self, more_names: set[Name]) -> Race:
+        ranks = tuple(sorted(self._ranks))
+        parts = [self._ranks[rank] for rank in ranks]
+        first, second = parts[0].first, parts[0].second
+        kind: RaceKind
+        if second.access == "free":
+            kind = "freed"
+        elif first.access == "read":
+            kind = "read-write"
+        else:
+            kind = "write-read" if second.access == "read" else "write-write"
+        return Race(
+            kind=kind,
+            first=first,
+            second=second,
+            occurrences=sum(part.occurrences for part in parts),
+            shown=sum(part.shown for part in parts),
+            ranks=ranks,
+            names=tuple(sorted(self.names | more_names)),
+            examples=tuple(example for part in parts for example in part.examples)[:EXAMPLES],
+        )
+
+
+class Tallies:
+    """All races met so far."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by_key: dict[Key, Tally] = {}
+        self._counts: dict[int, int] = {}  # occurrences of any race, by rank
+
+    def add(self, first: Side, second: Side, occurrence: Occurrence) -> Tally:
+        """Count an occurrence; returns the race it belongs to."""
+        key = key_of(first, second)
+        tally = self._by_key.get(key)
+        if tally is None:
+            tally = self._by_key[key] = Tally()
+        rank = occurrence.rank
+        number = self._counts.get(rank, 0)
+        self._counts[rank] = number + 1
+        self.count += 1
+        part = tally.of(rank, first, second, number)
+        part.occurrences += 1
+        part.shown += occurrence.shown
+        if len(part.examples) < EXAMPLES:
+            part.examples.append(occurrence)
+        return tally
+
+    def races(self, names: dict[Tally, set[Name]]) -> list[Race]:
+        """The races, by rank and then in the order in which the host met them; ``names`` are added to them."""
+        tallies = sorted(self._by_key.values(), key=Tally.place)
+        return [tally.race(names.get(tally, set())) for tally in tallies]

@@ -1,0 +1,83 @@
+"""Where in the program a call came from: the stack without torch's and our own frames.
+
+Taken for every launch, so it must be cheap: code objects are sorted once into told and not told,
+and a stack that was seen before is found by its code objects and instruction offsets. Code objects
+are known by their identity (to hash one means to hash its constants) and kept alive for that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType
+
+import torch
+
+from repro.trace import Frame, Stack
+
+_DEPTH = 6
+_SKIPPED_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.abspath(__file__)) + os.sep)
+
+
+class CallSites:
+    """Numbers the stacks of one rank. ``skipped`` are further path endings whose frames are not told."""
+
+    def __init__(self, skipped: tuple[str, ...] = ()) -> None:
+        self.skipped = skipped
+        self.new: list[Stack] = []
+        self._codes: dict[int, CodeType] = {}
+        self._told: dict[int, bool] = {}
+        self._known: dict[tuple[int, ...], int] = {}
+        self._same: dict[tuple[Frame, ...], int] = {}
+        self._frames: list[tuple[Frame, ...]] = []
+
+    def capture(self) -> int:
+        """The number of the current stack. A new one is put into ``new``."""
+        told = self._told
+        key: list[int] = []
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = id(frame.f_code)
+            known = told.get(code)
+            if known is None:
+                known = self._sort(frame.f_code)
+            if known:
+                key.append(code)
+                key.append(frame.f_lasti)
+                if len(key) == 2 * _DEPTH:
+                    break
+            frame = frame.f_back  # type: ignore[assignment]
+        number = self._known.get(tuple(key))
+        if number is None:
+            number = self._known[tuple(key)] = self._define(tuple(key))
+        return number
+
+    def frames(self, number: int) -> tuple[Frame, ...]:
+        """The frames of a stack, innermost first."""
+        return self._frames[number]
+
+    def _sort(self, code: CodeType) -> bool:
+        path = code.co_filename
+        told = not (path.startswith(_SKIPPED_FOLDERS) or path.startswith("<") or path.endswith(self.skipped))
+        self._codes[id(code)] = code
+        self._told[id(code)] = told
+        return told
+
+    def _define(self, key: tuple[int, ...]) -> int:
+        frames = tuple(
+            Frame(code.co_filename, _line(code, offset), code.co_qualname)
+            for code, offset in zip((self._codes[one] for one in key[::2]), key[1::2], strict=True)
+        )
+        number = self._same.get(frames)
+        if number is None:
+            number = self._same[frames] = len(self._frames)
+            self._frames.append(frames)
+            self.new.append(Stack(number, frames))
+        return number
+
+
+def _line(code: CodeType, offset: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            return line
+    return code.co_firstlineno

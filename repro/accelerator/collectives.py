@@ -1,0 +1,315 @@
+"""A ``torch.distributed`` backend with NCCL's stream semantics; gloo carries the bytes.
+
+Each process group has a stream of its own. A collective first waits for the issuing stream;
+``Work.wait()`` makes the *current stream* wait, never the host (``ProcessGroupNCCL.cpp``:
+``syncStreams``, ``WorkNCCL::synchronizeStream``). Inputs are read when it starts, outputs written when
+it ends. Until somebody waits, the work holds its tensors, as NCCL's does
+(``stashed_for_allocator_safety_``).
+
+The values come from gloo, called with the very arguments that the program gave, so the order of sums
+is that of the same program on plain gloo. A rank starts gloo's part when the collective's start takes
+effect and waits for it at its end; before it blocks, it promises the others not to arrive anywhere
+earlier, so nobody waits in a circle.
+
+Departure from hardware: every collective waits for all its ranks, a broadcast too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from repro.accelerator.device import Device, Event, Stream, active
+from repro.accelerator.memory import Block
+from repro.accelerator.timeline import CollectiveWork
+from repro.trace import Access, Group
+
+BACKEND = "simulated"
+Call = Callable[[list[Tensor], list[Tensor]], Any]
+
+
+class Work(dist.Work):
+    """A collective that was issued."""
+
+    def __init__(self, device: Device, event: Event, tensors: Sequence[Tensor], *, blocks_host: bool = False) -> None:
+        super().__init__()
+        self._device = device
+        self._event = event
+        self._tensors: Sequence[Tensor] = tensors
+        self._blocks_host = blocks_host
+        device.unwaited.add(self)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Make the current stream wait. Only a barrier's wait blocks the host."""
+        device = self._device
+        stack = device.sites.capture()
+        stream = device.current_stream()
+        if not device.ruled("work.wait", stack, stream):
+            device.wait(stream, self._event, stack)
+            if self._blocks_host:
+                device.host_wait(self._event, "synchronize", stack)
+        self.release()
+        device.unwaited.discard(self)
+        return True
+
+    def release(self) -> None:
+        """Let go of the tensors."""
+        self._tensors = ()
+
+    def is_completed(self) -> bool:
+        return self._device.query(self._event)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        return list(self._tensors)
+
+
+class SimulatedProcessGroup(dist.ProcessGroup):
+    """One process group of one rank."""
+
+    def __init__(
+        self, device: Device, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str, ranks: tuple[int, ...]
+    ) -> None:
+        super().__init__(rank, size)
+        self._device = device
+        self._ranks = ranks
+        self._name = name
+        self._group = _group_id(f"{name}:{ranks}")
+        self._numbers: dict[int, int] = {}
+        self.stream = Stream(device)
+        self.stream.rename(f"nccl {','.join(map(str, ranks))}")
+        device.journal.note(Group(self._group, ranks))
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)  # type: ignore[attr-defined]
+        self._gloo = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
+        self._gloo._set_group_name(f"gloo-{name}")  # type: ignore[arg-type]
+        self._gloo._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._gloo._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+
+    # -- what torch.distributed calls ---------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or c10d.AllreduceOptions()
+        return self._in_place("all_reduce", tensors, lambda values: self._gloo.allreduce(values, opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        return [self.allreduce([tensor], opts) for tensor in tensors][-1]
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        root = self._ranks[opts.rootRank]
+        return self._in_place("broadcast", tensors, lambda values: self._gloo.broadcast(values, opts), root)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:
+        root = self._ranks[opts.rootRank]
+        return self._in_place("reduce", tensors, lambda values: self._gloo.reduce(values, opts), root)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        opts = opts or c10d.AllgatherOptions()
+        return self._issue(
+            "all_gather", [input], [output], lambda ins, outs: self._gloo.all_gather_single(outs[0], ins[0], opts)
+        )
+
+    def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        return self.all_gather_single(output, input, opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced(outputs, inputs, opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or c10d.AllgatherOptions()
+        return self._issue(
+            "all_gather", inputs, outputs[0], lambda ins, outs: self._gloo.allgather([outs], ins, opts)
+        )
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        opts = opts or c10d.ReduceScatterOptions()
+        return self._issue(
+            "reduce_scatter",
+            [input],
+            [output],
+            lambda ins, outs: self._gloo.reduce_scatter_single(outs[0], ins[0], opts),
+        )
+
+    def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        return self.reduce_scatter_single(output, input, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced(outputs, inputs, opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or c10d.ReduceScatterOptions()
+        return self._issue(
+            "reduce_scatter", inputs[0], outputs, lambda ins, outs: self._gloo.reduce_scatter(outs, [ins], opts)
+        )
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self._issue(
+            "gather",
+            inputs,
+            outputs[0] if outputs else [],
+            lambda ins, outs: self._gloo.gather([outs] if outputs else [], ins, opts),
+            self._ranks[opts.rootRank],
+        )
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self._issue(
+            "scatter",
+            inputs[0] if inputs else [],
+            outputs,
+            lambda ins, outs: self._gloo.scatter(outs, [ins] if inputs else [], opts),
+            self._ranks[opts.rootRank],
+        )
+
+    def alltoall_base(self, output: Tensor, input: Tensor, outs: Any, ins: Any, opts: Any = None) -> Work:  # noqa: A002
+        opts = opts or c10d.AllToAllOptions()
+        return self._issue(
+            "all_to_all",
+            [input],
+            [output],
+            lambda read, written: self._gloo.alltoall_base(written[0], read[0], outs, ins, opts),
+        )
+
+    def all_to_all_single(self, output: Tensor, input: Tensor, outs: Any, ins: Any, opts: Any = None) -> Work:  # noqa: A002
+        return self.alltoall_base(output, input, outs, ins, opts)
+
+    def send(self, tensors: Any, dst: int, tag: int) -> Work:
+        return self._between("send", tensors, self.rank(), dst, lambda values: self._gloo.send(values, dst, tag))
+
+    def recv(self, tensors: Any, src: int, tag: int) -> Work:
+        return self._between("recv", tensors, src, self.rank(), lambda values: self._gloo.recv(values, src, tag))
+
+    def barrier(self, opts: Any = None) -> Work:
+        """NCCL's barrier is an all-reduce of one element, and its wait blocks the host."""
+        with self._device.quiet():
+            token = torch.zeros(1)
+        work = self.allreduce([token])
+        work._blocks_host = True
+        return work
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    # -- issuing --------------------------------------------------------------------------------------
+
+    def _in_place(self, kernel: str, tensors: list[Tensor], call: Callable[[list[Tensor]], Any], root: int = -1) -> Work:
+        def exchange(inputs: list[Tensor], outputs: list[Tensor]) -> Any:
+            for value, start in zip(outputs, inputs, strict=True):
+                value.copy_(start)
+            return call(outputs)
+
+        return self._issue(kernel, tensors, tensors, exchange, root)
+
+    def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, call: Callable[[list[Tensor]], Any]) -> Work:
+        """Point to point: the two ranks are a group of their own, in the order of their sends."""
+        pair = (self._ranks[src], self._ranks[dst])
+        group = _group_id(f"{self._name}:{self._ranks}:{src}>{dst}")
+        if group not in self._numbers:
+            self._device.journal.note(Group(group, pair))
+        reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
+        return self._issue(
+            kernel, reads, writes, lambda ins, outs: call(ins or outs), pair[0], group=group, members=pair
+        )
+
+    def _issue(
+        self,
+        kernel: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        call: Call,
+        root: int = -1,
+        *,
+        group: int | None = None,
+        members: tuple[int, ...] | None = None,
+    ) -> Work:
+        group = self._group if group is None else group
+        members = members or self._ranks
+        number = self._numbers[group] = self._numbers.get(group, 0) + 1
+        device, timeline = self._device, self._device.timeline
+        with device.quiet():
+            reads, read_from, used = self._capture(inputs)
+            writes, write_to, also_used = self._capture(outputs)
+            blocks = used + also_used
+            nbytes = max(sum(t.nbytes for t in inputs), sum(t.nbytes for t in outputs))
+            stack = device.sites.capture()
+            issued_from = Event()
+            device.record(issued_from, device.current_stream())
+            device.wait(self.stream, issued_from, stack)
+            device.use(blocks, self.stream.id)
+            timeline.now += device.timing.launch_ns
+            name = f"nccl::{kernel}"
+            duration = device.timing.collective(name, nbytes, members, self.stream.name, group, number)
+            state: dict[str, Any] = {}
+
+            def read() -> None:
+                values = [alias.clone(memory_format=torch.contiguous_format) for alias in read_from]
+                state["out"] = [torch.empty(alias.shape, dtype=alias.dtype) for alias in write_to]
+                state["in"] = values
+                state["gloo"] = call(values, state["out"])
+
+            def write() -> None:
+                transfer = state["gloo"]
+                if transfer is not None:
+                    if not transfer.is_completed():
+                        device.exchange.promise(work.end)
+                    transfer.wait()
+                for alias, value in zip(write_to, state["out"], strict=True):
+                    alias.copy_(value)
+                state.clear()
+
+            work: CollectiveWork = timeline.collective(
+                self.stream.id,
+                duration,
+                read=read,
+                effect=write,
+                group=group,
+                number=number,
+                members=members,
+            )
+            device.journal.issued(work, self.stream.id, name, reads, writes, stack, root)
+        done = Event()
+        device.record(done, self.stream)
+        return Work(device, done, [*inputs, *outputs])
+
+    def _capture(self, tensors: Sequence[Tensor]) -> tuple[list[Access], list[Tensor], list[Block]]:
+        memory = self._device.memory
+        accesses, aliases, blocks = [], [], []
+        for tensor in tensors:
+            block = memory.block_of(tensor)
+            access = memory.access(tensor, block)
+            if access is not None:
+                accesses.append(access)
+            aliases.append(memory.alias(tensor, block))
+            blocks.append(block)
+        return accesses, aliases, blocks
+
+
+def _group_id(name: str) -> int:
+    """The same number for the same group on all its ranks."""
+    return zlib.crc32(name.encode()) & 0x7FFFFFFF
+
+
+def _create(options: Any, _: Any = None) -> SimulatedProcessGroup:
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return SimulatedProcessGroup(
+        active(), options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks
+    )
+
+
+def register() -> None:
+    """Make ``backend="simulated"`` known to torch.distributed."""
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])

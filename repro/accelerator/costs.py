@@ -1,0 +1,151 @@
+"""How long work takes: a hardware profile, and what a timing changes about it.
+
+Durations are integers, nanoseconds. A kernel takes the longer of its arithmetic and its memory
+traffic (the roofline of Williams et al. 2009), and never less than a launch's own time. A collective
+on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009):
+between nodes one network card per node, within a node NVLink.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+_PROFILES = Path(__file__).with_name("profiles")
+
+
+class ProfileError(Exception):
+    """A hardware profile that does not exist or is not complete."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine. Rates are per GPU, network per node."""
+
+    name: str
+    description: str
+    tflops: float  # dense bf16 matrix multiplication, peak
+    efficiency: float  # the part of the peak that large matrix multiplications reach
+    memory_gbytes_per_s: float
+    kernel_us: float  # the shortest kernel
+    launch_us: float  # what a launch costs the host
+    synchronize_us: float  # what a blocking call costs the host beyond the wait
+    intra_node_gbits_per_s: float  # one way, per GPU
+    inter_node_gbits_per_s: float  # per node
+    intra_node_latency_us: float
+    inter_node_latency_us: float
+
+
+def profile_names() -> list[str]:
+    """The profiles that come with the project."""
+    return sorted(path.stem for path in _PROFILES.glob("*.toml"))
+
+
+def load_profile(name_or_file: str) -> Profile:
+    """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
+    path = Path(name_or_file) if name_or_file.endswith(".toml") else _PROFILES / f"{name_or_file}.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ProfileError(
+            f"there is no hardware profile '{name_or_file}': choose one of {', '.join(profile_names())}, "
+            "or name a .toml file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ProfileError(f"hardware profile {path} cannot be read: {error}") from error
+    wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
+    if missing := sorted(wanted.keys() - table.keys()):
+        raise ProfileError(f"hardware profile {path} lacks {', '.join(missing)}")
+    if unknown := sorted(table.keys() - wanted.keys()):
+        raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
+    for key, value in table.items():
+        if wanted[key] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0):
+            raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    return Profile(name=path.stem, **table)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a small model stands for: its work is counted as that of the large one, layer for layer."""
+
+    flops: float = 1.0
+    parameter_bytes: float = 1.0
+    name: str = "itself"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Everything that decides durations in one run.
+
+    ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
+    (``kernel:aten::copy_``), collectives (``link:nccl 0,1``), ranks (``rank:3``, all the rank's
+    kernels) or the host (``host`` or ``host:2``) to factors. ``jitter`` stretches every kernel and
+    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``.
+    """
+
+    profile: Profile
+    nodes_of: tuple[int, ...]  # by rank: the node it is on
+    scale: Scale = Scale()
+    slow: Mapping[str, float] = field(default_factory=dict)
+    jitter: float = 0.0
+    seed: int = 0
+
+
+class Clock:
+    """One rank's view of a :class:`Timing`: gives durations."""
+
+    def __init__(self, timing: Timing, rank: int) -> None:
+        self._timing = timing
+        profile = timing.profile
+        host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
+        self.launch_ns = round(profile.launch_us * 1000 * host)
+        self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
+        self._rank = timing.slow.get(f"rank:{rank}", 1.0)
+        self._kernel_ns = profile.kernel_us * 1000
+        self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
+        self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
+        self._random = random.Random(f"{timing.seed}/{rank}")
+        self._stretches: dict[tuple[str, str], float] = {}
+        self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
+
+    def kernel(self, name: str, flops: int, nbytes: int) -> int:
+        """A kernel by itself, before anything stretches it. ``nbytes``: read and written."""
+        return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))
+
+    def stretched(self, duration: int, kernel: str, stream: str) -> int:
+        """The same kernel in this timing."""
+        if not self._slow and not self._timing.jitter:
+            return duration
+        factor = self._stretches.get((kernel, stream))
+        if factor is None:
+            factor = self._rank * self._factor(f"kernel:{kernel}") * self._factor(f"stream:{stream}")
+            self._stretches[kernel, stream] = factor
+        if self._timing.jitter:
+            factor *= 1 + self._timing.jitter * self._random.random()
+        return round(duration * factor)
+
+    def collective(self, kernel: str, nbytes: int, members: tuple[int, ...], link: str, group: int, number: int) -> int:
+        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's."""
+        timing, profile, n = self._timing, self._timing.profile, len(members)
+        if n == 1:
+            return round(self._kernel_ns)
+        across = len({timing.nodes_of[rank] for rank in members}) > 1
+        gbits = profile.inter_node_gbits_per_s if across else profile.intra_node_gbits_per_s
+        latency = profile.inter_node_latency_us if across else profile.intra_node_latency_us
+        turns = 2 if "all_reduce" in kernel else 1
+        moved = turns * (n - 1) / n * nbytes * timing.scale.parameter_bytes
+        factor = self._factor(f"link:{link}") * self._factor(f"kernel:{kernel}")
+        if timing.jitter:
+            factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
+        return round((turns * (n - 1) * latency * 1000 + moved * 8 / gbits) * factor)
+
+    def _factor(self, what: str) -> float:
+        factor = 1.0
+        for pattern, value in self._slow.items():
+            if fnmatchcase(what, pattern):
+                factor *= value
+        return factor

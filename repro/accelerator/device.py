@@ -1,0 +1,429 @@
+"""The simulated accelerator of one rank: puts timeline, memory, kernels and journal together.
+
+``Stream`` and ``Event`` have CUDA's semantics (CUDA C++ Programming Guide, "Asynchronous Concurrent
+Execution"; ``torch.cuda.Stream``): a wait makes a stream wait and never the host; a record moves an
+event to the stream's present position; waiting for an event that was never recorded is no wait.
+
+Every call that orders something can be *ruled*: a :class:`Rule` names the place in the program
+(function and file) and says what happens there instead. That is how a single synchronisation is
+taken out of code that is not edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.accelerator.callsite import CallSites
+from repro.accelerator.costs import Clock
+from repro.accelerator.exchange import Alone
+from repro.accelerator.journal import Journal
+from repro.accelerator.kernels import Kernels
+from repro.accelerator.memory import Block, Memory, poison
+from repro.accelerator.timeline import Effect, Exchange, Instant, Timeline
+from repro.trace import Access, Alloc, Free, HostWait, Label, Phase, Record, RecordStream, StreamName, TraceRecord, Wait
+
+
+class Rule(NamedTuple):
+    """What to do at one place instead of the call that stands there.
+
+    ``operation``: stream.synchronize, event.synchronize, stream.wait_stream, stream.wait_event,
+    device.synchronize or work.wait. ``function``: the qualified name ends with it. ``file``: the path
+    ends with it. ``instead`` gets the device and the stream that the call was about.
+    """
+
+    operation: str
+    function: str
+    file: str
+    instead: Callable[[Device, Stream], None]
+
+
+class Stream:
+    """An in-order queue of work."""
+
+    def __init__(self, device: Device | None = None, priority: int = 0, **_: object) -> None:
+        self.device = device if isinstance(device, Device) else active()
+        self.id = self.device.timeline.new_stream()
+        self.priority = priority
+        self.device.streams.append(self)
+        self.rename(f"stream {self.id}")
+
+    def rename(self, name: str) -> None:
+        """The name under which reports show the stream."""
+        self.name = name
+        self.device.journal.note(StreamName(self.id, name))
+
+    def synchronize(self) -> None:
+        """Block the host until all work given to the stream is done."""
+        self.device.synchronize_stream(self, "stream.synchronize")
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Later work of this stream comes after all work given to ``stream`` so far."""
+        device = self.device
+        stack = device.sites.capture()
+        if not device.ruled("stream.wait_stream", stack, self):
+            event = Event()
+            device.record(event, stream)
+            device.wait(self, event, stack)
+
+    def wait_event(self, event: Event) -> None:
+        """Later work of this stream comes after what ``event`` recorded last."""
+        device = self.device
+        stack = device.sites.capture()
+        if not device.ruled("stream.wait_event", stack, self):
+            device.wait(self, event, stack)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Is all work done? An answer of True orders what the host does next."""
+        event = Event()
+        self.device.record(event, self)
+        return self.device.query(event)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<simulated stream {self.id} '{self.name}'>"
+
+
+class Event:
+    """A position in a stream. Recording again moves it."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: object) -> None:
+        self.instant: Instant | None = None
+        self.marker = -1
+
+    def record(self, stream: Stream | None = None) -> None:
+        device = stream.device if stream is not None else active()
+        device.record(self, stream or device.current_stream())
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or active().current_stream()).wait_event(self)
+
+    def synchronize(self) -> None:
+        """Block the host until what was recorded is done."""
+        device = active()
+        stack = device.sites.capture()
+        if self.instant is not None and not device.ruled("event.synchronize", stack, device.current_stream()):
+            device.host_wait(self, "synchronize", stack)
+
+    def query(self) -> bool:
+        return active().query(self)
+
+    def elapsed_time(self, end: Event) -> float:
+        """Virtual milliseconds between two recorded events. Blocks the host until both have passed."""
+        if self.instant is None or end.instant is None:
+            raise RuntimeError("both events must be recorded before their elapsed time is asked for")
+        for event in (self, end):
+            event.synchronize()
+        return (end.instant.known - self.instant.known) / 1e6
+
+
+class Device:
+    """One rank's accelerator. Use it as a context manager: inside, tensors live on it.
+
+    ``write`` gets finished trace records; without it they are dropped.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        rank: int = 0,
+        exchange: Exchange | None = None,
+        write: Callable[[list[TraceRecord]], None] | None = None,
+        skipped_files: tuple[str, ...] = (),
+    ) -> None:
+        self.rank = rank
+        self.timing = clock
+        self.exchange: Exchange = exchange or Alone()
+        self.timeline = Timeline(rank, self.exchange)
+        self.sites = CallSites(skipped_files)
+        self.journal = Journal(self.sites, write or (lambda records: None))
+        self.memory = Memory(self._allocated, self._freed)
+        self.rules: list[Rule] = []
+        self.streams: list[Stream] = []
+        self.unwaited: set[Any] = set()  # collectives that hold their tensors until somebody waits for them
+        self.host_blocked = 0  # virtual nanoseconds that the host stood still
+        self._markers = 0
+        self._quiet = 0
+        self._ruled: dict[tuple[str, int], Rule | None] = {}
+        self._mode = Kernels(self)
+        default = Stream(self)
+        default.rename("compute")
+        self.current = default.id
+
+    # -- streams ----------------------------------------------------------------------------------
+
+    def current_stream(self) -> Stream:
+        return self.streams[self.current]
+
+    def default_stream(self) -> Stream:
+        return self.streams[0]
+
+    @contextmanager
+    def stream(self, stream: Stream | None) -> Iterator[None]:
+        """Work issued inside goes to ``stream``."""
+        if stream is None:
+            yield
+            return
+        before, self.current = self.current, stream.id
+        try:
+            yield
+        finally:
+            self.current = before
+
+    # -- ordering ---------------------------------------------------------------------------------
+
+    def record(self, event: Event, stream: Stream) -> None:
+        self._markers += 1
+        event.marker = self._markers
+        event.instant = self.timeline.position(stream.id).joined(Instant(self.timeline.now))
+        self.journal.note(Record(event.marker, stream.id))
+
+    def wait(self, stream: Stream, event: Event, stack: int) -> None:
+        if event.instant is not None:
+            self.timeline.wait(stream.id, event.instant)
+            self.journal.note(Wait(stream.id, event.marker, stack))
+
+    def host_wait(self, event: Event, how: str, stack: int) -> None:
+        """Block the host until the event has passed."""
+        assert event.instant is not None
+        timeline = self.timeline
+        timeline.now += self.timing.synchronize_ns
+        before = timeline.now
+        with self.quiet():
+            timeline.synchronize(event.instant)
+        self.host_blocked += timeline.now - before
+        self.journal.note(HostWait(event.marker, how, stack, timeline.now))
+
+    def query(self, event: Event) -> bool:
+        if event.instant is None:
+            return True
+        self.timeline.now += 1000  # asking takes time too, or a host that asks in a loop would never get on
+        with self.quiet():
+            passed = self.timeline.passed(event.instant)
+        if passed:
+            self.journal.note(HostWait(event.marker, "query", self.sites.capture(), self.timeline.now))
+        return passed
+
+    def synchronize_stream(self, stream: Stream, operation: str) -> None:
+        stack = self.sites.capture()
+        if not self.ruled(operation, stack, stream):
+            event = Event()
+            self.record(event, stream)
+            self.host_wait(event, "synchronize", stack)
+
+    def synchronize_current(self, how: str) -> None:
+        """The host reads from the device: it waits for the current stream."""
+        event = Event()
+        self.record(event, self.current_stream())
+        self.host_wait(event, how, self.sites.capture())
+
+    def synchronize(self) -> None:
+        """Block the host until all streams are done."""
+        stack = self.sites.capture()
+        if not self.ruled("device.synchronize", stack, self.current_stream()):
+            self.synchronize_all(stack)
+
+    def synchronize_all(self, stack: int) -> None:
+        for stream in list(self.streams):
+            event = Event()
+            self.record(event, stream)
+            self.host_wait(event, "synchronize", stack)
+        for work in self.unwaited:
+            work.release()
+        self.unwaited.clear()
+
+    def ruled(self, operation: str, stack: int, stream: Stream) -> bool:
+        """Does a rule stand at this place? Then it was done instead of the call."""
+        if not self.rules:
+            return False
+        key = (operation, stack)
+        if key not in self._ruled:
+            frames = self.sites.frames(stack)
+            self._ruled[key] = next(
+                (
+                    rule
+                    for rule in self.rules
+                    if rule.operation == operation
+                    and frames
+                    and frames[0].function.endswith(rule.function)
+                    and frames[0].file.endswith(rule.file)
+                ),
+                None,
+            )
+        rule = self._ruled[key]
+        if rule is None:
+            return False
+        rule.instead(self, stream)
+        return True
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        kernel: str,
+        reads: list[Access],
+        writes: list[Access],
+        blocks: list[Block],
+        duration: int,
+        effect: Effect | None,
+    ) -> None:
+        """Give a kernel to the current stream."""
+        stream, timeline = self.current, self.timeline
+        self.use(blocks, stream)
+        timeline.now += self.timing.launch_ns
+        duration = self.timing.stretched(duration, kernel, self.streams[stream].name)
+        work = timeline.launch(stream, duration, effect)
+        self.journal.issued(work, stream, kernel, reads, writes, self.sites.capture())
+
+    def observe(self, tensors: list[Tensor], look: Callable[[list[Tensor]], None]) -> None:
+        """Look at tensors as the current stream would see them now: no work, no time, no ordering.
+
+        ``look`` is called when that moment's effects are taken. A detector built on a real device
+        cannot do this; it exists to check those that can.
+        """
+        with self.quiet():
+            aliases = [self.memory.alias(tensor, self.memory.block_of(tensor)) for tensor in tensors]
+        self.timeline.shadow(self.timeline.position(self.current), lambda: look(aliases))
+
+    def use(self, blocks: list[Block], stream: int) -> None:
+        for block in blocks:
+            if block.stream != stream and block.stream >= 0:
+                if block.used_by is None:
+                    block.used_by = set()
+                block.used_by.add(stream)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside, tensors are plain CPU tensors: the device's own work, issued to no stream."""
+        self._quiet += 1
+        try:
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                yield
+        finally:
+            self._quiet -= 1
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def record_stream(self, tensor: Tensor, stream: Stream) -> None:
+        """``tensor.record_stream(stream)``: the memory is not handed out again before ``stream`` gets there."""
+        block = self.memory.block_of(tensor)
+        if block.recorded is None:
+            block.recorded = set()
+        block.recorded.add(stream.id)
+        self.journal.note(RecordStream(block.id, stream.id))
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        """Tell the trace what stands in the tensor's memory."""
+        block = self.memory.block_of(tensor)
+        access = self.memory.access(tensor, block)
+        if access is not None:
+            self.journal.note(Label(block.id, access.lo, access.hi, kind, name))
+
+    def _allocated(self, block: Block) -> None:
+        self.journal.note(Alloc(block.id, block.nbytes, block.stream, self.timeline.now))
+
+    def _freed(self, block: Block) -> None:
+        if block.stream < 0:
+            return  # the host's own memory: not the device allocator's affair
+        self.journal.note(Free(block.id, self.timeline.now))
+        recorded = block.recorded or set()
+        base = block.base
+        if block.used_by and base is not None and block.used_by - recorded:
+            # The next owner's first write would come here. In an ordered program nobody reads any more.
+            instant = self.timeline.position(block.stream).joined(Instant(self.timeline.now))
+            for stream in sorted(recorded):
+                instant = instant.joined(self.timeline.position(stream))
+            self.timeline.shadow(instant, lambda: poison(base))
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def phase(self, step: int, micro_batch: int, name: str) -> None:
+        """What the host does from here on; for the trace only."""
+        self.journal.note(Phase(step, micro_batch, name))
+
+    def finish(self) -> None:
+        """Let everything end, and tell the other ranks that nothing more comes from this one."""
+        with self.quiet():
+            self.timeline.drain()
+        self.exchange.promise(1 << 62)
+        self.journal.flush(everything=True)
+
+    def __enter__(self) -> Device:
+        global _active
+        if _active is not None:
+            raise RuntimeError("a simulated device is active already in this process")
+        _active = self
+        self._patches = list(_patched(self))
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        global _active
+        self._mode.__exit__(*error)
+        for owner, name, original in self._patches:
+            setattr(owner, name, original)
+        _active = None
+
+
+_active: Device | None = None
+
+
+def active() -> Device:
+    """The device of this process. Raises RuntimeError outside ``with device:``."""
+    if _active is None:
+        raise RuntimeError("no simulated device is active: use it inside 'with device:'")
+    return _active
+
+
+def _patched(device: Device) -> Iterator[tuple[Any, str, Any]]:
+    """What bypasses the dispatcher on CPU tensors and would not wait for the device.
+
+    ``tolist`` and ``numpy`` read memory directly; ``record_stream`` refuses a stream class of ours;
+    ``torch.save`` writes storages to a file. On CUDA each of the reads copies to the host first.
+    """
+
+    def replace(owner: Any, name: str, new: Any) -> tuple[Any, str, Any]:
+        original = getattr(owner, name)
+        setattr(owner, name, new(original))
+        return owner, name, original
+
+    def reading(original: Any) -> Any:
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if device._quiet:
+                return original(tensor, *args, **kwargs)
+            block = device.memory.block_of(tensor)
+            access = device.memory.access(tensor, block)
+            duration = device.timing.kernel("read", 0, 0)
+            device.launch("host::read", [access] if access else [], [], [block], duration, None)
+            device.synchronize_current("read")
+            return original(tensor, *args, **kwargs)
+
+        return read
+
+    def saving(original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            device.synchronize_all(device.sites.capture())
+            return original(*args, **kwargs)
+
+        return save
+
+    for name in ("tolist", "numpy", "__array__"):
+        yield replace(Tensor, name, reading)
+    yield replace(Tensor, "record_stream", lambda original: lambda tensor, stream: device.record_stream(tensor, stream))
+    yield replace(torch, "save", saving)
+

@@ -1,0 +1,180 @@
+"""Starts the ranks, one process each, collects what they say, and ends what hangs.
+
+Ranks are forked, so that what was imported before (torch, DeepSpeed, transformers: seconds) is there
+at once. They speak to the parent in msgpack over a pipe of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgpack
+
+from repro.accelerator.exchange import Links
+
+_PR_SET_PDEATHSIG = 1
+
+
+class RankFailed(Exception):
+    """A rank died, raised, or was not heard of any more. Says which and why."""
+
+    def __init__(self, rank: int, reason: str, log: Path | None) -> None:
+        self.rank, self.reason, self.log = rank, reason, log
+        where = f" (its output: {log})" if log is not None else ""
+        super().__init__(f"rank {rank} {reason}{where}")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank knows of itself."""
+
+    rank: int
+    world: int
+    links: Links
+    pipe: Connection
+    store: Path
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Tell the parent. The message must be msgpack's: numbers, text, lists, dicts."""
+        self.pipe.send_bytes(msgpack.packb(message))
+
+
+def run_ranks(
+    world: int,
+    target: Callable[[Rank], None],
+    *,
+    folder: Path,
+    hear: Callable[[int, dict[str, Any]], None],
+    silence_s: float = 300.0,
+    started: Callable[[list[int]], None] | None = None,
+) -> None:
+    """Run ``target`` in ``world`` processes until all are done.
+
+    ``hear`` gets each message with its rank. ``folder`` takes the ranks' output (``rank0.log``) and the
+    store by which they find each other. ``started`` gets the process ids.
+
+    Raises :class:`RankFailed` for the first rank that ends badly, or when no rank says anything for
+    ``silence_s`` seconds. Whatever happens, KeyboardInterrupt included, no process is left.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store = folder / f"store-{os.getpid()}-{time.monotonic_ns()}"
+    links = Links.make(world)
+    context = multiprocessing.get_context("fork")
+    pipes: dict[Any, int] = {}
+    processes: list[BaseProcess] = []
+    try:
+        for rank in range(world):
+            ours, theirs = context.Pipe(duplex=False)
+            me = Rank(rank, world, links, theirs, store)
+            process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
+            process.start()
+            theirs.close()
+            pipes[ours] = rank
+            processes.append(process)
+        if started is not None:
+            started([process.pid or 0 for process in processes])
+        _attend(processes, pipes, hear, folder, silence_s)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+        for process in processes:
+            process.join()
+        links.close()
+        for pipe in pipes:
+            pipe.close()
+        store.unlink(missing_ok=True)
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.log"
+
+
+def _attend(
+    processes: list[BaseProcess],
+    pipes: dict[Any, int],
+    hear: Callable[[int, dict[str, Any]], None],
+    folder: Path,
+    silence_s: float,
+) -> None:
+    alive = {process.sentinel: rank for rank, process in enumerate(processes)}
+    listening = dict(pipes)
+    while alive or listening:
+        ready = wait([*listening, *alive], timeout=silence_s)
+        if not ready:
+            raise RankFailed(
+                min(alive.values()),
+                f"and {len(alive) - 1} others did not say anything for {silence_s:.0f} s: they wait for each other",
+                _log(folder, min(alive.values())),
+            )
+        for pipe in [item for item in ready if item in listening]:
+            _listen(pipe, listening, hear, folder)  # type: ignore[arg-type]
+        for sentinel in [item for item in ready if item in alive]:
+            rank = alive.pop(sentinel)  # type: ignore[call-overload]
+            process = processes[rank]
+            process.join()
+            if process.exitcode:
+                for pipe, owner in list(listening.items()):
+                    if owner == rank:
+                        _listen(pipe, listening, hear, folder)  # it may have said why
+                raise RankFailed(rank, _reason(process.exitcode), _log(folder, rank))
+
+
+def _listen(
+    pipe: Connection, listening: dict[Any, int], hear: Callable[[int, dict[str, Any]], None], folder: Path
+) -> None:
+    rank = listening[pipe]
+    try:
+        while pipe.poll():
+            message = msgpack.unpackb(pipe.recv_bytes(), strict_map_key=False)
+            if "failed" in message:
+                raise RankFailed(rank, f"raised {message['failed']}", _log(folder, rank))
+            hear(rank, message)
+    except EOFError:
+        del listening[pipe]
+
+
+def _reason(exitcode: int) -> str:
+    if exitcode < 0:
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-exitcode).name}"
+    return f"ended with exit status {exitcode}"
+
+
+def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
+    """A rank's process: never returns into what it was forked from."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of it
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    faulthandler.enable()
+    status = 0
+    try:
+        target(me)
+    except BaseException as error:  # whatever it is, the parent must hear of it
+        status = 1
+        traceback.print_exc()
+        text = str(error).strip().splitlines()
+        with suppress(OSError):
+            me.say({"failed": f"{type(error).__name__}: {text[0] if text else ''}"})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

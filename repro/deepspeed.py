@@ -1,0 +1,168 @@
+"""The one file that knows DeepSpeed's internals. Written against 0.19.8.
+
+Stock DeepSpeed runs on the simulated accelerator through its own interface
+(``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is replaced at run
+time, and why:
+
+* ``PartitionedParameterCoordinator.fetch_sub_module`` is called through a wrapper that looks at the
+  parameters *after* it returns (:func:`watch_parameters`): the values that training is about to use.
+  The look takes no time, issues nothing and orders nothing.
+* Single synchronisations are ruled out by :class:`repro.accelerator.device.Rule` (repro.toggles),
+  by the place they are called from; DeepSpeed's function runs as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from deepspeed.accelerator import set_accelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+from deepspeed.utils import groups
+
+from torch import Tensor, nn
+
+from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
+from repro.accelerator.device import Device, Event, Stream
+from repro.toggles import ALL_GATHER
+
+# Frames that only pass a call on: the place that matters is their caller.
+PASSING_FILES = (
+    "deepspeed/utils/nvtx.py",
+    "deepspeed/comm/comm.py",
+    "deepspeed/comm/torch.py",
+    "deepspeed/runtime/compiler.py",
+    "repro/deepspeed.py",
+    "typing_extensions.py",  # torch's "deprecated" decorator
+)
+
+
+class PlainAccelerator(CPU_Accelerator):
+    """DeepSpeed's CPU accelerator, without its shared-memory collective.
+
+    That one is compiled at the first start (half a minute) and only serves inference.
+    """
+
+    def get_op_builder(self, class_name: str) -> Any:
+        return super().get_op_builder("NotImplemented" if class_name == "ShareMemCommBuilder" else class_name)
+
+    def device_count(self) -> int:
+        return int(os.environ.get("LOCAL_SIZE", "1"))
+
+
+class SimulatedAccelerator(PlainAccelerator):
+    """DeepSpeed's view of a :class:`Device`: asynchronous, with streams and events, as CUDA's is."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._communication_backend_name = BACKEND
+
+    def is_synchronized_device(self) -> bool:
+        return False
+
+    def use_host_timers(self) -> bool:
+        return False
+
+    def resolves_data_dependency(self) -> bool:
+        return False
+
+    def handles_memory_backpressure(self) -> bool:
+        return False
+
+    def synchronize(self, device_index: Any = None) -> None:
+        self._device.synchronize()
+
+    @property
+    def Stream(self) -> type[Stream]:  # noqa: N802 - DeepSpeed's name
+        return Stream
+
+    @property
+    def Event(self) -> type[Event]:  # noqa: N802 - DeepSpeed's name
+        return Event
+
+    def stream(self, stream: Stream) -> Any:
+        return self._device.stream(stream)
+
+    def current_stream(self, device_index: Any = None) -> Stream:
+        return self._device.current_stream()
+
+    def default_stream(self, device_index: Any = None) -> Stream:
+        return self._device.default_stream()
+
+
+def use_simulated(device: Device) -> None:
+    """Let DeepSpeed run on ``device``. Before ``deepspeed.initialize``; ``device`` must be active."""
+    register()
+    set_accelerator(SimulatedAccelerator(device))
+
+
+def use_plain() -> None:
+    """Let DeepSpeed run on the CPU with gloo: the reference."""
+    set_accelerator(PlainAccelerator())
+
+
+def name_streams(engine: Any) -> None:
+    """Give the streams that DeepSpeed made the names under which its code knows them."""
+    optimizer = engine.optimizer
+    offload = getattr(optimizer, "parameter_offload", None)
+    gather = getattr(offload, "_DeepSpeedZeRoOffload__allgather_stream", None)
+    reduce = getattr(optimizer, "reduce_and_partition_stream", None)
+    for stream, name in ((gather, ALL_GATHER), (reduce, "reduce")):
+        if isinstance(stream, Stream) and stream.id:
+            stream.rename(name)
+    process_groups = {
+        "nccl world": torch.distributed.group.WORLD,
+        "nccl data-parallel": groups._get_data_parallel_group(),
+        "nccl hpz": groups._get_zero_param_intra_parallel_group(),
+    }
+    for name, group in process_groups.items():
+        if isinstance(group, SimulatedProcessGroup):
+            group.stream.rename(name)
+
+
+def label_memory(engine: Any, device: Device) -> None:
+    """Tell the trace which memory holds which parameter's partitions. Call it while they live."""
+    for name, parameter in engine.module.named_parameters():
+        for kind, attribute in (("primary", "ds_tensor"), ("secondary", "ds_secondary_tensor")):
+            partition = getattr(parameter, attribute, None)
+            if isinstance(partition, Tensor) and partition.numel():
+                device.label(partition, kind, name)
+
+
+def watch_parameters(engine: Any, look: Callable[[str, Tensor], None]) -> None:
+    """Call ``look(name, parameter)`` for each parameter at each fetch, when it is ready for use.
+
+    ``deepspeed/runtime/zero/partitioned_param_coordinator.py: fetch_sub_module`` returns when the
+    current stream is ordered after the all-gather; what the parameter holds then is what training uses.
+    """
+    names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
+    original = PartitionedParameterCoordinator.fetch_sub_module
+
+    @functools.wraps(original)
+    def fetch_sub_module(self: Any, current_submodule: nn.Module, forward: bool) -> None:
+        original(self, current_submodule, forward)
+        for parameter in current_submodule.parameters(recurse=False):
+            name = names.get(id(parameter))
+            if name is not None:
+                look(name, parameter.data)
+
+    PartitionedParameterCoordinator.fetch_sub_module = fetch_sub_module
+
+
+def partitions(engine: Any) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter's primary partition on this rank, and the fp32 master copies: the final state."""
+    for name, parameter in engine.module.named_parameters():
+        partition = getattr(parameter, "ds_tensor", None)
+        yield name, (parameter if partition is None else partition).detach()
+    for index, flat in enumerate(getattr(engine.optimizer, "fp32_partitioned_groups_flat", [])):
+        yield f"fp32 master {index}", flat.detach()
+
+
+def bits(tensor: Tensor) -> bytes:
+    """The tensor's bytes, in row order."""
+    return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())

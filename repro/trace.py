@@ -1,0 +1,281 @@
+"""The record of a run: one file per rank, the only thing detectors and reports read.
+
+A trace is what the *host* did, in the order in which it did it: launches with the memory they
+touch, records, waits, synchronisations, allocations and frees. When the work ran stands in the
+launches (``start``, ``end``); it is one timing among many, and happens-before ignores it.
+
+Everything is reduced to four ordering primitives, so that a detector needs no more than these:
+
+* :class:`Launch` and :class:`Collective`: host to stream,
+* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait
+  for it: stream to stream. ``wait_stream`` is a record and a wait; recording an event again makes
+  a new marker, so a wait always names the marker it really waits for,
+* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that
+  answered True).
+
+Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
+rank, never used twice) and byte offsets within it.
+
+On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgpack
+
+FORMAT = "stream-race-trace"
+VERSION = 1
+
+
+class TraceError(Exception):
+    """The file is not a trace, is of an unknown version, or is damaged."""
+
+
+class Access(NamedTuple):
+    """Bytes ``lo`` (inclusive) to ``hi`` (exclusive) of a block.
+
+    ``layout`` is None when every byte of the range is touched; else ``(itemsize, sizes, strides)``
+    with strides in bytes: elements start at ``lo + sum(i_k * strides[k])``.
+    A reader gives accesses back as plain tuples of the same four fields (they are many).
+    """
+
+    block: int
+    lo: int
+    hi: int
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+
+
+class Frame(NamedTuple):
+    """A place in source code."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Begin(NamedTuple):
+    """First record of each file."""
+
+    format: str
+    version: int
+    rank: int
+    world: int
+    info: dict[str, Any]
+
+
+class Stack(NamedTuple):
+    """Defines stack ``id``: the calls that led to a record, innermost first, torch's own left out."""
+
+    id: int
+    frames: tuple[Frame, ...]
+
+
+class StreamName(NamedTuple):
+    """Stream ``stream`` of this rank is called ``name``. A later one replaces an earlier one."""
+
+    stream: int
+    name: str
+
+
+class Group(NamedTuple):
+    """Process group ``group`` has these global ranks, in group order. Ids agree between ranks."""
+
+    group: int
+    ranks: tuple[int, ...]
+
+
+class Phase(NamedTuple):
+    """What the host does from here on: ``name`` is init, forward, backward or step."""
+
+    step: int
+    micro_batch: int
+    name: str
+
+
+class Alloc(NamedTuple):
+    """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order."""
+
+    block: int
+    nbytes: int
+    stream: int
+    time: int
+
+
+class Free(NamedTuple):
+    """The host dropped its last reference: from now on the allocator may hand the memory out again."""
+
+    block: int
+    time: int
+
+
+class RecordStream(NamedTuple):
+    """``tensor.record_stream``: reuse of the block waits for ``stream``'s position at the free."""
+
+    block: int
+    stream: int
+
+
+class Label(NamedTuple):
+    """Bytes of a block belong to parameter ``name``; ``kind`` is primary, secondary, gathered, ...
+
+    May come later than the accesses it explains.
+    """
+
+    block: int
+    lo: int
+    hi: int
+    kind: str
+    name: str
+
+
+class Launch(NamedTuple):
+    """A kernel given to a stream. It reads and writes at ``end``."""
+
+    op: int
+    stream: int
+    kernel: str
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    stack: int
+    issued: int
+    start: int
+    end: int
+
+
+class Collective(NamedTuple):
+    """One rank's part of a collective, on its group's stream. It reads at ``start``, writes at ``end``.
+
+    The wait of the group's stream for the issuing stream, and of the current stream in
+    ``Work.wait()``, are records of their own. ``number`` counts the collectives of ``group`` and is
+    the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
+    destination), or -1 when every output depends on every input.
+    """
+
+    op: int
+    stream: int
+    kernel: str
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    stack: int
+    issued: int
+    start: int
+    end: int
+    group: int
+    number: int
+    root: int
+
+
+class Record(NamedTuple):
+    """Marker ``marker`` stands for all work given to ``stream`` so far. Markers are never reused."""
+
+    marker: int
+    stream: int
+
+
+class Wait(NamedTuple):
+    """All later work of ``stream`` comes after ``marker``."""
+
+    stream: int
+    marker: int
+    stack: int
+
+
+class HostWait(NamedTuple):
+    """All later launches come after ``marker``. ``how``: synchronize, read or query."""
+
+    marker: int
+    how: str
+    stack: int
+    time: int
+
+
+class End(NamedTuple):
+    """Last record of a trace that was closed in good order."""
+
+    time: int
+
+
+TraceRecord = (
+    Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
+    | Collective | Record | Wait | HostWait | End
+)  # fmt: skip
+
+_TYPES: tuple[type[Any], ...] = (
+    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch,
+    Collective, Record, Wait, HostWait, End,
+)  # fmt: skip
+_CODES = {kind: code for code, kind in enumerate(_TYPES)}
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Where ``rank``'s trace lies in a run's trace folder."""
+    return folder / f"rank{rank}.trace"
+
+
+class TraceWriter:
+    """Appends records to one rank's file."""
+
+    def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._packer = msgpack.Packer()
+        self.write([Begin(FORMAT, VERSION, rank, world, info)])
+
+    def write(self, records: Iterable[TraceRecord]) -> None:
+        """Write the records and hand them to the operating system, so that another process can read on."""
+        pack = self._packer.pack
+        self._file.write(b"".join([pack((_CODES[type(record)], *record)) for record in records]))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TraceReader:
+    """Reads one rank's file, also while it is still being written.
+
+    :meth:`read` returns what is new since the last call. Raises :class:`TraceError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise TraceError(f"cannot read trace {path}: {error.strerror}") from error
+        self._unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=1 << 31, strict_map_key=False)
+        self._begun = False
+
+    def read(self) -> Iterator[TraceRecord]:
+        while chunk := self._file.read(1 << 20):
+            self._unpacker.feed(chunk)
+            try:
+                for row in self._unpacker:
+                    yield self._record(row)
+            except (msgpack.UnpackException, ValueError, TypeError) as error:
+                if isinstance(error, TraceError):
+                    raise
+                raise TraceError(f"trace {self._path} is damaged: {error}") from error
+
+    def _record(self, row: Any) -> TraceRecord:
+        if not isinstance(row, tuple) or not row or row[0] not in range(len(_TYPES)):
+            raise TraceError(f"{self._path} is not a trace of this project")
+        record: TraceRecord = _TYPES[row[0]](*row[1:])
+        if isinstance(record, Stack):
+            record = record._replace(frames=tuple(Frame(*frame) for frame in record.frames))
+        if not self._begun:
+            if not isinstance(record, Begin) or record.format != FORMAT:
+                raise TraceError(f"{self._path} is not a trace of this project")
+            if record.version != VERSION:
+                raise TraceError(
+                    f"trace {self._path} has format version {record.version}, this release reads {VERSION}: "
+                    "run the scenario again, or use the release that wrote it"
+                )
+            self._begun = True
+        return record
+
+    def close(self) -> None:
+        self._file.close()

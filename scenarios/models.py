@@ -1,0 +1,272 @@
+"""The models that a scenario trains, and the full-size models that they stand for.
+
+Built by transformers' own configuration and model classes, with random weights: nothing is ever
+downloaded. The shapes are those of
+
+* Llama 2 (Touvron et al. 2023, arXiv 2307.09288),
+* Falcon (Almazrouei et al. 2023, arXiv 2311.16867), in the architecture of Falcon-40B: grouped
+  keys and values, attention and feed-forward side by side, input and output embedding shared.
+
+Give the models an ``attention_mask`` and keep attention ``"eager"`` and the host never waits for a
+value in forward or backward. Otherwise Llama does, once per forward (transformers 5.23.0,
+``masking_utils.py``): without a mask it looks for packed sequences, with ``"sdpa"`` it asks whether
+the mask is all ones. Such a read is a host synchronisation, and a synchronisation hides races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import nn
+from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
+
+Family = Literal["llama", "falcon"]
+Attention = Literal["eager", "sdpa"]
+
+FAMILIES: tuple[Family, ...] = ("llama", "falcon")
+ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
+
+
+class ModelSize(NamedTuple):
+    """The shape of a small model: counts, and widths in elements."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+
+
+SIZES: dict[tuple[Family, str], ModelSize] = {
+    ("llama", "tiny"): ModelSize(layers=2, hidden=32, intermediate=88, heads=4, kv_heads=4),
+    ("llama", "small"): ModelSize(layers=4, hidden=64, intermediate=176, heads=4, kv_heads=4),
+    ("falcon", "tiny"): ModelSize(layers=2, hidden=32, intermediate=128, heads=4, kv_heads=2),
+    ("falcon", "small"): ModelSize(layers=4, hidden=64, intermediate=256, heads=4, kv_heads=2),
+    # 42 = 3 heads of 14 (rotary positions need an even head), 101 is odd: with an odd vocabulary the norms, the
+    # feed-forward and the embeddings need padding on 4 ranks, and every parameter does on 8.
+    ("llama", "odd"): ModelSize(layers=2, hidden=42, intermediate=101, heads=3, kv_heads=1),
+    ("falcon", "odd"): ModelSize(layers=2, hidden=42, intermediate=101, heads=3, kv_heads=1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullModel:
+    """The shape of a published model: counts, and widths in elements."""
+
+    name: str
+    family: Family
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    norms_per_layer: int = 2
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Elements of the matrices that every token is multiplied with, the output embedding included."""
+        head = self.hidden // self.heads
+        attention = self.hidden * head * (self.heads + 2 * self.kv_heads) + self.hidden * self.hidden
+        # Llama's feed-forward is gated: gate, up and down. Falcon has no gate.
+        matrices = 3 if self.family == "llama" else 2
+        return self.layers * (attention + matrices * self.hidden * self.intermediate) + self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Trainable elements, a shared embedding counted once."""
+        norms = self.layers * self.norms_per_layer + 1
+        if self.family == "llama":  # an input embedding of its own; root mean square norms have no bias
+            return self.matrix_parameters + self.vocab * self.hidden + norms * self.hidden
+        return self.matrix_parameters + norms * 2 * self.hidden
+
+    def forward_flops(self, tokens: int, sequence: int) -> int:
+        """Floating point operations of one forward pass over ``tokens`` tokens in sequences of ``sequence``.
+
+        Two per element of every matrix and token; and for attention ``4 * sequence * hidden`` per
+        layer and token (scores, and their product with the values). The whole square of scores
+        counts, as eager attention computes it; a causal kernel does half of that. Norms, rotary
+        positions and activations are left out. Backward takes twice as many.
+
+        Raises ValueError when a count is negative, or ``tokens`` is no multiple of ``sequence``.
+        """
+        if tokens < 0 or sequence < 1 or tokens % sequence:
+            raise ValueError(f"{tokens} tokens are not a whole number of sequences of {sequence} tokens.")
+        return tokens * (2 * self.matrix_parameters + self.layers * 4 * sequence * self.hidden)
+
+
+FULL_SIZE: dict[str, FullModel] = {
+    model.name: model
+    for model in (
+        FullModel(
+            name="llama-2-7b",
+            family="llama",
+            layers=32,
+            hidden=4096,
+            intermediate=11008,
+            heads=32,
+            kv_heads=32,
+            vocab=32000,
+        ),
+        FullModel(
+            name="llama-2-13b",
+            family="llama",
+            layers=40,
+            hidden=5120,
+            intermediate=13824,
+            heads=40,
+            kv_heads=40,
+            vocab=32000,
+        ),
+        FullModel(
+            name="llama-2-70b",
+            family="llama",
+            layers=80,
+            hidden=8192,
+            intermediate=28672,
+            heads=64,
+            kv_heads=8,
+            vocab=32000,
+        ),
+        FullModel(
+            name="falcon-7b",
+            family="falcon",
+            layers=32,
+            hidden=4544,
+            intermediate=4 * 4544,
+            heads=71,
+            kv_heads=1,
+            vocab=65024,
+            norms_per_layer=1,
+        ),
+        FullModel(
+            name="falcon-40b",
+            family="falcon",
+            layers=60,
+            hidden=8192,
+            intermediate=4 * 8192,
+            heads=128,
+            kv_heads=8,
+            vocab=65024,
+        ),
+    )
+}
+
+
+def build(
+    family: str,
+    size: str,
+    *,
+    vocab_size: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    frozen: Sequence[str] = (),
+    attention: str = "eager",
+    gradient_checkpointing: bool = False,
+) -> nn.Module:
+    """A small causal language model in training mode: the same bits for the same arguments.
+
+    Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape
+    ``[batch, sequence]``, it gives an output whose ``loss`` is a float32 scalar (mean over the labels
+    that are not -100) and whose ``logits`` have shape ``[batch, sequence, vocab_size]``. No dropout,
+    no cache. Weights are drawn in float32 and then rounded to ``dtype``; buffers stay float32. The
+    global random state is as it was before.
+
+    ``frozen`` are patterns of parameter names, as in a shell (``*``, ``?``, ``[ab]``); what they
+    match does not require a gradient. A parameter with two names (Falcon's embedding) has both.
+
+    Raises ValueError for an unknown family, size or attention, a vocabulary without words, a pattern
+    that matches no parameter, or patterns that leave nothing to train.
+    """
+    shape = _shape(family, size)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"Unknown attention {attention!r}: choose one of {', '.join(ATTENTIONS)}.")
+    if vocab_size < 1:
+        raise ValueError(f"A vocabulary of {vocab_size} words is too small: give at least 1.")
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would reseed every accelerator as well, and fork_rng restores only the CPU.
+        torch.default_generator.manual_seed(seed)
+        model = _llama(shape, vocab_size, attention) if family == "llama" else _falcon(shape, vocab_size, attention)
+    for parameter in model.parameters():
+        # Not model.to(dtype), which would round the rotary frequencies as well.
+        if parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    if gradient_checkpointing:
+        # There is no dropout, so no random state to keep: keeping it would read it in every layer.
+        model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    _freeze(model, frozen)
+    return cast(nn.Module, model.train())
+
+
+def _shape(family: str, size: str) -> ModelSize:
+    if family not in FAMILIES:
+        raise ValueError(f"Unknown model family {family!r}: choose one of {', '.join(FAMILIES)}.")
+    sizes = {name: shape for (of, name), shape in SIZES.items() if of == family}
+    if size not in sizes:
+        raise ValueError(f"Unknown size {size!r} of {family}: choose one of {', '.join(sizes)}.")
+    return sizes[size]
+
+
+def _llama(shape: ModelSize, vocab_size: int, attention: str) -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            rms_norm_eps=1e-5,
+            attention_dropout=0.0,
+            use_cache=False,
+            # The vocabulary is the caller's: the default ids of the special tokens may lie outside it.
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation=attention,  # type: ignore[call-arg]  # goes through **kwargs, which mypy does not see
+        )
+    )
+
+
+def _falcon(shape: ModelSize, vocab_size: int, attention: str) -> FalconForCausalLM:
+    return FalconForCausalLM(
+        FalconConfig(
+            vocab_size=vocab_size,
+            hidden_size=shape.hidden,
+            ffn_hidden_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_kv_heads=shape.kv_heads,
+            new_decoder_architecture=True,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            use_cache=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation=attention,  # type: ignore[call-arg]  # goes through **kwargs, which mypy does not see
+        )
+    )
+
+
+def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    # Both names of a shared parameter, so that lm_head.weight can be said of Falcon.
+    named = list(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        matched = [parameter for name, parameter in named if fnmatchcase(name, pattern)]
+        if not matched:
+            example = named[len(named) // 2][0]
+            raise ValueError(f"No parameter matches the frozen pattern {pattern!r}; a name looks like {example!r}.")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"The frozen patterns {', '.join(map(repr, patterns))} leave no parameter to train.")
+
+
+@cache
+def parameters(family: str, size: str, *, vocab_size: int) -> int:
+    """Elements of a small model, a shared embedding counted once."""
+    return sum(parameter.numel() for parameter in build(family, size, vocab_size=vocab_size, seed=0).parameters())

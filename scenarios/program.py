@@ -1,0 +1,219 @@
+"""What each rank does: the training program, the same line for line with and without our accelerator."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor
+
+from repro import deepspeed as adapter
+from repro.accelerator.collectives import BACKEND
+from repro.accelerator.costs import Clock
+from repro.accelerator.device import Device
+from repro.accelerator.exchange import PipeExchange
+from repro.cluster import Rank, run_ranks
+from repro.toggles import rules
+from repro.trace import TraceWriter, file_of
+from scenarios.mmlu_batches import ByteTokenizer, batches
+from scenarios.models import build
+from scenarios.scenario import Scenario
+
+Hear = Callable[[int, dict[str, Any]], None]
+
+
+def preload() -> None:
+    """Import, in the process that will be forked, what ``deepspeed.initialize`` imports in each rank."""
+    import deepspeed.runtime.zero.muon.original_muon
+    import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
+
+
+def run(
+    scenario: Scenario,
+    *,
+    simulated: bool,
+    folder: Path,
+    hear: Hear,
+    started: Callable[[list[int]], None] | None = None,
+) -> None:
+    """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
+
+    ``folder`` takes logs and, of a simulated run, ``trace/``. ``hear`` gets the ranks' messages:
+
+    * ``{"kind": "ready", "seconds"}`` once DeepSpeed is initialised,
+    * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
+      phase, name, [checksum, ...], bad], ...], "seconds"}`` as values become known: one checksum for
+      each rank's part in an hpZ group, ``bad`` the number of values that are not finite,
+    * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "seconds", "memory"}``.
+
+    Raises :class:`repro.cluster.RankFailed`.
+    """
+    # gloo asks for a name that resolves; ranks of one machine need no more than loopback
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
+    torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
+    trace = folder / "trace"
+    if simulated:
+        trace.mkdir(parents=True, exist_ok=True)
+
+    def target(me: Rank) -> None:
+        device = _device(me, scenario, trace) if simulated else None
+        with device or nullcontext():
+            _train(me, scenario, device)
+
+    run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
+
+
+def _device(me: Rank, scenario: Scenario, trace: Path) -> Device:
+    info = {"scenario": scenario.model_dump(mode="json"), "deepspeed": deepspeed.__version__}
+    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
+    device = Device(
+        Clock(scenario.timing(), me.rank),
+        rank=me.rank,
+        exchange=PipeExchange(me.rank, me.links),
+        write=writer.write,
+        skipped_files=adapter.PASSING_FILES,
+    )
+    device.rules.extend(rules(scenario.fix))
+    return device
+
+
+def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
+    began = time.perf_counter()
+    per_node = scenario.ranks // scenario.nodes
+    os.environ.update(
+        RANK=str(me.rank), WORLD_SIZE=str(me.world), LOCAL_RANK=str(me.rank % per_node), LOCAL_SIZE=str(per_node)
+    )
+    if device is None:
+        adapter.use_plain()
+    else:
+        adapter.use_simulated(device)
+        device.phase(0, 0, "init")
+    torch.distributed.init_process_group(
+        "gloo" if device is None else BACKEND,
+        store=torch.distributed.FileStore(str(me.store), me.world),
+        rank=me.rank,
+        world_size=me.world,
+        timeout=timedelta(seconds=120),
+    )
+    model = build(
+        scenario.model,
+        scenario.size,
+        vocab_size=ByteTokenizer.vocab_size,
+        seed=scenario.seed,
+        frozen=scenario.frozen,
+        gradient_checkpointing=scenario.checkpointing,
+    )
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=scenario.learning_rate)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    watch = _Watch(me, device, parts=scenario.hpz if scenario.hpz > 1 else scenario.ranks)
+    if device is not None:
+        adapter.name_streams(engine)
+        adapter.label_memory(engine, device)
+        device.journal.flush()
+    adapter.watch_parameters(engine, watch.parameter)
+    data = batches(
+        scenario.questions(),
+        sequence=scenario.sequence,
+        micro_batch=scenario.micro_batch,
+        rank=me.rank,
+        world=me.world,
+        seed=scenario.seed,
+    )
+    # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    me.say({"kind": "ready", "seconds": time.perf_counter() - began})
+    for step in range(1, scenario.steps + 1):
+        began = time.perf_counter()
+        for micro_batch in range(1, scenario.accumulation + 1):
+            watch.phase(step, micro_batch, "forward")
+            loss = engine(**next(data)).loss
+            watch.loss(loss)
+            watch.phase(step, micro_batch, "backward")
+            engine.backward(loss)
+            if device is not None:
+                adapter.label_memory(engine, device)  # the secondary partitions: they end with the step
+            watch.phase(step, micro_batch, "step")
+            engine.step()
+            del loss
+        gc.collect()
+        if device is not None:
+            device.journal.flush()
+        watch.say(step, time.perf_counter() - began)
+    if device is not None:
+        device.finish()
+        watch.say(scenario.steps, 0.0)
+    final = {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in adapter.partitions(engine)}
+    me.say(
+        {
+            "kind": "end",
+            "final": final,
+            "clock": device.timeline.now if device else 0,
+            "blocked": device.host_blocked if device else 0,
+            "operations": device.journal.ops if device else 0,
+            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+    )
+
+
+class _Watch:
+    """Notes the loss and each parameter that is used, when its value is there. Orders nothing."""
+
+    def __init__(self, me: Rank, device: Device | None, parts: int) -> None:
+        self._me = me
+        self._device = device
+        self._parts = parts
+        self._now = (0, 0, "init")
+        self._losses: list[list[Any]] = []
+        self._parameters: list[list[Any]] = []
+
+    def phase(self, step: int, micro_batch: int, name: str) -> None:
+        self._now = (step, micro_batch, name)
+        if self._device is not None:
+            self._device.phase(step, micro_batch, name)
+
+    def loss(self, loss: Tensor) -> None:
+        now = self._now
+        self._look(loss.detach(), lambda value: self._losses.append([*now[:2], float(value)]))
+
+    def parameter(self, name: str, parameter: Tensor) -> None:
+        now = self._now
+
+        def note(value: Tensor) -> None:
+            flat = value.reshape(-1)
+            part = -(-flat.numel() // self._parts)
+            sums = [zlib.crc32(adapter.bits(flat[start : start + part])) for start in range(0, flat.numel(), part)]
+            bad = int(flat.numel() - torch.isfinite(flat).sum())
+            self._parameters.append([*now, name, sums, bad])
+
+        self._look(parameter, note)
+
+    def _look(self, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
+        if self._device is None:
+            note(tensor)
+        else:
+            self._device.observe([tensor], lambda values: note(values[0]))
+
+    def say(self, step: int, seconds: float) -> None:
+        self._me.say(
+            {
+                "kind": "step",
+                "step": step,
+                "losses": list(self._losses),
+                "parameters": list(self._parameters),
+                "seconds": seconds,
+            }
+        )
+        self._losses.clear()
+        self._parameters.clear()

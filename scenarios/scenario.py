@@ -1,0 +1,209 @@
+"""What to run: model, sharding, cluster, data, steps, timing. One value per run, checked before any rank starts."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
+from repro.toggles import Fix
+from scenarios import mmlu, mmlu_batches
+from scenarios.mmlu_batches import ByteTokenizer
+from scenarios.models import FULL_SIZE, SIZES, build, parameters
+
+KNOWN_DEEPSPEED = ("0.19.8",)
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run. One sentence: what is wrong, and what to do."""
+
+
+class Scenario(BaseModel):
+    """Stock DeepSpeed ZeRO-3 training of a small model. Field descriptions are the command line's help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Literal["llama", "falcon"] = Field("llama", description="Model family: llama or falcon.")
+    size: Literal["tiny", "small", "odd"] = Field(
+        "small", description="Model size: tiny, small, or odd (no parameter divides by the ranks)."
+    )
+    ranks: int = Field(4, ge=1, le=64, description="Number of ranks (processes).")
+    nodes: int = Field(2, ge=1, description="Number of nodes; ranks are spread over them evenly.")
+    hpz: int = Field(2, ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off.")
+    steps: int = Field(6, ge=1, description="Optimizer steps.")
+    accumulation: int = Field(2, ge=1, description="Micro-batches per optimizer step.")
+    micro_batch: int = Field(2, ge=1, description="Sequences per micro-batch and rank.")
+    sequence: int = Field(64, ge=8, description="Tokens per sequence.")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 or fp32.")
+    learning_rate: float = Field(1e-3, gt=0, description="AdamW's learning rate.")
+    seed: int = Field(0, description="Seed of weights, data and jitter.")
+    fix: Fix = Field(
+        Fix.STREAM_SYNC,
+        description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
+        "event (the all-gather stream waits, the host does not), device-sync.",
+    )
+    hardware: str = Field(
+        "a100-100gbps", description="Hardware profile that gives the durations: a name, or a .toml file of your own."
+    )
+    stands_for: str = Field(
+        "llama-2-7b",
+        description="Full-size model whose ratio of computing to communicating the durations keep; 'itself' for none.",
+    )
+    stands_for_micro_batch: int = Field(16, ge=1, description="Micro-batch of the full-size model (sequence 2048).")
+    slow: dict[str, float] = Field(
+        default_factory=dict,
+        description="Stretch durations, PATTERN=FACTOR: stream:compute=20, kernel:aten::copy_=5, 'link:nccl*=3', "
+        "rank:1=2, host=4.",
+    )
+    jitter: float = Field(0.0, ge=0, description="Stretch every kernel and collective by up to this part, at random.")
+    timing_seed: int = Field(0, description="Seed of the jitter.")
+    prefetch_bucket: int | None = Field(
+        None,
+        ge=0,
+        description="stage3_prefetch_bucket_size: elements that are fetched ahead. Default: DeepSpeed's, in proportion.",
+    )
+    persistence: int | None = Field(
+        None,
+        ge=0,
+        description="stage3_param_persistence_threshold: parameters of up to so many elements stay gathered. "
+        "Default: the norms do, as they do in a full-size Llama under DeepSpeed's default.",
+    )
+    overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
+    frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
+    checkpointing: bool = Field(False, description="Gradient checkpointing.")
+    data: str = Field(
+        "sample", description="MMLU: a folder of its CSV files, 'cais/mmlu' (datasets package), or the sample."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.ranks % self.nodes:
+            raise ValueError(f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: choose nodes that divide them")
+        if self.ranks % self.hpz:
+            raise ValueError(
+                f"an hpZ group of {self.hpz} does not divide {self.ranks} ranks: choose one of "
+                f"{', '.join(str(n) for n in range(1, self.ranks + 1) if self.ranks % n == 0)}"
+            )
+        if self.stands_for != "itself" and self.stands_for not in FULL_SIZE:
+            raise ValueError(f"unknown full-size model '{self.stands_for}': choose itself, {', '.join(FULL_SIZE)}")
+        for pattern, factor in self.slow.items():
+            if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
+                raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
+            if not factor > 0:
+                raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+        return self
+
+    def profile(self) -> Profile:
+        return load_profile(self.hardware)
+
+    def timing(self) -> Timing:
+        """What decides durations in this run."""
+        per_node = self.ranks // self.nodes
+        return Timing(
+            profile=self.profile(),
+            nodes_of=tuple(rank // per_node for rank in range(self.ranks)),
+            scale=self._scale(),
+            slow=self.slow,
+            jitter=self.jitter,
+            seed=self.timing_seed,
+        )
+
+    def questions(self) -> list[mmlu.Question]:
+        return mmlu.load(mmlu.SAMPLE if self.data == "sample" else self.data)
+
+    def _scale(self) -> Scale:
+        """Layer by layer: so a launch still costs the host what it does in front of the full layer."""
+        if self.stands_for == "itself":
+            return Scale()
+        small, full = SIZES[self.model, self.size], FULL_SIZE[self.stands_for]
+        tokens = self.micro_batch * self.sequence
+        small_matrix = small.hidden * (2 * small.hidden + 2 * small.hidden * small.kv_heads // small.heads)
+        small_matrix += (3 if self.model == "llama" else 2) * small.hidden * small.intermediate
+        full_layer = full.matrix_parameters / full.layers
+        full_tokens = self.stands_for_micro_batch * 2048
+        return Scale(
+            flops=full_layer * full_tokens / (small_matrix * tokens),
+            parameter_bytes=full_layer / small_matrix,
+            name=f"{self.stands_for}, micro-batch {self.stands_for_micro_batch}, sequence 2048",
+        )
+
+    def deepspeed_config(self) -> dict[str, Any]:
+        """What ``deepspeed.initialize`` gets.
+
+        DeepSpeed's defaults, in the proportion that they have to Llama-2-7B: with its absolute defaults a
+        small model is never released after use, nothing is fetched again, and hpZ has nothing to do.
+        """
+        size = SIZES[self.model, self.size]
+        part = parameters(self.model, self.size, vocab_size=ByteTokenizer.vocab_size) / FULL_SIZE["llama-2-7b"].parameters
+        prefetch = round(5e7 * part) if self.prefetch_bucket is None else self.prefetch_bucket
+        return {
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": self.precision == "bf16"},
+            "zero_optimization": {
+                "stage": 3,
+                "overlap_comm": self.overlap_comm,
+                "contiguous_gradients": True,
+                "reduce_bucket_size": round(5e8 * part),
+                "stage3_prefetch_bucket_size": prefetch,
+                "stage3_max_reuse_distance": round(1e9 * part),
+                "stage3_max_live_parameters": round(1e9 * part),
+                "stage3_param_persistence_threshold": size.hidden if self.persistence is None else self.persistence,
+                "zero_hpz_partition_size": self.hpz,
+            },
+        }
+
+    def check(self) -> None:
+        """Everything that can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
+        try:
+            installed = version("deepspeed")
+        except PackageNotFoundError:
+            raise ScenarioError("DeepSpeed is not installed: run 'make setup'") from None
+        if installed not in KNOWN_DEEPSPEED:
+            raise ScenarioError(
+                f"DeepSpeed {installed} is not known to work here: install {' or '.join(KNOWN_DEEPSPEED)} ('make setup')"
+            )
+        try:
+            self.profile()
+            questions = self.questions()
+        except (ProfileError, mmlu.DataError) as error:
+            raise ScenarioError(str(error)) from error
+        mmlu_batches.batches(
+            questions, sequence=self.sequence, micro_batch=self.micro_batch, rank=0, world=self.ranks, seed=self.seed
+        )
+        if self.frozen:
+            try:
+                build(self.model, self.size, vocab_size=ByteTokenizer.vocab_size, seed=self.seed, frozen=self.frozen)
+            except ValueError as error:
+                raise ScenarioError(str(error)) from error
+
+
+def scenario(**options: Any) -> Scenario:
+    """A scenario from options; :class:`ScenarioError` with one sentence when they do not fit."""
+    try:
+        return Scenario(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ScenarioError(f"{where + ': ' if where else ''}{message}") from None
+
+
+def save(chosen: Scenario, path: Path) -> None:
+    path.write_text(json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> Scenario:
+    """Read what :func:`save` wrote. Raises :class:`ScenarioError`."""
+    try:
+        options = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path} is not a scenario: {error}") from error
+    if not isinstance(options, dict):
+        raise ScenarioError(f"{path} is not a scenario: it holds no options")
+    return scenario(**options)
