@@ -50,11 +50,12 @@ def run(
 
     ``folder`` takes logs and, of a simulated run, ``trace/``. ``hear`` gets the ranks' messages:
 
-    * ``{"kind": "ready", "seconds"}`` once DeepSpeed is initialised,
+    * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
     * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
-      phase, name, [checksum, ...], bad], ...], "seconds"}`` as values become known: one checksum for
-      each rank's part in an hpZ group, ``bad`` the number of values that are not finite,
-    * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "seconds", "memory"}``.
+      phase, name, [checksum, ...], bad], ...], "seconds", "clock", "blocked"}`` as values become known: one checksum for
+      each rank's part in an hpZ group, ``bad`` the number of values that are not finite; clock and
+      blocked in virtual nanoseconds,
+    * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
     Raises :class:`repro.cluster.RankFailed`.
     """
@@ -133,7 +134,8 @@ def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    me.say({"kind": "ready", "seconds": time.perf_counter() - began})
+    clock, blocked = (device.timeline.now, device.host_blocked) if device else (0, 0)
+    me.say({"kind": "ready", "seconds": time.perf_counter() - began, "clock": clock, "blocked": blocked})
     for step in range(1, scenario.steps + 1):
         began = time.perf_counter()
         for micro_batch in range(1, scenario.accumulation + 1):
@@ -213,6 +215,8 @@ class _Watch:
                 "losses": list(self._losses),
                 "parameters": list(self._parameters),
                 "seconds": seconds,
+                "clock": self._device.timeline.now if self._device else 0,
+                "blocked": self._device.host_blocked if self._device else 0,
             }
         )
         self._losses.clear()

@@ -65,7 +65,7 @@ class CallSites:
 
     def _define(self, key: tuple[int, ...]) -> int:
         frames = tuple(
-            Frame(code.co_filename, _line(code, offset), code.co_qualname)
+            Frame(_short(code.co_filename), _line(code, offset), code.co_qualname)
             for code, offset in zip((self._codes[one] for one in key[::2]), key[1::2], strict=True)
         )
         number = self._same.get(frames)
@@ -74,6 +74,13 @@ class CallSites:
             self._frames.append(frames)
             self.new.append(Stack(number, frames))
         return number
+
+
+def _short(path: str) -> str:
+    """The path below the folder it is imported from: a trace says the same on every machine."""
+    folders = [os.path.abspath(folder) + os.sep for folder in sys.path]
+    found = max((folder for folder in folders if path.startswith(folder)), key=len, default="")
+    return path[len(found) :]
 
 
 def _line(code: CodeType, offset: int) -> int:

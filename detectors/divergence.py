@@ -1,0 +1,173 @@
+"""Two runs of one program, compared value by value: where do they first differ?
+
+Differences are of bits, not of sizes: two runs of the same program on the same data must agree in
+every bit, or something other than the program decided a value. What is compared is what training
+*uses*: each parameter at each use, and each loss, in the order of execution on its rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+_PHASES = ("init", "forward", "backward", "step")
+
+
+class Use(NamedTuple):
+    """One use of a parameter: a checksum for each rank's part of it, and how many values are not finite."""
+
+    step: int
+    micro_batch: int
+    phase: str
+    name: str
+    checksums: tuple[int, ...]
+    bad: int
+
+
+class Loss(NamedTuple):
+    """The loss of one micro-batch on one rank."""
+
+    step: int
+    micro_batch: int
+    value: float
+
+
+@dataclass
+class Values:
+    """What one run computed, by rank."""
+
+    losses: dict[int, list[Loss]] = field(default_factory=dict)
+    uses: dict[int, list[Use]] = field(default_factory=dict)
+    final: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, rank: int, losses: Iterable[Sequence[Any]], uses: Iterable[Sequence[Any]]) -> None:
+        """Take in more of a rank's values, in its order of execution."""
+        self.losses.setdefault(rank, []).extend(Loss(*row) for row in losses)
+        self.uses.setdefault(rank, []).extend(
+            Use(step, micro, phase, name, tuple(sums), bad) for step, micro, phase, name, sums, bad in uses
+        )
+
+
+@dataclass(frozen=True)
+class WrongParameter:
+    """The first use of a parameter that does not hold what it should.
+
+    ``parts``: which ranks' parts (within the group that gathers it) are wrong. ``bad``: values that are
+    not finite; 0 means finite and wrong.
+    """
+
+    step: int
+    micro_batch: int
+    phase: str
+    rank: int
+    name: str
+    parts: tuple[int, ...]
+    bad: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WrongLoss:
+    """The first loss that differs."""
+
+    step: int
+    micro_batch: int
+    rank: int
+    value: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where a run leaves its reference. All None and empty when it never does."""
+
+    parameter: WrongParameter | None
+    loss: WrongLoss | None
+    final: tuple[str, ...]  # final partitions that differ, on any rank
+    growth: tuple[tuple[int, float], ...]  # by step: largest absolute difference of a loss (NaN: a NaN)
+    compared: int  # values that were compared
+
+    @property
+    def diverged(self) -> bool:
+        return self.parameter is not None or self.loss is not None or bool(self.final)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready; a loss that is not a number becomes text, which JSON has no number for."""
+        data = asdict(self)
+        data["growth"] = [[step, _number(value)] for step, value in self.growth]
+        if self.loss is not None:
+            data["loss"].update(value=_number(self.loss.value), reference=_number(self.loss.reference))
+        return data
+
+
+def compare(reference: Values, run: Values) -> Divergence:
+    """The first differences of ``run`` against ``reference``, over what both have."""
+    compared = 0
+    wrong: list[tuple[tuple[int, int, int, int, int], int, Use, Use]] = []
+    for rank, uses in sorted(run.uses.items()):
+        expected = _by_occurrence(reference.uses.get(rank, ()))
+        position = {key: index for index, key in enumerate(expected)}
+        for key, use in _by_occurrence(uses).items():
+            other = expected.get(key)
+            if other is None:
+                continue
+            compared += 1
+            if use != other:
+                order = (use.step, use.micro_batch, _PHASES.index(use.phase), position[key], rank)
+                wrong.append((order, rank, use, other))
+                break
+    parameter = None
+    if wrong:
+        (step, micro_batch, _, _, _), rank, use, other = min(wrong)
+        parts = tuple(i for i, pair in enumerate(zip(use.checksums, other.checksums, strict=True)) if pair[0] != pair[1])
+        same = (step, micro_batch, use.phase, use.name)
+        ranks = tuple(sorted(where for _, where, one, _ in wrong if one[:4] == same))
+        parameter = WrongParameter(step, micro_batch, use.phase, rank, use.name, parts, use.bad, ranks)
+
+    losses: list[tuple[int, int, int, float, float]] = []
+    growth: dict[int, float] = {}
+    for rank, values in sorted(run.losses.items()):
+        known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
+        for loss in values:
+            expected_value = known.get((loss.step, loss.micro_batch))
+            if expected_value is None:
+                continue
+            compared += 1
+            difference = abs(loss.value - expected_value)
+            before = growth.get(loss.step, 0.0)
+            growth[loss.step] = difference if math.isnan(difference) else before if math.isnan(before) else max(before, difference)
+            if not _same(loss.value, expected_value):
+                losses.append((loss.step, loss.micro_batch, rank, loss.value, expected_value))
+    first = min(losses, key=lambda row: row[:3], default=None)
+    final = sorted(
+        {
+            name
+            for rank, sums in run.final.items()
+            for name, value in sums.items()
+            if reference.final.get(rank, {}).get(name, value) != value
+        }
+    )
+    return Divergence(
+        parameter, WrongLoss(*first) if first else None, tuple(final), tuple(sorted(growth.items())), compared
+    )
+
+
+def _by_occurrence(uses: Iterable[Use]) -> Mapping[tuple[Any, ...], Use]:
+    """Uses by what they are: a parameter may be used several times in one phase."""
+    seen: dict[tuple[Any, ...], int] = {}
+    named: dict[tuple[Any, ...], Use] = {}
+    for use in uses:
+        key = use[:4]
+        seen[key] = count = seen.get(key, 0) + 1
+        named[(*key, count)] = use
+    return named
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

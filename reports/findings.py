@@ -1,0 +1,97 @@
+"""The verdict on one run, as data: ``findings.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import Any
+
+from detectors import Divergence, Race
+from repro.trace import Frame
+
+FORMAT = "stream-race-findings"
+VERSION = 1
+
+
+class Verdict(StrEnum):
+    """What was found, in a word."""
+
+    UNSTABLE = "unstable"  # a race, and this timing shows it: values differ from the reference
+    HIDDEN = "hidden"  # a race that this timing does not show
+    DIVERGED = "diverged"  # values differ, and no race explains it
+    CLEAN = "clean"  # neither
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took in virtual time: nanoseconds per optimizer step, on average over ranks."""
+
+    step_ns: float
+    blocked_ns: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known about one run. ``failure``: why it ended early, if it did."""
+
+    scenario: Mapping[str, Any]
+    versions: Mapping[str, str]
+    races: Sequence[Race]
+    divergence: Divergence | None
+    cost: Cost | None
+    steps_done: int
+    failure: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        diverged = self.divergence is not None and self.divergence.diverged
+        if self.races:
+            return Verdict.UNSTABLE if diverged else Verdict.HIDDEN
+        return Verdict.DIVERGED if diverged else Verdict.CLEAN
+
+    def sentence(self) -> str:
+        """The verdict for a person."""
+        parts = [
+            {
+                Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
+                Verdict.HIDDEN: "A race is there, but this timing does not show it: training came out right by luck.",
+                Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
+                Verdict.CLEAN: "Clean: no race, and every value equals the reference bit for bit.",
+            }[self.verdict]
+        ]
+        if self.divergence is None:
+            parts = ["No reference to compare with."] if not self.races else ["A race is there."]
+        if self.failure:
+            parts.append(f"The run ended early: {self.failure}.")
+        return " ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "verdict": str(self.verdict),
+            "sentence": self.sentence(),
+            "failure": self.failure,
+            "steps_done": self.steps_done,
+            "divergence": self.divergence.as_dict() if self.divergence else None,
+            "diverged": bool(self.divergence and self.divergence.diverged),
+            "races": [race.as_dict() for race in self.races],
+            "virtual_ns_per_step": self.cost.step_ns if self.cost else None,
+            "host_blocked_ns_per_step": self.cost.blocked_ns if self.cost else None,
+            "scenario": dict(self.scenario),
+            "versions": dict(self.versions),
+        }
+
+
+def write(findings: Findings, folder: Path) -> Path:
+    path = folder / "findings.json"
+    path.write_text(json.dumps(findings.as_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def place(frames: Sequence[Frame], depth: int = 2) -> list[str]:
+    """The innermost frames of a stack, for a person: ``file:line function``."""
+    return [f"{PurePath(frame.file)}:{frame.line} {frame.function.rpartition('.')[2]}" for frame in frames[:depth]]

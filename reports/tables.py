@@ -1,0 +1,51 @@
+"""The values of a run beside those of its reference, as tables: ``metrics.csv``, ``parameters.csv``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from detectors import Values
+
+
+def metrics(run: Values, reference: Values) -> pd.DataFrame:
+    """One row per loss: step, micro_batch, rank, loss, reference_loss, equal."""
+    rows = []
+    for rank, losses in sorted(run.losses.items()):
+        known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
+        rows += [
+            (loss.step, loss.micro_batch, rank, loss.value, known.get((loss.step, loss.micro_batch)))
+            for loss in losses
+        ]
+    table = pd.DataFrame(rows, columns=["step", "micro_batch", "rank", "loss", "reference_loss"])
+    table["equal"] = (table["loss"] == table["reference_loss"]) | (
+        table["loss"].isna() & table["reference_loss"].isna()
+    )
+    return table.sort_values(["step", "micro_batch", "rank"], ignore_index=True)
+
+
+def parameters(run: Values, reference: Values) -> pd.DataFrame:
+    """One row per use of a parameter: where, its checksums (hexadecimal, one per part), the reference's, bad values."""
+    columns = ["step", "micro_batch", "phase", "rank", "parameter", "occurrence"]
+
+    def table(values: Values) -> pd.DataFrame:
+        rows = [
+            (use.step, use.micro_batch, use.phase, rank, use.name, " ".join(f"{one:08x}" for one in use.checksums), use.bad)
+            for rank, uses in sorted(values.uses.items())
+            for use in uses
+        ]
+        frame = pd.DataFrame(rows, columns=[*columns[:-1], "checksums", "bad"])
+        frame.insert(5, "occurrence", frame.groupby(columns[:-1]).cumcount() + 1)
+        return frame
+
+    ours = table(run)
+    theirs = table(reference)[[*columns, "checksums"]].rename(columns={"checksums": "reference_checksums"})
+    merged = ours.merge(theirs, on=columns, how="left")
+    merged["equal"] = merged["checksums"] == merged["reference_checksums"]
+    return merged
+
+
+def write(run: Values, reference: Values, folder: Path) -> None:
+    metrics(run, reference).to_csv(folder / "metrics.csv", index=False, na_rep="nan")
+    parameters(run, reference).to_csv(folder / "parameters.csv", index=False)

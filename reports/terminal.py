@@ -1,0 +1,189 @@
+"""What a person sees in the terminal: the progress of a run, its verdict, several runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from detectors import Race
+from reports.findings import Findings, Verdict, place
+
+_COLOURS = {Verdict.UNSTABLE: "red", Verdict.HIDDEN: "yellow", Verdict.DIVERGED: "red", Verdict.CLEAN: "green"}
+
+
+@dataclass
+class Row:
+    """One step: losses by rank, of the run and of its reference; findings so far."""
+
+    losses: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+    wrong: bool = False
+    races: int = 0
+
+
+class Progress:
+    """Step, loss, reference loss and findings as they come. Lines where there is no terminal."""
+
+    def __init__(self, console: Console, title: str, steps: int) -> None:
+        self._console = console
+        self._title = title
+        self._steps = steps
+        self._doing = "starting"
+        self._rows: dict[int, Row] = {}
+        self._printed: set[int] = set()
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.__enter__()
+        else:
+            self._console.print(f"[bold]{self._title}[/]", highlight=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(None, None, None)
+
+    def doing(self, what: str) -> None:
+        """What is going on now, in a few words."""
+        self._doing = what
+        if self._live:
+            self._live.update(self._table())
+        else:
+            self._console.print(f"  {what}", highlight=False)
+
+    def row(self, step: int) -> Row:
+        return self._rows.setdefault(step, Row())
+
+    def update(self, finished: Iterable[int] = ()) -> None:
+        """Show what changed; ``finished`` steps will not change any more."""
+        if self._live:
+            self._live.update(self._table())
+            return
+        for step in finished:
+            if step not in self._printed:
+                self._printed.add(step)
+                row = self._rows[step]
+                self._console.print(
+                    f"  step {step:>3}/{self._steps}  loss {_loss(row.losses)}  reference {_loss(row.reference)}  "
+                    f"{'WRONG' if row.wrong else 'equal'}  races {row.races}",
+                    highlight=False,
+                )
+
+    def _table(self) -> RenderableType:
+        table = Table(title=self._title, caption=self._doing, title_justify="left", caption_justify="left")
+        for name in ("step", "loss", "reference loss", "", "races so far"):
+            table.add_column(name, justify="right")
+        for step, row in list(sorted(self._rows.items()))[-20:]:
+            state = Text("") if not row.losses else Text("wrong", "red") if row.wrong else Text("equal", "green")
+            table.add_row(
+                f"{step}/{self._steps}",
+                _loss(row.losses) if row.losses else "…",
+                _loss(row.reference),
+                state,
+                Text(str(row.races), "red" if row.races else "") if row.losses else "",
+            )
+        return table
+
+
+def verdict(console: Console, findings: Findings, folder: Path) -> None:
+    """The verdict on one run."""
+    colour = _COLOURS[findings.verdict]
+    body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
+    body += [Text(line) for line in _divergence(findings)]
+    for number, race in enumerate(findings.races, 1):
+        body += [Text(""), _race(number, race)]
+    if findings.cost:
+        body += [
+            Text(""),
+            Text(
+                f"Virtual time per step: {findings.cost.step_ns / 1e6:.1f} ms, "
+                f"host blocked {findings.cost.blocked_ns / 1e6:.1f} ms of it."
+            ),
+        ]
+    console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
+    console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
+
+
+def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
+    """Several runs side by side."""
+    table = Table(title="side by side", title_justify="left")
+    for name in ("fix", "verdict", "races (shown / found)", "first wrong parameter", "first wrong loss", "virtual ms/step", "host blocked ms/step"):
+        table.add_column(name, overflow="fold")
+    for fix, findings in runs.items():
+        divergence = findings.divergence
+        wrong, loss = (divergence.parameter, divergence.loss) if divergence else (None, None)
+        table.add_row(
+            fix,
+            Text(str(findings.verdict), _COLOURS[findings.verdict]),
+            f"{sum(race.shown for race in findings.races)} / {sum(race.occurrences for race in findings.races)}",
+            f"step {wrong.step}.{wrong.micro_batch} {wrong.phase}, rank {wrong.rank}: {wrong.name}" if wrong else "none",
+            f"step {loss.step}.{loss.micro_batch}: {loss.value:.4f} for {loss.reference:.4f}" if loss else "none",
+            f"{findings.cost.step_ns / 1e6:.1f}" if findings.cost else "",
+            f"{findings.cost.blocked_ns / 1e6:.1f}" if findings.cost else "",
+        )
+    console.print(table)
+    for fix, folder in folders.items():
+        console.print(f"{fix}: {folder}", highlight=False)
+
+
+def _divergence(findings: Findings) -> list[str]:
+    divergence = findings.divergence
+    if divergence is None:
+        return []
+    if not divergence.diverged:
+        return [f"{divergence.compared} values compared with plain gloo on CPU: losses, parameters at each use, final state."]
+    lines = []
+    wrong = divergence.parameter
+    if wrong is not None:
+        what = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
+        parts = f"part {', '.join(map(str, wrong.parts))} of its group's" if wrong.parts else "no part"
+        lines.append(
+            f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, micro-batch {wrong.micro_batch}, "
+            f"on rank {', '.join(map(str, wrong.ranks))} ({parts}; {what})."
+        )
+    if divergence.loss is not None:
+        loss = divergence.loss
+        lines.append(
+            f"First wrong loss: step {loss.step}, micro-batch {loss.micro_batch}, rank {loss.rank}: "
+            f"{loss.value:.6g} instead of {loss.reference:.6g}."
+        )
+    if divergence.final:
+        lines.append(f"Final state: {len(divergence.final)} partitions differ.")
+    return lines
+
+
+def _race(number: int, race: Race) -> RenderableType:
+    table = Table(title=f"race {number}: {race.kind}", title_justify="left", show_header=True, expand=True)
+    for name in ("", "access", "stream", "where"):
+        table.add_column(name, overflow="fold")
+    for word, side in (("first", race.first), ("second", race.second)):
+        table.add_row(word, f"{side.access} by {side.kernel}", side.stream, "\n".join(place(side.stack)))
+    names = sorted({f"{name.kind} {name.name}" for name in race.names})
+    return Group(
+        table,
+        Text(f"Missing: {race.missing_wait}."),
+        Text(f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them."),
+        Text(f"Memory: {_shortened(names)}"),
+    )
+
+
+def _shortened(names: Sequence[str], most: int = 4) -> str:
+    if len(names) <= most:
+        return ", ".join(names) or "unnamed"
+    return f"{', '.join(names[:most])} and {len(names) - most} more (see findings.json)"
+
+
+def _loss(values: Sequence[float]) -> str:
+    if not values:
+        return "…"
+    return "nan" if any(math.isnan(value) for value in values) else f"{fmean(values):.6f}"

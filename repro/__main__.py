@@ -1,0 +1,79 @@
+"""``python -m repro``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+
+class _Lazy(click.Group):
+    """Commands are imported when they are asked for: torch takes seconds."""
+
+    places = {
+        "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
+        "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
+    }
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.places)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.places:
+            return None
+        module, attribute, _ = self.places[name]
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+        from importlib import import_module
+
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in self.places.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def cli() -> None:
+    """Stream races in sharded LLM training: reproduce them, find them, prove the cure.
+
+    Stock DeepSpeed runs on a simulated asynchronous accelerator, on a laptop, the same way every time.
+    """
+
+
+def main() -> None:
+    """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        sys.exit(_explain(error))
+
+
+def _explain(error: Exception) -> int:
+    from repro.cluster import RankFailed
+    from repro.commands.session import Interrupted
+    from repro.trace import TraceError
+    from scenarios.scenario import ScenarioError
+
+    if isinstance(error, Interrupted):
+        print(f"Ended after {error.findings.steps_done} whole steps: {error}. What was found is written.", file=sys.stderr)
+        return 3 if error.cause else 130
+    if isinstance(error, RankFailed):
+        print(f"Failed: {error}", file=sys.stderr)
+        return 3
+    if isinstance(error, (ScenarioError, TraceError)):
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    raise error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The scenario's fields as options of the command line. Their help is the fields' own description."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from repro.toggles import Fix
+from scenarios.scenario import Scenario, ScenarioError
+
+
+def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: an option for each field of :class:`Scenario`."""
+    for name, field in reversed(Scenario.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+def chosen(values: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, ready for :func:`scenarios.scenario.scenario`."""
+    options = {name: values[name] for name in Scenario.model_fields if values.get(name) not in (None, ())}
+    if "slow" in options:
+        options["slow"] = _factors(options["slow"])
+    return options
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    flag = "--" + name.replace("_", "-")
+    default = None if field.default is PydanticUndefined else field.default
+    shown = f"{field.description} [default: {default}]" if default not in (None, (), {}) else field.description
+    if name == "slow":
+        return click.option(flag, name, multiple=True, metavar="PATTERN=FACTOR", help=field.description)
+    if name == "frozen":
+        return click.option(flag, name, multiple=True, metavar="PATTERN", help=field.description)
+    kind = _plain(field.annotation)
+    if kind is bool:
+        return click.option(f"{flag}/--no-{name.replace('_', '-')}", name, default=None, help=shown)
+    if kind is Fix:
+        return click.option(flag, name, type=click.Choice([str(fix) for fix in Fix]), help=shown)
+    if get_origin(kind) is Literal:
+        return click.option(flag, name, type=click.Choice([str(word) for word in get_args(kind)]), help=shown)
+    return click.option(flag, name, type=kind, help=shown)
+
+
+def _plain(annotation: Any) -> Any:
+    """``int | None`` is ``int`` to a command line."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _factors(texts: tuple[str, ...]) -> dict[str, float]:
+    factors: dict[str, float] = {}
+    for text in texts:
+        pattern, equals, factor = text.rpartition("=")
+        try:
+            factors[pattern] = float(factor)
+        except ValueError:
+            equals = ""
+        if not equals or not pattern:
+            raise ScenarioError(f"--slow takes PATTERN=FACTOR, for example stream:compute=20, not '{text}'")
+    return factors

@@ -1,0 +1,101 @@
+"""``run`` and ``compare``: a scenario under one fix, or under several side by side."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from repro.commands.options import chosen, scenario_options
+from repro.toggles import Fix
+
+EXPECTATIONS = {"unstable": {"unstable"}, "clean": {"clean"}, "race": {"unstable", "hidden"}}
+
+
+@click.command()
+@scenario_options
+@click.option("--name", help="Name of the run's folder. [default: the time]")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]")
+@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@click.option(
+    "--expect",
+    type=click.Choice(list(EXPECTATIONS)),
+    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (neither), race (shown or not).",
+)
+def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
+    """Run a scenario on the simulated accelerator, beside the same program on plain gloo.
+
+    Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
+    3 a rank failed, 130 interrupted.
+    """
+    from repro.commands import session
+    from reports import terminal
+    from reports.terminal import Progress
+    from scenarios.program import preload
+    from scenarios.scenario import scenario
+
+    console = Console()
+    made = scenario(**chosen(values))
+    made.check()
+    folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), overwrite=overwrite)
+    with Progress(console, _title(made), made.steps) as progress:
+        progress.doing("importing DeepSpeed")
+        preload()
+        reference = session.reference_of(made, folder, progress)
+        found = session.simulate(made, folder, reference, progress)
+    terminal.verdict(console, found, folder)
+    if expect and str(found.verdict) not in EXPECTATIONS[expect]:
+        console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
+        raise SystemExit(1)
+
+
+@click.command()
+@scenario_options
+@click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
+@click.option("--name", default="compare", help="Name of the folder that takes the runs. [default: compare]")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]")
+@click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
+def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
+    """Run one scenario under several fixes, and set the verdicts side by side."""
+    from repro.commands import session
+    from reports import terminal
+    from reports.terminal import Progress
+    from scenarios.program import preload
+    from scenarios.scenario import ScenarioError, scenario
+
+    console = Console()
+    words = [word.strip() for word in fixes.split(",") if word.strip()]
+    if unknown := [word for word in words if word not in set(Fix)]:
+        raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
+    made = {word: scenario(**{**chosen(values), "fix": word}) for word in dict.fromkeys(words)}
+    if not made:
+        raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
+    first = next(iter(made.values()))
+    first.check()
+    folders = {word: session.new_folder(runs / f"{name}-{word}", overwrite=overwrite) for word in made}
+    found = {}
+    reference = None
+    for word, one in made.items():
+        with Progress(console, _title(one), one.steps) as progress:
+            if reference is None:
+                progress.doing("importing DeepSpeed")
+                preload()
+                reference = session.reference_of(one, folders[word], progress)
+            else:
+                for losses in reference.losses.values():
+                    for loss in losses:
+                        progress.row(loss.step).reference.append(loss.value)
+            found[word] = session.simulate(one, folders[word], reference, progress)
+        terminal.verdict(console, found[word], folders[word])
+    terminal.comparison(console, found, folders)
+
+
+def _title(scenario: Any) -> str:
+    hpz = f"hpZ {scenario.hpz}" if scenario.hpz > 1 else "no hpZ"
+    return (
+        f"{scenario.model} {scenario.size}, ZeRO-3, {hpz}, {scenario.ranks} ranks on {scenario.nodes} nodes, "
+        f"{scenario.precision}, fix: {scenario.fix}; durations of {scenario.stands_for} on {scenario.hardware}"
+    )

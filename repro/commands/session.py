@@ -1,0 +1,151 @@
+"""Runs a scenario beside its reference, and feeds the detectors while it runs."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections import defaultdict
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+
+from detectors import HappensBefore, Values, compare
+from reports import findings as findings_file
+from reports import tables
+from reports.findings import Cost, Findings
+from reports.terminal import Progress
+from repro.cluster import RankFailed
+from repro.trace import TraceReader, file_of
+from scenarios import program
+from scenarios.scenario import Scenario, ScenarioError, save
+
+_PACKAGES = ("torch", "deepspeed", "transformers")
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or a rank that failed: what was known is written, ``findings`` has it."""
+
+    def __init__(self, findings: Findings, cause: RankFailed | None) -> None:
+        super().__init__(str(cause or "interrupted"))
+        self.findings = findings
+        self.cause = cause
+
+
+def new_folder(path: Path, *, overwrite: bool) -> Path:
+    """A folder for a run. Raises :class:`ScenarioError` when it is occupied."""
+    if path.exists():
+        if not path.is_dir():
+            raise ScenarioError(f"{path} is a file: choose another --name")
+        if any(path.iterdir()):
+            if not overwrite:
+                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
+            if not (path / "scenario.json").exists():
+                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
+            shutil.rmtree(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
+    return path
+
+
+def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
+    """The same program on the CPU with gloo, without our accelerator."""
+    values = Values()
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        _take(values, rank, message)
+        if message["kind"] == "step":
+            for step, _, loss in message["losses"]:
+                progress.row(step).reference.append(loss)
+            progress.update()
+
+    progress.doing("reference: stock DeepSpeed on CPU with gloo")
+    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear)
+    return values
+
+
+def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
+    """Run on the simulated accelerator; write all that is found into ``folder``. Raises :class:`Interrupted`."""
+    save(scenario, folder / "scenario.json")
+    values, detector = Values(), HappensBefore()
+    readers: dict[int, TraceReader] = {}
+    clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    done: dict[int, int] = {}
+    expected = {
+        rank: {(loss.step, loss.micro_batch): loss.value for loss in losses} for rank, losses in reference.losses.items()
+    }
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        _take(values, rank, message)
+        if rank not in readers:
+            readers[rank] = TraceReader(file_of(folder / "trace", rank))
+        detector.feed(rank, readers[rank].read())
+        if message["kind"] == "ready":
+            clocks[rank][0] = (message["clock"], message["blocked"])
+            if len(readers) == scenario.ranks:
+                progress.doing("simulated accelerator: training")
+        if message["kind"] == "step":
+            done[rank] = message["step"]
+            clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
+            for step, micro_batch, loss in message["losses"]:
+                row = progress.row(step)
+                row.losses.append(loss)
+                row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
+            complete = min(done.values()) if len(done) == scenario.ranks else 0
+            for step in range(1, complete + 1):
+                row = progress.row(step)
+                row.races = row.races or detector.count
+            full = scenario.ranks * scenario.accumulation
+            progress.update(step for step in range(1, complete + 1) if len(progress.row(step).losses) == full)
+
+    def conclude(failure: str | None) -> Findings:
+        for rank, reader in readers.items():
+            detector.feed(rank, reader.read())
+        detector.finish()
+        found = Findings(
+            scenario=scenario.model_dump(mode="json"),
+            versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            races=detector.races,
+            divergence=compare(reference, values),
+            cost=_cost(clocks, scenario.steps),
+            steps_done=min(done.values(), default=0),
+            failure=failure,
+        )
+        findings_file.write(found, folder)
+        tables.write(values, reference, folder)
+        return found
+
+    progress.doing(f"simulated accelerator: starting {scenario.ranks} ranks, fix: {scenario.fix}")
+    try:
+        program.run(scenario, simulated=True, folder=folder, hear=hear)
+    except RankFailed as error:
+        raise Interrupted(conclude(str(error)), error) from error
+    except KeyboardInterrupt:
+        raise Interrupted(conclude("interrupted"), None) from None
+    return conclude(None)
+
+
+def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
+    if message["kind"] == "step":
+        values.add(rank, message["losses"], message["parameters"])
+    elif message["kind"] == "end":
+        values.final[rank] = message["final"]
+
+
+def _cost(clocks: dict[int, dict[int, tuple[int, int]]], steps: int) -> Cost | None:
+    """Averages over the ranks, the first step left out when there are more."""
+    first = 1 if steps > 1 else 0
+    rows = [
+        ((by_step[steps][0] - by_step[first][0]) / (steps - first), (by_step[steps][1] - by_step[first][1]) / (steps - first))
+        for by_step in clocks.values()
+        if steps in by_step and first in by_step
+    ]
+    if not rows:
+        return None
+    return Cost(sum(row[0] for row in rows) / len(rows), sum(row[1] for row in rows) / len(rows))
+
+
