@@ -57,12 +57,16 @@ class Occurrence(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two accesses: which kernel, on which stream, from where (innermost frame first)."""
+    """One of the two accesses: which kernel, on which stream, from where (innermost frame first).
+
+    ``issuer`` names the stream that a collective was issued from, whose order its own stream takes over.
+    """
 
     kernel: str
     access: AccessKind
     stack: tuple[Frame, ...]
     stream: str
+    issuer: str = ""
 
     def __str__(self) -> str:
         return f"{self.access} by {describe(self.kernel, self.stack)} on stream {self.stream!r}"
@@ -91,7 +95,10 @@ class Race:
     def missing_wait(self) -> str:
         """One sentence: which stream never waits for which."""
         where = describe(self.first.kernel, self.first.stack)
-        sentence = f"stream {self.second.stream!r} never waits for stream {self.first.stream!r} after {where}"
+        waiting = self.second.issuer or self.second.stream
+        sentence = f"stream {waiting!r} never waits for stream {self.first.stream!r} after {where}"
+        if self.second.issuer:
+            sentence += f"; stream {self.second.stream!r} takes its order from it"
         if self.kind == "freed":
             return f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed"
         return sentence
@@ -133,5 +140,6 @@ def _side(side: Side) -> dict[str, Any]:
         "kernel": side.kernel,
         "access": side.access,
         "stream": side.stream,
+        "issuer": side.issuer,
         "stack": [frame._asdict() for frame in side.stack],
     }

@@ -304,7 +304,9 @@ class Rank:
 
     def _side(self, entry: Entry, access: AccessKind) -> Side:
         operation = entry[5]
-        return Side(operation.kernel, access, self._stacks.get(operation.stack, ()), self._name(operation.stream))
+        issuer = self._name(operation.issuer) if type(operation) is Collective and operation.issuer >= 0 else ""
+        frames = self._stacks.get(operation.stack, ())
+        return Side(operation.kernel, access, frames, self._name(operation.stream), issuer)
 
 
 def _moment(entry: Entry) -> Moment:

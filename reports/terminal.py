@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -115,25 +115,35 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
 
 
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
-    """Several runs side by side."""
+    """Several runs side by side: a column for each."""
     table = Table(title="side by side", title_justify="left")
-    for name in ("fix", "verdict", "races (shown / found)", "first wrong parameter", "first wrong loss", "virtual ms/step", "host blocked ms/step"):
-        table.add_column(name, overflow="fold")
-    for fix, findings in runs.items():
-        divergence = findings.divergence
-        wrong, loss = (divergence.parameter, divergence.loss) if divergence else (None, None)
-        table.add_row(
-            fix,
-            Text(str(findings.verdict), _COLOURS[findings.verdict]),
-            f"{sum(race.shown for race in findings.races)} / {sum(race.occurrences for race in findings.races)}",
-            f"step {wrong.step}.{wrong.micro_batch} {wrong.phase}, rank {wrong.rank}: {wrong.name}" if wrong else "none",
-            f"step {loss.step}.{loss.micro_batch}: {loss.value:.4f} for {loss.reference:.4f}" if loss else "none",
-            f"{findings.cost.step_ns / 1e6:.1f}" if findings.cost else "",
-            f"{findings.cost.blocked_ns / 1e6:.1f}" if findings.cost else "",
-        )
+    table.add_column("fix")
+    for fix in runs:
+        table.add_column(fix, overflow="fold")
+    rows: dict[str, Callable[[Findings], str | Text]] = {
+        "verdict": lambda found: Text(str(found.verdict), _COLOURS[found.verdict]),
+        "races found": lambda found: str(sum(race.occurrences for race in found.races)),
+        "shown by this timing": lambda found: str(sum(race.shown for race in found.races)),
+        "first wrong parameter": _first_parameter,
+        "first wrong loss": _first_loss,
+        "virtual ms per step": lambda found: f"{found.cost.step_ns / 1e6:.1f}" if found.cost else "",
+        "host blocked, ms": lambda found: f"{found.cost.blocked_ns / 1e6:.1f}" if found.cost else "",
+    }
+    for title, cell in rows.items():
+        table.add_row(title, *(cell(found) for found in runs.values()))
     console.print(table)
     for fix, folder in folders.items():
         console.print(f"{fix}: {folder}", highlight=False)
+
+
+def _first_parameter(found: Findings) -> str:
+    wrong = found.divergence.parameter if found.divergence else None
+    return f"step {wrong.step}.{wrong.micro_batch} {wrong.phase}: {wrong.name}" if wrong else "none"
+
+
+def _first_loss(found: Findings) -> str:
+    loss = found.divergence.loss if found.divergence else None
+    return f"step {loss.step}.{loss.micro_batch}: {loss.value:.4f} for {loss.reference:.4f}" if loss else "none"
 
 
 def _divergence(findings: Findings) -> list[str]:
@@ -146,10 +156,10 @@ def _divergence(findings: Findings) -> list[str]:
     wrong = divergence.parameter
     if wrong is not None:
         what = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
-        parts = f"part {', '.join(map(str, wrong.parts))} of its group's" if wrong.parts else "no part"
+        parts = ", ".join(map(str, wrong.parts))
         lines.append(
             f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, micro-batch {wrong.micro_batch}, "
-            f"on rank {', '.join(map(str, wrong.ranks))} ({parts}; {what})."
+            f"on rank {', '.join(map(str, wrong.ranks))}. Wrong is what rank {parts} of its group holds: {what}."
         )
     if divergence.loss is not None:
         loss = divergence.loss
@@ -163,18 +173,19 @@ def _divergence(findings: Findings) -> list[str]:
 
 
 def _race(number: int, race: Race) -> RenderableType:
-    table = Table(title=f"race {number}: {race.kind}", title_justify="left", show_header=True, expand=True)
-    for name in ("", "access", "stream", "where"):
-        table.add_column(name, overflow="fold")
+    lines = Text(f"Race {number}: {race.kind}", "bold")
     for word, side in (("first", race.first), ("second", race.second)):
-        table.add_row(word, f"{side.access} by {side.kernel}", side.stream, "\n".join(place(side.stack)))
+        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")
+        for where in place(side.stack):
+            lines.append(f"\n    {where}", "not bold cyan")
     names = sorted({f"{name.kind} {name.name}" for name in race.names})
-    return Group(
-        table,
-        Text(f"Missing: {race.missing_wait}."),
-        Text(f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them."),
-        Text(f"Memory: {_shortened(names)}"),
-    )
+    for line in (
+        f"Missing: {race.missing_wait}.",
+        f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them.",
+        f"Memory: {_shortened(names)}",
+    ):
+        lines.append(f"\n  {line}", "not bold")
+    return lines
 
 
 def _shortened(names: Sequence[str], most: int = 4) -> str:

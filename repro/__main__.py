@@ -42,11 +42,11 @@ def cli() -> None:
     """
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
     try:
-        cli.main(standalone_mode=False)
+        cli.main(arguments, prog_name="repro", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import math
+import gc
 import multiprocessing
 import os
 import signal
@@ -27,6 +29,7 @@ import msgpack
 from repro.accelerator.exchange import Links
 
 _PR_SET_PDEATHSIG = 1
+_GRACE_S = 0.5  # the ranks that lost a peer complain at once, and may be heard before its death is
 
 
 class RankFailed(Exception):
@@ -76,6 +79,7 @@ def run_ranks(
     context = multiprocessing.get_context("fork")
     pipes: dict[Any, int] = {}
     processes: list[BaseProcess] = []
+    process: BaseProcess
     try:
         for rank in range(world):
             ours, theirs = context.Pipe(duplex=False)
@@ -113,39 +117,55 @@ def _attend(
 ) -> None:
     alive = {process.sentinel: rank for rank, process in enumerate(processes)}
     listening = dict(pipes)
-    while alive or listening:
-        ready = wait([*listening, *alive], timeout=silence_s)
+    complaint: RankFailed | None = None  # of a rank that raised: it counts if no other was killed
+    until = math.inf
+    while alive:
+        timeout = silence_s if complaint is None else max(0.0, until - time.monotonic())
+        ready = wait([*listening, *alive], timeout=timeout)
+        if complaint is not None and time.monotonic() >= until:
+            raise complaint
         if not ready:
-            raise RankFailed(
-                min(alive.values()),
-                f"and {len(alive) - 1} others did not say anything for {silence_s:.0f} s: they wait for each other",
-                _log(folder, min(alive.values())),
-            )
+            rank = min(alive.values())
+            others = f"and {len(alive) - 1} others " if len(alive) > 1 else ""
+            raise RankFailed(rank, f"{others}did not say anything for {silence_s:g} s", _log(folder, rank))
+        failed: list[RankFailed | None] = []
         for pipe in [item for item in ready if item in listening]:
-            _listen(pipe, listening, hear, folder)  # type: ignore[arg-type]
+            failed.append(_listen(pipe, listening, hear, folder))
         for sentinel in [item for item in ready if item in alive]:
             rank = alive.pop(sentinel)  # type: ignore[call-overload]
             process = processes[rank]
             process.join()
-            if process.exitcode:
-                for pipe, owner in list(listening.items()):
-                    if owner == rank:
-                        _listen(pipe, listening, hear, folder)  # it may have said why
-                raise RankFailed(rank, _reason(process.exitcode), _log(folder, rank))
+            for pipe in [pipe for pipe, owner in listening.items() if owner == rank]:
+                failed.append(_listen(pipe, listening, hear, folder))  # its last words
+                listening.pop(pipe, None)
+            exitcode = process.exitcode or 0
+            if exitcode < 0:
+                raise RankFailed(rank, _reason(exitcode), _log(folder, rank))
+            if exitcode:
+                failed.append(RankFailed(rank, _reason(exitcode), _log(folder, rank)))
+        if complaint is None and any(failed):
+            complaint = next(one for one in failed if one is not None)
+            until = time.monotonic() + _GRACE_S
+    if complaint is not None:
+        raise complaint
 
 
 def _listen(
     pipe: Connection, listening: dict[Any, int], hear: Callable[[int, dict[str, Any]], None], folder: Path
-) -> None:
+) -> RankFailed | None:
+    """Hear what a rank says; gives its failure if it told of one."""
     rank = listening[pipe]
+    failed: RankFailed | None = None
     try:
         while pipe.poll():
             message = msgpack.unpackb(pipe.recv_bytes(), strict_map_key=False)
             if "failed" in message:
-                raise RankFailed(rank, f"raised {message['failed']}", _log(folder, rank))
-            hear(rank, message)
-    except EOFError:
+                failed = RankFailed(rank, f"raised {message['failed']}", _log(folder, rank))
+            else:
+                hear(rank, message)
+    except (EOFError, ConnectionResetError):
         del listening[pipe]
+    return failed
 
 
 def _reason(exitcode: int) -> str:
@@ -166,6 +186,7 @@ def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable()
+    gc.freeze()  # what was imported before the fork is nobody's garbage; to search it takes half a second
     status = 0
     try:
         target(me)

@@ -155,12 +155,26 @@ def watch_parameters(engine: Any, look: Callable[[str, Tensor], None]) -> None:
 
 
 def partitions(engine: Any) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter's primary partition on this rank, and the fp32 master copies: the final state."""
-    for name, parameter in engine.module.named_parameters():
-        partition = getattr(parameter, "ds_tensor", None)
-        yield name, (parameter if partition is None else partition).detach()
-    for index, flat in enumerate(getattr(engine.optimizer, "fp32_partitioned_groups_flat", [])):
-        yield f"fp32 master {index}", flat.detach()
+    """What this rank holds at the end: its part of each parameter, and of the fp32 master copy.
+
+    Without the padding behind a parameter's end, which nothing writes.
+    """
+    names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
+    for parameter, name in ((p, names[id(p)]) for p in engine.module.parameters()):
+        yield name, parameter.ds_tensor.detach()[: _covered(parameter)]
+    optimizer = engine.optimizer
+    for group, flat in zip(optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, strict=True):
+        offset = 0
+        for parameter in group:
+            yield f"fp32 {names[id(parameter)]}", flat.detach()[offset : offset + _covered(parameter)]
+            offset += parameter.ds_tensor.ds_numel
+
+
+def _covered(parameter: Any) -> int:
+    """Elements of the parameter that lie in this rank's partition."""
+    size = parameter.ds_tensor.ds_numel
+    start = parameter.ds_zero_partition_rank * size
+    return int(min(max(parameter.ds_numel - start, 0), size))
 
 
 def bits(tensor: Tensor) -> bytes:

@@ -152,7 +152,8 @@ class Collective(NamedTuple):
     The wait of the group's stream for the issuing stream, and of the current stream in
     ``Work.wait()``, are records of their own. ``number`` counts the collectives of ``group`` and is
     the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
-    destination), or -1 when every output depends on every input.
+    destination), or -1 when every output depends on every input. ``issuer`` is the stream that was
+    current when it was issued (-1: not known).
     """
 
     op: int
@@ -167,6 +168,7 @@ class Collective(NamedTuple):
     group: int
     number: int
     root: int
+    issuer: int = -1
 
 
 class Record(NamedTuple):

@@ -33,9 +33,13 @@ Hear = Callable[[int, dict[str, Any]], None]
 
 
 def preload() -> None:
-    """Import, in the process that will be forked, what ``deepspeed.initialize`` imports in each rank."""
+    """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
+    import deepspeed.ops
     import deepspeed.runtime.zero.muon.original_muon
     import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
+
+    adapter.use_plain()
+    deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
 
 
 def run(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType
+from collections.abc import Callable
+from types import CodeType, FrameType
 
 import torch
 
@@ -20,11 +21,14 @@ _SKIPPED_FOLDERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os
 
 
 class CallSites:
-    """Numbers the stacks of one rank. ``skipped`` are further path endings whose frames are not told."""
+    """Numbers the stacks of one rank, and tells ``define`` of each new one.
 
-    def __init__(self, skipped: tuple[str, ...] = ()) -> None:
+    ``skipped`` are further path endings whose frames are not told.
+    """
+
+    def __init__(self, define: Callable[[Stack], None], skipped: tuple[str, ...] = ()) -> None:
+        self._tell = define
         self.skipped = skipped
-        self.new: list[Stack] = []
         self._codes: dict[int, CodeType] = {}
         self._told: dict[int, bool] = {}
         self._known: dict[tuple[int, ...], int] = {}
@@ -32,10 +36,10 @@ class CallSites:
         self._frames: list[tuple[Frame, ...]] = []
 
     def capture(self) -> int:
-        """The number of the current stack. A new one is put into ``new``."""
+        """The number of the current stack."""
         told = self._told
         key: list[int] = []
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = id(frame.f_code)
             known = told.get(code)
@@ -46,7 +50,7 @@ class CallSites:
                 key.append(frame.f_lasti)
                 if len(key) == 2 * _DEPTH:
                     break
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         number = self._known.get(tuple(key))
         if number is None:
             number = self._known[tuple(key)] = self._define(tuple(key))
@@ -72,7 +76,7 @@ class CallSites:
         if number is None:
             number = self._same[frames] = len(self._frames)
             self._frames.append(frames)
-            self.new.append(Stack(number, frames))
+            self._tell(Stack(number, frames))
         return number
 
 

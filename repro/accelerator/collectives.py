@@ -33,6 +33,7 @@ from repro.trace import Access, Group
 
 BACKEND = "simulated"
 Call = Callable[[list[Tensor], list[Tensor]], Any]
+InPlace = Callable[[list[Tensor]], Any]
 
 
 class Work(dist.Work):
@@ -44,7 +45,7 @@ class Work(dist.Work):
         self._event = event
         self._tensors: Sequence[Tensor] = tensors
         self._blocks_host = blocks_host
-        device.unwaited.add(self)
+        device.unwaited[self] = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
@@ -56,8 +57,14 @@ class Work(dist.Work):
             if self._blocks_host:
                 device.host_wait(self._event, "synchronize", stack)
         self.release()
-        device.unwaited.discard(self)
+        device.unwaited.pop(self, None)
         return True
+
+    def take_over(self, other: Work) -> None:
+        """Hold ``other``'s tensors as well, until somebody waits for this one."""
+        self._tensors = [*self._tensors, *other._tensors]
+        other.release()
+        self._device.unwaited.pop(other, None)
 
     def release(self) -> None:
         """Let go of the tensors."""
@@ -77,7 +84,14 @@ class SimulatedProcessGroup(dist.ProcessGroup):
     """One process group of one rank."""
 
     def __init__(
-        self, device: Device, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str, ranks: tuple[int, ...]
+        self,
+        device: Device,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        name: str,
+        ranks: tuple[int, ...],
     ) -> None:
         super().__init__(rank, size)
         self._device = device
@@ -85,6 +99,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         self._name = name
         self._group = _group_id(f"{name}:{ranks}")
         self._numbers: dict[int, int] = {}
+        self._directions: dict[int, Stream] = {}
         self.stream = Stream(device)
         self.stream.rename(f"nccl {','.join(map(str, ranks))}")
         device.journal.note(Group(self._group, ranks))
@@ -101,7 +116,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         return self._in_place("all_reduce", tensors, lambda values: self._gloo.allreduce(values, opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
-        return [self.allreduce([tensor], opts) for tensor in tensors][-1]
+        return _last([self.allreduce([tensor], opts) for tensor in tensors])
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         root = self._ranks[opts.rootRank]
@@ -121,7 +136,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         return self.all_gather_single(output, input, opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        return [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+        return _last([self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced(outputs, inputs, opts)
@@ -145,7 +160,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         return self.reduce_scatter_single(output, input, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
+        return _last([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, inputs, opts)
@@ -157,21 +172,25 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         )
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        receives = bool(outputs)
         return self._issue(
             "gather",
             inputs,
             outputs[0] if outputs else [],
-            lambda ins, outs: self._gloo.gather([outs] if outputs else [], ins, opts),
+            lambda ins, outs: self._gloo.gather([outs] if receives else [], ins, opts),
             self._ranks[opts.rootRank],
+            nbytes=inputs[0].nbytes * self.size(),
         )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        sends = bool(inputs)
         return self._issue(
             "scatter",
             inputs[0] if inputs else [],
             outputs,
-            lambda ins, outs: self._gloo.scatter(outs, [ins] if inputs else [], opts),
+            lambda ins, outs: self._gloo.scatter(outs, [ins] if sends else [], opts),
             self._ranks[opts.rootRank],
+            nbytes=outputs[0].nbytes * self.size(),
         )
 
     def alltoall_base(self, output: Tensor, input: Tensor, outs: Any, ins: Any, opts: Any = None) -> Work:  # noqa: A002
@@ -200,12 +219,12 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         work._blocks_host = True
         return work
 
-    def getBackendName(self) -> str:
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return BACKEND
 
     # -- issuing --------------------------------------------------------------------------------------
 
-    def _in_place(self, kernel: str, tensors: list[Tensor], call: Callable[[list[Tensor]], Any], root: int = -1) -> Work:
+    def _in_place(self, kernel: str, tensors: list[Tensor], call: InPlace, root: int = -1) -> Work:
         def exchange(inputs: list[Tensor], outputs: list[Tensor]) -> Any:
             for value, start in zip(outputs, inputs, strict=True):
                 value.copy_(start)
@@ -213,15 +232,22 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
         return self._issue(kernel, tensors, tensors, exchange, root)
 
-    def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, call: Callable[[list[Tensor]], Any]) -> Work:
-        """Point to point: the two ranks are a group of their own, in the order of their sends."""
+    def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, call: InPlace) -> Work:
+        """Point to point: the two ranks are a group of their own, with a stream, in the order of their sends.
+
+        NCCL has a stream for each pair of ranks. Here it is one for each direction: two ranks that both
+        send first would wait for each other for ever, unless they batched it, and batches come here one by one.
+        """
         pair = (self._ranks[src], self._ranks[dst])
         group = _group_id(f"{self._name}:{self._ranks}:{src}>{dst}")
-        if group not in self._numbers:
+        stream = self._directions.get(group)
+        if stream is None:
+            stream = self._directions[group] = Stream(self._device)
+            stream.rename(f"nccl {pair[0]}>{pair[1]}")
             self._device.journal.note(Group(group, pair))
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
         return self._issue(
-            kernel, reads, writes, lambda ins, outs: call(ins or outs), pair[0], group=group, members=pair
+            kernel, reads, writes, lambda ins, outs: call(ins or outs), pair[0], group=group, members=pair, stream=stream
         )
 
     def _issue(
@@ -234,24 +260,29 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         *,
         group: int | None = None,
         members: tuple[int, ...] | None = None,
+        nbytes: int | None = None,
+        stream: Stream | None = None,
     ) -> Work:
+        """``nbytes``: the whole of what is exchanged, where not every rank can see it in its own tensors."""
         group = self._group if group is None else group
         members = members or self._ranks
+        stream = stream or self.stream
         number = self._numbers[group] = self._numbers.get(group, 0) + 1
         device, timeline = self._device, self._device.timeline
         with device.quiet():
             reads, read_from, used = self._capture(inputs)
             writes, write_to, also_used = self._capture(outputs)
             blocks = used + also_used
-            nbytes = max(sum(t.nbytes for t in inputs), sum(t.nbytes for t in outputs))
+            if nbytes is None:
+                nbytes = max(sum(t.nbytes for t in inputs), sum(t.nbytes for t in outputs))
             stack = device.sites.capture()
             issued_from = Event()
             device.record(issued_from, device.current_stream())
-            device.wait(self.stream, issued_from, stack)
-            device.use(blocks, self.stream.id)
+            device.wait(stream, issued_from, stack)
+            device.use(blocks, stream.id)
             timeline.now += device.timing.launch_ns
             name = f"nccl::{kernel}"
-            duration = device.timing.collective(name, nbytes, members, self.stream.name, group, number)
+            duration = device.timing.collective(name, nbytes, members, stream.name, group, number)
             state: dict[str, Any] = {}
 
             def read() -> None:
@@ -271,7 +302,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
                 state.clear()
 
             work: CollectiveWork = timeline.collective(
-                self.stream.id,
+                stream.id,
                 duration,
                 read=read,
                 effect=write,
@@ -279,9 +310,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
                 number=number,
                 members=members,
             )
-            device.journal.issued(work, self.stream.id, name, reads, writes, stack, root)
+            device.journal.issued(work, stream.id, name, reads, writes, stack, root, device.current)
         done = Event()
-        device.record(done, self.stream)
+        device.record(done, stream)
         return Work(device, done, [*inputs, *outputs])
 
     def _capture(self, tensors: Sequence[Tensor]) -> tuple[list[Access], list[Tensor], list[Block]]:
@@ -295,6 +326,14 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             aliases.append(memory.alias(tensor, block))
             blocks.append(block)
         return accesses, aliases, blocks
+
+
+def _last(works: list[Work]) -> Work:
+    """Collectives issued as one: whoever waits for the last waits for all, as they share a stream."""
+    last = works[-1]
+    for work in works[:-1]:
+        last.take_over(work)
+    return last
 
 
 def _group_id(name: str) -> int:

@@ -8,6 +8,7 @@ between nodes one network card per node, within a node NVLink.
 
 from __future__ import annotations
 
+import math
 import random
 import tomllib
 from collections.abc import Mapping
@@ -63,7 +64,10 @@ def load_profile(name_or_file: str) -> Profile:
     if unknown := sorted(table.keys() - wanted.keys()):
         raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
     for key, value in table.items():
-        if wanted[key] == "float" and (isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0):
+        if wanted[key] == "str":
+            if not isinstance(value, str):
+                raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
     return Profile(name=path.stem, **table)
 
@@ -102,7 +106,7 @@ class Clock:
         self._timing = timing
         profile = timing.profile
         host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
-        self.launch_ns = round(profile.launch_us * 1000 * host)
+        self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
         self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
         self._rank = timing.slow.get(f"rank:{rank}", 1.0)
         self._kernel_ns = profile.kernel_us * 1000

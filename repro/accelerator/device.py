@@ -25,7 +25,20 @@ from repro.accelerator.journal import Journal
 from repro.accelerator.kernels import Kernels
 from repro.accelerator.memory import Block, Memory, poison
 from repro.accelerator.timeline import Effect, Exchange, Instant, Timeline
-from repro.trace import Access, Alloc, Free, HostWait, Label, Phase, Record, RecordStream, StreamName, TraceRecord, Wait
+from repro.trace import (
+    Access,
+    Alloc,
+    End,
+    Free,
+    HostWait,
+    Label,
+    Phase,
+    Record,
+    RecordStream,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
 
 
 class Rule(NamedTuple):
@@ -126,8 +139,9 @@ class Event:
         """Virtual milliseconds between two recorded events. Blocks the host until both have passed."""
         if self.instant is None or end.instant is None:
             raise RuntimeError("both events must be recorded before their elapsed time is asked for")
+        device = active()
         for event in (self, end):
-            event.synchronize()
+            device.host_wait(event, "synchronize", device.sites.capture())
         return (end.instant.known - self.instant.known) / 1e6
 
 
@@ -150,12 +164,12 @@ class Device:
         self.timing = clock
         self.exchange: Exchange = exchange or Alone()
         self.timeline = Timeline(rank, self.exchange)
-        self.sites = CallSites(skipped_files)
-        self.journal = Journal(self.sites, write or (lambda records: None))
+        self.journal = Journal(write or (lambda records: None))
+        self.sites = CallSites(self.journal.note, skipped_files)
         self.memory = Memory(self._allocated, self._freed)
         self.rules: list[Rule] = []
         self.streams: list[Stream] = []
-        self.unwaited: set[Any] = set()  # collectives that hold their tensors until somebody waits for them
+        self.unwaited: dict[Any, None] = {}  # collectives that hold their tensors until somebody waits, as issued
         self.host_blocked = 0  # virtual nanoseconds that the host stood still
         self._markers = 0
         self._quiet = 0
@@ -309,10 +323,20 @@ class Device:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Inside, tensors are plain CPU tensors: the device's own work, issued to no stream."""
+        """Inside, tensors are plain CPU tensors: the device's own work, issued to no stream.
+
+        Nothing of the program's own modes applies there: no autocast, no autograd (and none of its
+        checks: tensors made in inference mode may be written). Gradients count as wanted, as some
+        kernels then return more (``mkldnn_rnn_layer``), and what is not wanted is not taken.
+        """
         self._quiet += 1
         try:
-            with torch._C._DisableTorchDispatch(), torch.no_grad():
+            with (
+                torch._C._DisableTorchDispatch(),
+                torch._C._AutoDispatchBelowADInplaceOrView(),
+                torch._C._ExcludeDispatchKeyGuard(_AUTOCAST),
+                torch.enable_grad(),
+            ):
                 yield
         finally:
             self._quiet -= 1
@@ -361,6 +385,7 @@ class Device:
         with self.quiet():
             self.timeline.drain()
         self.exchange.promise(1 << 62)
+        self.journal.note(End(self.timeline.now))
         self.journal.flush(everything=True)
 
     def __enter__(self) -> Device:
@@ -380,6 +405,7 @@ class Device:
         _active = None
 
 
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _active: Device | None = None
 
 
@@ -393,8 +419,9 @@ def active() -> Device:
 def _patched(device: Device) -> Iterator[tuple[Any, str, Any]]:
     """What bypasses the dispatcher on CPU tensors and would not wait for the device.
 
-    ``tolist`` and ``numpy`` read memory directly; ``record_stream`` refuses a stream class of ours;
-    ``torch.save`` writes storages to a file. On CUDA each of the reads copies to the host first.
+    ``tolist``, ``numpy`` and printing read memory directly; ``record_stream`` refuses a stream class of ours;
+    ``torch.save`` writes storages to a file; ``torch.tensor([a, b])`` reads each number with
+    dispatch off. On CUDA each of the reads copies to the host first.
     """
 
     def replace(owner: Any, name: str, new: Any) -> tuple[Any, str, Any]:
@@ -411,9 +438,18 @@ def _patched(device: Device) -> Iterator[tuple[Any, str, Any]]:
             duration = device.timing.kernel("read", 0, 0)
             device.launch("host::read", [access] if access else [], [], [block], duration, None)
             device.synchronize_current("read")
-            return original(tensor, *args, **kwargs)
+            with device.quiet():
+                return original(tensor, *args, **kwargs)
 
         return read
+
+    def collecting(original: Any) -> Any:
+        def collect(*args: Any, **kwargs: Any) -> Any:
+            if not device._quiet and (any(map(_has_tensors, args)) or _has_tensors(kwargs.get("data"))):
+                device.synchronize_current("read")
+            return original(*args, **kwargs)
+
+        return collect
 
     def saving(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -424,6 +460,14 @@ def _patched(device: Device) -> Iterator[tuple[Any, str, Any]]:
 
     for name in ("tolist", "numpy", "__array__"):
         yield replace(Tensor, name, reading)
+    yield replace(torch._tensor_str, "_str", reading)  # printing puts all modes aside
     yield replace(Tensor, "record_stream", lambda original: lambda tensor, stream: device.record_stream(tensor, stream))
     yield replace(torch, "save", saving)
+    for owner, name in ((torch, "tensor"), (torch, "as_tensor"), (Tensor, "new_tensor")):
+        yield replace(owner, name, collecting)
+
+
+def _has_tensors(data: Any) -> bool:
+    """Is it a list, of lists, of tensors? torch makes a tensor of it by reading each one."""
+    return isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) or _has_tensors(item) for item in data)
 

@@ -1,9 +1,8 @@
 """How ranks tell each other when they arrive at a collective, and what they promise not to do.
 
 One pipe per rank; all other ranks write to it, small records that the system never tears apart
-(POSIX: writes of up to PIPE_BUF bytes are atomic). A pipe cannot fill up: a rank posts its arrival
-at collective n+1 of a group only after it has read all arrivals at n, and a promise only once per
-wait for data.
+(POSIX: writes of up to PIPE_BUF bytes are atomic). A pipe may fill up while its rank computes: who
+finds it full takes in its own messages meanwhile, so two ranks never wait to write to each other.
 """
 
 from __future__ import annotations
@@ -73,7 +72,9 @@ class PipeExchange:
         self._floors = dict.fromkeys(self._writers, 0)
         self._promised = 0
         self._nothing: dict[int, int] = {}
-        os.set_blocking(self._reader, False)
+        self._taken = False  # messages were taken in while sending, and receive() has not told yet
+        for descriptor in (self._reader, *self._writers.values()):
+            os.set_blocking(descriptor, False)
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
         self._send([member for member in members if member != self._rank], group, number, arrival)
@@ -93,14 +94,20 @@ class PipeExchange:
             self._send(list(self._writers), _PROMISE, 0, floor)
 
     def receive(self, *, block: bool) -> bool:
-        while True:
-            try:
-                data = os.read(self._reader, _RECORD.size * 512)
+        while not self._take():
+            if self._taken:
                 break
-            except BlockingIOError:
-                if not block:
-                    return False
-                select.select([self._reader], [], [])
+            if not block:
+                return False
+            select.select([self._reader], [], [])
+        self._taken = False
+        return True
+
+    def _take(self) -> bool:
+        try:
+            data = os.read(self._reader, _RECORD.size * 512)
+        except BlockingIOError:
+            return False
         for group, number, sender, value in _RECORD.iter_unpack(data):
             if group == _PROMISE:
                 self._floors[sender] = max(self._floors[sender], value)
@@ -111,7 +118,11 @@ class PipeExchange:
     def _send(self, ranks: Sequence[int], group: int, number: int, value: int) -> None:
         message = _RECORD.pack(group, number, self._rank, value)
         for rank in ranks:
-            try:
-                os.write(self._writers[rank], message)
-            except BrokenPipeError:  # that rank has ended; whoever started the ranks sees to it
-                self._writers.pop(rank, None)
+            writer = self._writers[rank]
+            while True:
+                try:
+                    os.write(writer, message)
+                    break
+                except BlockingIOError:
+                    select.select([self._reader], [writer], [])
+                    self._taken |= self._take()

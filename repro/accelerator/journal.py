@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from repro.accelerator.callsite import CallSites
 from repro.accelerator.timeline import CollectiveWork, Work
 from repro.trace import Access, Collective, Launch, TraceRecord
 
@@ -21,13 +20,13 @@ class _Issued(NamedTuple):
     writes: tuple[Access, ...]
     stack: int
     root: int
+    issuer: int
 
 
 class Journal:
     """What the host did, in order. ``write`` takes finished records."""
 
-    def __init__(self, sites: CallSites, write: Callable[[list[TraceRecord]], None]) -> None:
-        self._sites = sites
+    def __init__(self, write: Callable[[list[TraceRecord]], None]) -> None:
         self._write = write
         self._entries: list[TraceRecord | _Issued] = []
         self.note = self._entries.append
@@ -42,10 +41,11 @@ class Journal:
         writes: list[Access],
         stack: int,
         root: int = -1,
+        issuer: int = -1,
     ) -> None:
         """A launch, or a collective when ``work`` is one."""
         self.ops += 1
-        self.note(_Issued(work, self.ops, stream, kernel, tuple(reads), tuple(writes), stack, root))
+        self.note(_Issued(work, self.ops, stream, kernel, tuple(reads), tuple(writes), stack, root, issuer))
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
@@ -60,7 +60,7 @@ class Journal:
                 fixed = (entry.op, entry.stream, entry.kernel, entry.reads, entry.writes, entry.stack)
                 if isinstance(work, CollectiveWork):
                     done.append(
-                        Collective(*fixed, work.issued, start, work.end, work.group, work.number, entry.root)
+                        Collective(*fixed, work.issued, start, work.end, work.group, work.number, entry.root, entry.issuer)
                     )
                 else:
                     done.append(Launch(*fixed, work.issued, start, work.end))
@@ -68,7 +68,5 @@ class Journal:
                 done.append(entry)
             count += 1
         del self._entries[:count]
-        stacks: list[TraceRecord] = list(self._sites.new)
-        self._sites.new.clear()
-        if done or stacks:
-            self._write(stacks + done)
+        if done:
+            self._write(done)

@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 _Spec = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
+class _Elsewhere(Exception):
+    """A tensor that is not on the device: meta tensors have no memory."""
+
+
 class _Signature(NamedTuple):
     """What is the same for all calls with these shapes: outputs (None: not a tensor), cost, random numbers."""
 
     outputs: tuple[_Spec | None, ...]
+    places: tuple[int, ...]  # where among the returned values the outputs stand
+    resized: tuple[tuple[str, _Spec], ...]  # "out=" arguments that do not have the result's shape yet
     many: bool  # the operator returns a list
     duration: int
     random: bool
@@ -61,16 +67,38 @@ class Kernels(TorchDispatchMode):
         kind = operator.kind
         if kind is Kind.VIEW:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if kind is Kind.EMPTY:
-            return self._empty(func, args, kwargs or {})
-        if kind is Kind.READ or reads_a_mask(func, args):
+        try:
+            if kind is Kind.KERNEL and not reads_a_mask(func, args):
+                return self._kernel(operator, func, args, kwargs or {})
+            if kind is Kind.EMPTY:
+                return self._empty(func, args, kwargs or {})
+            if kind is Kind.RESIZE:
+                return self._resize(func, args, kwargs or {})
             return self._read(operator, func, args, kwargs or {})
-        return self._kernel(operator, func, args, kwargs or {})
+        except _Elsewhere:
+            return func(*args, **(kwargs or {}))
 
     def _empty(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         made: Tensor = func(*args, **kwargs)
+        if made.is_meta:
+            return made
         device = self._device
         return device.memory.allocate(tuple(made.shape), made.stride(), made.dtype, device.current)
+
+    def _resize(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Within its memory a tensor is resized at once. Beyond, it moves to new memory, as on CUDA."""
+        tensor: Tensor = args[0]
+        memory, stream = self._device.memory, self._device.current
+        shape = args[1].shape if isinstance(args[1], Tensor) else tuple(args[1])
+        needed = tensor.storage_offset() + torch.Size(shape).numel()
+        held = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+        if needed > held and not tensor.is_meta and memory.block_of(tensor).base is not None:
+            grown = memory.allocate((needed,), (1,), tensor.dtype, stream)
+            if held:
+                before = tensor.as_strided((held,), (1,), 0)
+                self.__torch_dispatch__(torch.ops.aten.copy_.default, (), (grown[:held], before))
+            tensor.set_(grown.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        return func(*args, **kwargs)
 
     def _read(self, operator: Operator, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The host needs the result: it waits for the current stream, as a device-to-host copy does."""
@@ -78,12 +106,22 @@ class Kernels(TorchDispatchMode):
         inputs = [call.capture(operator, position, value) for position, value in enumerate(args)]
         named = {name: call.capture(operator, name, value) for name, value in kwargs.items()}
         device = self._device
-        device.launch(operator.name, call.reads, call.writes, call.blocks, device.timing.kernel(operator.name, 0, 0), None)
+        duration = device.timing.kernel(operator.name, 0, 0)
+        device.launch(operator.name, call.reads, call.writes, call.blocks, duration, None)
         device.synchronize_current("read")
-        result = func(*inputs, **named)
-        if operator.written:
-            return args[0]
-        return self._own(result)
+        given = {name: kwargs[name] for name in operator.returns if isinstance(name, str)}
+        if not given:
+            result = func(*inputs, **named)
+            return args[operator.returns[0]] if isinstance(operator.returns[0], int) else self._own(result)
+        # "out=": the kernel may want more memory than is there
+        fresh = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in given.items()}
+        func(*inputs, **{**named, **fresh})
+        for name, tensor in given.items():
+            if tensor.shape == fresh[name].shape:
+                named[name].copy_(fresh[name])
+            else:
+                tensor.set_(self._own(fresh[name]))
+        return tuple(given.values()) if len(given) > 1 else next(iter(given.values()))
 
     def _own(self, result: Any) -> Any:
         if isinstance(result, Tensor):
@@ -95,7 +133,7 @@ class Kernels(TorchDispatchMode):
     def _kernel(self, operator: Operator, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = self._device
         call = _Call(device)
-        call.key.append(func)
+        call.key += (func, torch.get_default_dtype())
         inputs = [call.capture(operator, position, value) for position, value in enumerate(args)]
         named = {name: call.capture(operator, name, value) for name, value in kwargs.items()} if kwargs else kwargs
         key = tuple(call.key)
@@ -103,6 +141,10 @@ class Kernels(TorchDispatchMode):
         if signature is None:
             signature = self._signatures[key] = self._learn(operator, func, inputs, named, call.nbytes)
         memory, stream = device.memory, device.current
+        if signature.resized:
+            for name, wanted in signature.resized:
+                kwargs[name].set_(memory.allocate(*wanted, stream))
+            return self._kernel(operator, func, args, kwargs)
         outputs: list[Tensor | None] = []
         bases: list[Tensor | None] = []
         for spec in signature.outputs:
@@ -117,7 +159,7 @@ class Kernels(TorchDispatchMode):
                 call.writes.append(access)
             outputs.append(seen)
             bases.append(block.base)
-        effect = _effect(func, inputs, named, bases, signature.random)
+        effect = _effect(func, inputs, named, bases, signature)
         device.launch(operator.name, call.reads, call.writes, call.blocks, signature.duration, effect)
         if signature.many:
             return outputs
@@ -135,24 +177,26 @@ class Kernels(TorchDispatchMode):
     def _learn(
         self, operator: Operator, func: OpOverload, inputs: list[Any], named: dict[str, Any], nbytes: int
     ) -> _Signature:
-        """Run the real kernel on zeros for the outputs' shapes, strides and dtypes."""
-        outputs: tuple[_Spec | None, ...] = ()
+        """Run the real kernel on stand-ins for the outputs' shapes, strides and dtypes."""
+        outputs: list[_Spec | None] = []
+        places: list[int] = []
+        resized: list[tuple[str, _Spec]] = []
         many = random = False
         result: Any = None
-        if operator.random or any(source is None for source in operator.returns):
+        outs = [name for name in operator.returns if isinstance(name, str)]
+        if operator.random or outs or None in operator.returns:
             generator = _generator(named)
             before = generator.get_state()
-            result = func(*[_zeros(value) for value in inputs], **{k: _zeros(v) for k, v in named.items()})
+            result, stood_in = _rehearse(func, inputs, named)
             random = operator.random and not torch.equal(before, generator.get_state())
             generator.set_state(before)
             many = isinstance(result, list)
             values = list(result) if isinstance(result, (list, tuple)) else [result]
-            if not many:
-                values = [value for value, source in zip(values, operator.returns, strict=True) if source is None]
-            outputs = tuple(
-                (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, Tensor) else None
-                for value in values
-            )
+            places = [at for at in range(len(values)) if many or operator.returns[at] is None]
+            outputs = [_spec(values[at]) if isinstance(values[at], Tensor) else None for at in places]
+            if any(isinstance(value, Tensor) and value.is_meta for value in values):
+                raise _Elsewhere
+            resized = [(name, _spec(stood_in[name])) for name in outs if stood_in[name].shape != named[name].shape]
         for spec in outputs:
             if spec is not None:
                 nbytes += torch.Size(spec[0]).numel() * spec[2].itemsize
@@ -160,7 +204,8 @@ class Kernels(TorchDispatchMode):
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             flops = count(*inputs, **named, out_val=result)
-        return _Signature(outputs, many, self._device.timing.kernel(operator.name, int(flops), nbytes), random)
+        duration = self._device.timing.kernel(operator.name, int(flops), nbytes)
+        return _Signature(tuple(outputs), tuple(places), tuple(resized), many, duration, random)
 
 
 class _Call:
@@ -183,13 +228,25 @@ class _Call:
             if value and any(isinstance(item, Tensor) for item in value):
                 written = where in operator.written
                 self.key.append(len(value))
-                return [self._tensor(item, written) if isinstance(item, Tensor) else item for item in value]
+                return [
+                    self._tensor(item, written) if isinstance(item, Tensor) else self._plain(item) for item in value
+                ]
             self.key.append(tuple(value))
             return value
-        self.key.append(float if isinstance(value, float) else value)
+        if isinstance(value, float) and not operator.sized_by_floats:
+            self.key.append(float)
+            return value
+        return self._plain(value)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, (bool, complex)):
+            self.key.append(type(value))  # True equals 1, and is another dtype
+        self.key.append(value)
         return value
 
     def _tensor(self, tensor: Tensor, written: bool) -> Tensor:
+        if tensor.is_meta:
+            raise _Elsewhere
         memory = self.device.memory
         block = memory.block_of(tensor)
         self.key.append((tensor.shape, tensor.stride(), tensor.dtype))
@@ -202,28 +259,33 @@ class _Call:
 
 
 def _effect(
-    func: OpOverload, inputs: list[Any], named: dict[str, Any], bases: list[Tensor | None], random: bool
+    func: OpOverload, inputs: list[Any], named: dict[str, Any], bases: list[Tensor | None], signature: _Signature
 ) -> Callable[[], None]:
     """What the kernel does when its time has come."""
+    places, dtype = signature.places, torch.get_default_dtype()
 
     def run() -> None:
-        result = func(*inputs, **named)
-        if len(bases) == 1:
-            if isinstance(result, (list, tuple)):
-                result = result[0]
-            bases[0].copy_(result)  # type: ignore[union-attr]
-        elif bases:
-            for base, value in zip(bases, (value for value in result if _is_new(value, inputs)), strict=True):
+        if torch.get_default_dtype() is not dtype:  # what a number without a dtype is
+            now = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            result = func(*inputs, **named)
+            torch.set_default_dtype(now)
+        else:
+            result = func(*inputs, **named)
+        if isinstance(result, (list, tuple)):
+            for base, place in zip(bases, places, strict=True):
                 if base is not None:
-                    base.copy_(value)
+                    base.copy_(result[place])
+        elif bases:
+            bases[0].copy_(result)  # type: ignore[union-attr]
 
-    if not random:
+    if not signature.random:
         return run
     # Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the state as it
     # is now, and move it on as if the kernel had run.
     generator = _generator(named)
     state = generator.get_state()
-    func(*[_zeros(value) for value in inputs], **{name: _zeros(value) for name, value in named.items()})
+    _rehearse(func, inputs, named)
 
     def run_random() -> None:
         now = generator.get_state()
@@ -238,13 +300,25 @@ def _generator(named: dict[str, Any]) -> torch.Generator:
     return named.get("generator") or torch.default_generator
 
 
-def _is_new(value: Any, inputs: list[Any]) -> bool:
-    return not any(value is one for one in inputs)
+def _spec(tensor: Tensor) -> _Spec:
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise NotImplementedError("the simulated accelerator has dense tensors only, neither sparse nor quantized ones")
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _zeros(value: Any) -> Any:
+def _rehearse(func: OpOverload, inputs: list[Any], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Run the real kernel on stand-ins: zeros, which every index may be, or ones, by which one may divide."""
+    stood_in = {name: _stand_in(value, 0) for name, value in named.items()}
+    try:
+        return func(*[_stand_in(value, 0) for value in inputs], **stood_in), stood_in
+    except RuntimeError:
+        stood_in = {name: _stand_in(value, 1) for name, value in named.items()}
+        return func(*[_stand_in(value, 1) for value in inputs], **stood_in), stood_in
+
+
+def _stand_in(value: Any, filling: int) -> Any:
     if isinstance(value, Tensor):
-        return torch.zeros_like(value) if value.dtype is not torch.bool else torch.ones_like(value)
+        return torch.full_like(value, 1 if value.dtype is torch.bool else filling)
     if isinstance(value, list):
-        return [_zeros(item) for item in value]
+        return [_stand_in(item, filling) for item in value]
     return value

@@ -54,9 +54,7 @@ def poison(tensor: Tensor) -> None:
     elif tensor.dtype is torch.bool:
         tensor.fill_(True)
     else:
-        tensor.view(torch.uint8).fill_(_POISON_BYTE) if tensor.dim() and tensor.is_contiguous() else tensor.fill_(
-            -91 if tensor.dtype.is_signed else _POISON_BYTE
-        )
+        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).fill_(_POISON_BYTE)
 
 
 class Memory:
@@ -110,6 +108,8 @@ class Memory:
         base = block.base
         if base is None:
             return tensor.data  # a version counter of its own: the change was counted when it was issued
+        if tensor.is_conj() or tensor.is_neg():
+            return self._lazy(tensor, block)
         offset = tensor.storage_offset()
         if tensor.dtype is base.dtype:
             if offset == 0 and tensor.shape == base.shape and tensor.stride() == base.stride():
@@ -117,6 +117,12 @@ class Memory:
             return base.as_strided(tensor.shape, tensor.stride(), offset)
         flat = torch.empty(0, dtype=tensor.dtype)
         return flat.set_(base.untyped_storage(), offset, tensor.shape, tensor.stride())
+
+    def _lazy(self, tensor: Tensor, block: Block) -> Tensor:
+        """An alias of a tensor that stands for its elements' conjugates or negatives: they are not in memory."""
+        if tensor.is_neg():
+            return torch._neg_view(self.alias(torch._neg_view(tensor), block))
+        return torch._conj(self.alias(torch._conj(tensor), block))
 
     def access(self, tensor: Tensor, block: Block) -> Access | None:
         """The bytes of the block that the tensor covers; None when it is empty."""

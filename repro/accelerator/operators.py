@@ -20,6 +20,7 @@ class Kind(Enum):
     EMPTY = "empty"  # memory comes into being, nothing is written
     KERNEL = "kernel"  # given to the current stream
     READ = "read"  # the host needs values: the current stream is waited for
+    RESIZE = "resize"  # a view, unless the tensor outgrows its memory
 
 
 class Operator(NamedTuple):
@@ -31,15 +32,27 @@ class Operator(NamedTuple):
     written: frozenset[int | str]
     returns: tuple[int | str | None, ...]
     random: bool
+    sized_by_floats: bool  # the shape of the result depends on numbers, not only on shapes
 
 
 _aten = torch.ops.aten
 # Views whose schema does not say so.
 _SILENT_VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default, _aten.lift.default}
 # They change what a tensor object is, not memory.
-_METADATA = {"set_", "resize_", "resize_as_", "detach_", "_resize_output_", "rename_", "requires_grad_"}
+_METADATA = {"set_", "detach_", "rename_", "requires_grad_"}
+# They only ask what a tensor object is.
+_QUESTIONS = {"is_same_size", "is_set_to", "is_pinned", "sym_size", "sym_numel", "sym_stride", "sym_storage_offset"}
+_RESIZES = {"resize_", "resize_as_", "_resize_output_"}
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
-_READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "allclose", "is_same_size"}
+_READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "allclose"}
+# How many random numbers they take depends on values (on CUDA it does not). To give the values of a run on
+# the CPU they are run at once: the price is a wait for the stream that a GPU would not need.
+_TAKE_AS_THEY_NEED = {
+    "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_",
+}  # fmt: skip
+
+
+_DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def describe(func: OpOverload) -> Operator:
@@ -72,9 +85,11 @@ def describe(func: OpOverload) -> Operator:
         kind = Kind.VIEW
     elif packet in _EMPTY:
         kind = Kind.EMPTY
-    elif packet in _METADATA or func in _SILENT_VIEWS:
+    elif packet in _RESIZES:
+        kind = Kind.RESIZE
+    elif packet in _METADATA | _QUESTIONS or func in _SILENT_VIEWS or torch.Tag.inplace_view in tags:
         kind = Kind.VIEW
-    elif packet in _READS or torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+    elif packet in _READS | _TAKE_AS_THEY_NEED or _DATA_DEPENDENT.intersection(tags):
         kind = Kind.READ
     elif aliases and not written and any(source is not None for source in returns):
         kind = Kind.VIEW
@@ -82,7 +97,7 @@ def describe(func: OpOverload) -> Operator:
         kind = Kind.READ
     if func in _INDEXED:
         kind = Kind.KERNEL
-    return Operator(kind, name, frozenset(written), tuple(returns), random)
+    return Operator(kind, name, frozenset(written), tuple(returns), random, packet in ("arange", "range"))
 
 
 def reads_a_mask(func: OpOverload, args: tuple[Any, ...]) -> bool:

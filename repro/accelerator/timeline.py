@@ -39,10 +39,10 @@ class Exchange(Protocol):
         """The collective's start is settled; its arrivals are not asked for again."""
 
     def floor(self, rank: int) -> int:
-        """``rank`` has promised not to arrive anywhere, where it has not yet, before this time."""
+        """``rank`` has promised: no collective at which it has not arrived yet starts before this."""
 
     def promise(self, floor: int) -> None:
-        """Tell all ranks that this one will not arrive anywhere new before ``floor``."""
+        """Tell all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
 
     def receive(self, *, block: bool) -> bool:
         """Take in messages; with ``block`` wait until there is one. True if there was any."""
@@ -62,6 +62,11 @@ class Work:
         self.end = -1  # -1 while open
         self.lower = 0  # it does not end (an open collective: start) before this
         self.waits_for: tuple[Work, ...] = ()
+
+    @property
+    def bound(self) -> int:
+        """It does not end before this."""
+        return self.end if self.end >= 0 else self.lower
 
 
 class CollectiveWork(Work):
@@ -88,6 +93,10 @@ class CollectiveWork(Work):
         self.members = members
         self.arrival = -1
 
+    @property
+    def bound(self) -> int:
+        return self.end if self.end >= 0 else self.lower + self.duration
+
 
 class Instant:
     """A point in time that may still be open: the latest of a known time and the ends of some work."""
@@ -113,7 +122,7 @@ class Instant:
     @property
     def lower(self) -> int:
         """The time is not before this."""
-        return max([self.known, *(work.lower for work in self.open)])
+        return max([self.known, *(work.bound for work in self.open)])
 
     def joined(self, other: Instant) -> Instant:
         """The later of the two."""
@@ -218,7 +227,7 @@ class Timeline:
         while not instant.settle():
             # Nothing that has an effect before the earliest open collective can come after `instant`.
             if not self._take_effects(None):
-                self._wait_for_others()
+                self._wait_for_others(max(self.now, self._lower(instant)))
         self.now = max(self.now, instant.known)
         self.catch_up()
 
@@ -229,13 +238,13 @@ class Timeline:
                 return False
             self._take_effects(self.now)
             if not instant.settle() and self._lower(instant) <= self.now:
-                self._wait_for_others()
+                self._wait_for_others(self.now)
         return instant.known <= self.now
 
     def catch_up(self) -> None:
         """Take every effect up to the host's clock."""
         while not self._take_effects(self.now):
-            self._wait_for_others()
+            self._wait_for_others(self.now)
 
     def drain(self) -> None:
         """Block the host until everything issued is done, and tell the others that nothing more comes."""
@@ -308,14 +317,17 @@ class Timeline:
 
     def _lower(self, instant: Instant) -> int:
         """A bound for an open instant, with what the others have said by now."""
-        bounds: dict[int, int] = {}
+        self._raise_bounds()
+        return instant.lower
+
+    def _raise_bounds(self) -> None:
         for work in self._open:
-            start = max([work.issued, *(bounds.get(other.seq, other.lower) for other in work.waits_for)])
+            start = max([work.issued, work.start, *(other.bound for other in work.waits_for)])
             if isinstance(work, CollectiveWork):
                 work.lower = max(work.lower, start)
-                start = self._earliest_start(work)
-            bounds[work.seq] = start + work.duration
-        return max([instant.known, *(bounds.get(work.seq, work.lower) for work in instant.open)])
+                self._earliest_start(work)
+            else:
+                work.lower = start + work.duration
 
     def _take_effects(self, limit: int | None) -> bool:
         """Take effects up to ``limit`` (None: up to what is open). False if open work stands before ``limit``.
@@ -342,7 +354,15 @@ class Timeline:
             elif not taken:
                 return False
 
-    def _wait_for_others(self) -> None:
-        """Something open stands in the way: wait for a message."""
+    def _wait_for_others(self, resume: int) -> None:
+        """Something open stands in the way: wait for a message. The host issues nothing until after ``resume``.
+
+        Before that, promise that no collective to which this rank has not come starts earlier than it
+        can. Ranks that wait in a circle let each other on by it, as the earliest of them is promised a
+        later time by all others (the null messages of Chandy and Misra).
+        """
+        self._raise_bounds()
+        unseen = [work.lower for work in self._open_collectives if work.arrival < 0]
+        self._exchange.promise(min([resume + 1, *unseen]))
         self._exchange.receive(block=True)
         self._progress()

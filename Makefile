@@ -1,0 +1,70 @@
+# `make` alone lists the targets. All of them work in .venv, which they make when it is missing.
+
+PYTHON ?= python3
+JOBS ?= 2
+FIX ?= stream-sync
+NAME ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
+
+# Sums must not depend on the machine's cores.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup repro-unstable repro-fixed compare test lint bench clean distclean
+.NOTPARALLEL:
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
+	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
+	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
+
+setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
+
+repro-unstable: $(READY) ## Stock DeepSpeed without the one synchronisation: shows the race and the damage
+	@$(BIN)/python -m repro run --fix none --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
+
+repro-fixed: $(READY) ## The same with FIX in place: finds nothing
+	@$(BIN)/python -m repro run --fix $(FIX) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
+
+compare: $(READY) ## Both runs, side by side
+	@$(BIN)/python -m repro compare --name $(or $(NAME),compare) --overwrite $(ARGS)
+
+test: lint ## Lint, then all tests (ARGS go to pytest)
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+lint: $(READY) ## Style (ruff) and types (mypy)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove the runs
+	rm -rf runs
+
+distclean: clean ## Remove the virtual environment and all caches too
+	rm -rf $(VENV) build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.
+$(READY): requirements.txt requirements-dev.txt pyproject.toml
+	@command -v "$(PYTHON)" > /dev/null || { echo "There is no '$(PYTHON)' here: run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Python 3.11 or newer is needed, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): run make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; }
+	@[ -x $(BIN)/python ] || { echo "setup: virtual environment in $(VENV)"; "$(PYTHON)" -m venv $(VENV); } || { rm -rf $(VENV); exit 1; }
+	@echo "setup: torch (the large one)"
+	@$(PIP) torch
+	@echo "setup: DeepSpeed, transformers and the other pinned packages (a minute or two)"
+	@$(PIP) setuptools wheel py-cpuinfo ninja
+	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+	@echo "setup: done"

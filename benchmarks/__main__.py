@@ -1,0 +1,91 @@
+"""``python -m benchmarks [row ...]``: measures, shows a table, and writes ``runs/bench.json``.
+
+When every row is measured, ``benchmarks/results.md`` too. Exit status 0 whether limits are met or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from statistics import fmean, median
+
+from rich.console import Console
+
+from benchmarks import figures
+from benchmarks.figures import Figure
+
+Say = Callable[[str], None]
+
+DETECTOR_LIMIT_US = 15.0
+DETECTOR_GROWTH = 1.0
+_FEW, _MANY = 1_000, 100_000
+_ROUNDS = 3
+
+
+def _detector(say: Say) -> list[Figure]:
+    """Short traces are repeated until they take as long as the long one, so that both meet the same weather."""
+    from benchmarks.detector import measure
+
+    few: list[float] = []
+    many: list[float] = []
+    for round_ in range(1, _ROUNDS + 1):
+        say(f"detector: round {round_} of {_ROUNDS}")
+        few.append(fmean(measure(_FEW) for _ in range(_MANY // _FEW)) * 1e6)
+        many.append(measure(_MANY) * 1e6)
+    ratios = [long / short for long, short in zip(many, few, strict=True)]
+    note = f"median of {_ROUNDS} rounds: {min(ratios):.2f} to {max(ratios):.2f}"
+    return [
+        Figure("detector", f"an operation among {_FEW:,}", median(few), "us", DETECTOR_LIMIT_US),
+        Figure("detector", f"an operation among {_MANY:,}", median(many), "us", DETECTOR_LIMIT_US),
+        Figure("detector", f"{_MANY:,} against {_FEW:,}", median(ratios), "times", DETECTOR_GROWTH, note),
+    ]
+
+
+def _module(name: str) -> Callable[[Say], list[Figure]]:
+    """Imported when it is measured: torch and DeepSpeed take seconds, and the other rows do without."""
+
+    def measure(say: Say) -> list[Figure]:
+        found: list[Figure] = import_module(f"benchmarks.{name}").measure(say)
+        return found
+
+    return measure
+
+
+ROWS: dict[str, Callable[[Say], list[Figure]]] = {
+    "command": _module("command"),
+    "step": _module("step"),
+    "memory": _module("memory"),
+    "detector": _detector,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure speed and memory.")
+    parser.add_argument("rows", nargs="*", metavar="row", help=f"what to measure: {', '.join(ROWS)} (default: all)")
+    rows = parser.parse_args().rows or list(ROWS)
+    if unknown := [row for row in rows if row not in ROWS]:
+        parser.error(f"there is no row '{unknown[0]}': choose from {', '.join(ROWS)}")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+    console = Console()
+    found: list[Figure] = []
+    try:
+        for row in dict.fromkeys(rows):
+            with console.status(row) as status:
+                found += ROWS[row](status.update if console.is_terminal else console.print)
+    except RuntimeError as error:
+        sys.exit(str(error))
+    figures.show(console, found)
+    figures.write_json(found, Path("runs/bench.json"))
+    console.print("Written: runs/bench.json", highlight=False)
+    if set(rows) == set(ROWS):
+        figures.write_markdown(found, figures.RESULTS)
+        console.print("Written: benchmarks/results.md", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

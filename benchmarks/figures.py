@@ -1,0 +1,100 @@
+"""A measured figure, and where a table of them goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+RESULTS = Path(__file__).parent / "results.md"
+_PACKAGES = ("torch", "deepspeed", "transformers", "numpy")
+_HEADINGS = ("row", "measured", "figure", "limit", "met")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``value`` and ``limit`` (at most, or None when the figure only explains another) are in ``unit``."""
+
+    row: str
+    what: str
+    value: float
+    unit: str
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.limit is None else self.value <= self.limit
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        limit = "" if self.limit is None else f"{self.limit:g} {self.unit}".strip()
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        what = f"{self.what} ({self.note})" if self.note else self.what
+        return self.row, what, f"{self.value:.3g} {self.unit}".strip(), limit, met
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on. Without the machine's name."""
+    return {
+        "date": f"{datetime.now():%Y-%m-%d}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def show(console: Console, figures: Sequence[Figure]) -> None:
+    table = Table(title="benchmarks", title_justify="left")
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for figure in figures:
+        *cells, met = figure.cells()
+        table.add_row(*cells, Text(met, "bold red" if figure.met is False else "green"))
+    console.print(table)
+
+
+def write_json(figures: Sequence[Figure], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{**asdict(figure), "met": figure.met} for figure in figures]
+    path.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=2) + "\n", encoding="utf-8")
+
+
+def write_markdown(figures: Sequence[Figure], path: Path) -> None:
+    lines = [
+        "# Speed and memory",
+        "",
+        "Written by `make bench`. Limits are upper ones; a figure without a limit explains its neighbours.",
+        "",
+        *(f"- {name}: {value}" for name, value in machine().items()),
+        "",
+        _line(_HEADINGS),
+        _line(["---"] * len(_HEADINGS)),
+        *(_line(figure.cells()) for figure in figures),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,86 @@
+"""Memory of the ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Any
+
+from benchmarks.figures import Figure
+from scenarios import program
+from scenarios.scenario import scenario
+
+LIMIT_GIB = 6.0
+STEPS = 4
+_INTERVAL_S = 0.1
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Two figures, because the ranks are forked and share most of torch's pages.
+
+    The sum of resident sizes counts a shared page once per rank. The proportional size divides it by
+    the processes that share it, the parent among them, so its sum is what the ranks add to the machine.
+    """
+    say("memory: one simulated run")
+    program.preload()
+    peaks: dict[int, int] = {}
+    sampler = _Sampler()
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "end":
+            peaks[rank] = message["memory"]
+
+    chosen = scenario(steps=STEPS)
+    with TemporaryDirectory() as folder, sampler:
+        program.run(chosen, simulated=True, folder=Path(folder), hear=hear, started=sampler.watch)
+    together = f"{chosen.ranks} ranks together"
+    figures = [
+        Figure(
+            "memory",
+            f"{together}, resident",
+            sum(peaks.values()) / 2**30,
+            "GiB",
+            LIMIT_GIB,
+            "sum of peaks; shared pages count once per rank",
+        )
+    ]
+    if sampler.peak:
+        note = f"shared pages divided; sampled every {_INTERVAL_S:g} s"
+        figures.append(Figure("memory", f"{together}, proportional", sampler.peak / 2**30, "GiB", LIMIT_GIB, note))
+    return figures
+
+
+class _Sampler:
+    """Notes the highest sum of the processes' proportional set sizes; 0 where the system does not tell."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._over = Event()
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> _Sampler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def watch(self, pids: list[int]) -> None:
+        self._thread = Thread(target=self._sample, args=(pids,), daemon=True)
+        self._thread.start()
+
+    def _sample(self, pids: list[int]) -> None:
+        while not self._over.wait(_INTERVAL_S):
+            self.peak = max(self.peak, sum(map(_proportional, pids)))
+
+
+def _proportional(pid: int) -> int:
+    """Bytes. From the kernel's own sum: reading ``smaps``, as psutil does, takes long with torch's many mappings."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:  # it has ended, or this is not Linux
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -1,0 +1,128 @@
+"""Hardware profiles, and what a timing makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repro.accelerator.costs import Clock, ProfileError, Scale, Timing, load_profile, profile_names
+from tests.accelerator.world import clock
+
+GOOD = Path(load_profile.__code__.co_filename).with_name("profiles") / "h100.toml"
+
+
+def own(folder: Path, change: tuple[str, str]) -> str:
+    path = folder / "own.toml"
+    path.write_text(GOOD.read_text().replace(*change))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_each_profile_loads(name: str) -> None:
+    assert load_profile(name).name == name
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    assert load_profile(own(tmp_path, ("launch_us = 5.0", "launch_us = 7"))).launch_us == 7
+
+
+def test_an_unknown_profile() -> None:
+    with pytest.raises(ProfileError, match=r"no hardware profile 'b200': choose one of .*h100.* or name a .toml file"):
+        load_profile("b200")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("launch_us = 5.0\n", ""), "lacks launch_us"),
+        (("launch_us", "lunch_us = 1\nlaunch_us"), "has unknown entries: lunch_us"),
+        (("launch_us = 5.0", "launch_us = -5"), "launch_us must be a number above 0, not -5"),
+        (("launch_us = 5.0", "launch_us = 0"), "must be a number above 0"),
+        (("launch_us = 5.0", "launch_us = nan"), "must be a number above 0"),
+        (("launch_us = 5.0", "launch_us = inf"), "must be a number above 0"),
+        (("launch_us = 5.0", "launch_us = true"), "must be a number above 0"),
+        (("launch_us = 5.0", 'launch_us = "5"'), "must be a number above 0"),
+        (("launch_us = 5.0", "launch_us ="), "cannot be read"),
+        (('description = "', 'description = 5 # "'), "description must be text"),
+    ],
+)
+def test_a_bad_profile_is_told_in_one_sentence(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    with pytest.raises(ProfileError) as error:
+        load_profile(own(tmp_path, change))
+    assert says in str(error.value)
+    assert "own.toml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_profile_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("folder.toml", "missing.toml"):
+        with pytest.raises(ProfileError, match=name):
+            load_profile(str(tmp_path / name))
+
+
+def test_a_kernel_takes_the_longer_of_arithmetic_and_traffic() -> None:
+    one = clock()
+    assert one.kernel("k", 0, 0) == 2000
+    assert one.kernel("k", 156_000_000_000, 0) == 1_000_000  # 156 TFLOPS: half of the peak
+    assert one.kernel("k", 0, 2_039_000_000) == 1_000_000
+
+
+def test_a_small_model_may_stand_for_a_large_one() -> None:
+    assert clock(scale=Scale(flops=10.0)).kernel("k", 156_000_000_000, 0) == 10_000_000
+    assert clock(scale=Scale(parameter_bytes=10.0)).kernel("k", 0, 2_039_000_000) == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kernel", "factor"),
+    [
+        ("stream:compute", "aten::add", 3),
+        ("stream:comp*", "aten::add", 3),
+        ("stream:other", "aten::add", 1),
+        ("kernel:aten::copy_", "aten::copy_", 3),
+        ("kernel:aten::copy_", "aten::copy", 1),
+        ("rank:0", "aten::add", 3),
+        ("rank:1", "aten::add", 1),
+        ("host", "aten::add", 1),
+    ],
+)
+def test_what_is_slow(pattern: str, kernel: str, factor: int) -> None:
+    assert clock(world=2, slow={pattern: 3.0}).stretched(1000, kernel, "compute") == 1000 * factor
+
+
+def test_slow_factors_multiply() -> None:
+    slow = {"rank:0": 2.0, "stream:compute": 3.0, "kernel:aten::add": 5.0}
+    assert clock(slow=slow).stretched(1000, "aten::add", "compute") == 30_000
+
+
+def test_a_slow_host() -> None:
+    assert clock(slow={"host": 3.0}).launch_ns == clock(world=2, slow={"host:0": 3.0}).launch_ns == 15_000
+    assert clock(1, 2, slow={"host:0": 3.0}).launch_ns == 5000
+
+
+def test_jitter_is_drawn_from_the_seed() -> None:
+    def durations(seed: int) -> list[int]:
+        one = clock(jitter=0.5, seed=seed)
+        return [one.stretched(1000, "k", "compute") for _ in range(20)]
+
+    assert durations(1) == durations(1) != durations(2)
+    assert all(1000 <= duration <= 1500 for duration in durations(1))
+    assert len(set(durations(1))) > 10
+
+
+def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:
+    timing = Timing(load_profile("h100"), (0, 0, 1, 1), slow={"link:nccl*": 2.0, "rank:1": 9.0}, jitter=0.5, seed=4)
+    for number in range(5):
+        clocks = [Clock(timing, rank) for rank in range(4)]
+        took = {one.collective("nccl::all_gather", 1 << 20, (0, 1, 2, 3), "nccl", 7, number) for one in clocks}
+        assert len(took) == 1
+
+
+def test_collectives_between_nodes_take_longer_and_all_reduce_goes_round_twice() -> None:
+    one = Clock(Timing(load_profile("h100"), (0, 0, 1)), 0)
+    within = one.collective("nccl::all_gather", 1 << 30, (0, 1), "nccl", 1, 1)
+    between = one.collective("nccl::all_gather", 1 << 30, (1, 2), "nccl", 1, 1)
+    assert between > 5 * within
+    assert one.collective("nccl::all_reduce", 1 << 30, (0, 1), "nccl", 1, 1) == pytest.approx(2 * within, abs=1)
+    assert one.collective("nccl::all_gather", 1 << 30, (0,), "nccl", 1, 1) == 2000

@@ -1,0 +1,187 @@
+"""Ranks that die, raise or fall silent: the right one is named, soon, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from repro.cluster import Rank, RankFailed, run_ranks
+
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+class Ranks:
+    """Runs ranks; afterwards all their processes must be gone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pids: list[int] = []
+        self.heard: list[tuple[int, Any]] = []
+
+    def run(self, world: int, target: Callable[[Rank], None], **how: Any) -> None:
+        def hear(rank: int, message: dict[str, Any]) -> None:
+            self.heard.append((rank, message))
+
+        began = time.monotonic()
+        try:
+            run_ranks(world, target, folder=self.folder, started=self.pids.extend, **{"hear": hear, **how})
+        finally:
+            assert time.monotonic() - began < 10
+            assert len(self.pids) == world
+            for pid in self.pids:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+            assert list(self.folder.glob("store*")) == []
+
+    def fails(self, world: int, target: Callable[[Rank], None], **how: Any) -> RankFailed:
+        with pytest.raises(RankFailed) as error:
+            self.run(world, target, **how)
+        return error.value
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    return Ranks(tmp_path / "logs")
+
+
+def stay(me: Rank) -> None:
+    signal.pause()
+
+
+def test_all_ranks_are_heard(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        for number in range(3):
+            me.say({"world": me.world, "number": number})
+
+    ranks.run(3, target)
+    assert sorted(ranks.heard, key=str) == [(rank, {"world": 3, "number": n}) for rank in range(3) for n in range(3)]
+
+
+def test_many_and_large_messages_arrive_in_order(ranks: Ranks) -> None:
+    ranks.run(1, lambda me: [me.say({"n": n, "data": "x" * 10_000}) for n in range(100)] and None)
+    assert [message["n"] for _, message in ranks.heard] == list(range(100))
+
+
+def test_a_rank_that_is_killed(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        if me.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        stay(me)
+
+    failed = ranks.fails(3, target)
+    assert (failed.rank, failed.reason) == (1, "was killed by SIGKILL")
+    assert str(failed).startswith("rank 1 was killed by SIGKILL (its output: ")
+
+
+def test_a_rank_that_raises(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        if me.rank == 2:
+            raise ValueError("the loss is not finite\nand more")
+        stay(me)
+
+    failed = ranks.fails(3, target)
+    assert (failed.rank, failed.reason) == (2, "raised ValueError: the loss is not finite")
+    assert failed.log is not None
+    log = failed.log.read_text()
+    assert "Traceback" in log
+    assert "and more" in log
+
+
+def test_a_rank_that_leaves_with_a_status(ranks: Ranks) -> None:
+    failed = ranks.fails(2, lambda me: os._exit(7) if me.rank == 1 else stay(me))
+    assert (failed.rank, failed.reason) == (1, "ended with exit status 7")
+
+
+def test_what_a_rank_said_before_it_died_is_heard(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        me.say({"last": "words"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ranks.fails(1, target)
+    assert ranks.heard == [(0, {"last": "words"})]
+
+
+def test_the_killed_rank_is_named_not_those_that_complain_of_it(ranks: Ranks) -> None:
+    """Rank 0 raises first; the death that it complains of is seen a moment later."""
+
+    def target(me: Rank) -> None:
+        if me.rank == 0:
+            raise ConnectionError("connection closed by peer")
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    failed = ranks.fails(2, target)
+    assert (failed.rank, failed.reason) == (1, "was killed by SIGKILL")
+
+
+def test_a_rank_killed_within_a_collective(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        dist.init_process_group("gloo", store=dist.FileStore(str(me.store), me.world), rank=me.rank, world_size=me.world)
+        dist.barrier()
+        if me.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    failed = ranks.fails(3, target)
+    assert (failed.rank, failed.reason) == (2, "was killed by SIGKILL")
+
+
+def test_the_first_that_raised_is_named(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        time.sleep(0.2 * me.rank)
+        raise ValueError(f"rank {me.rank}")
+
+    assert ranks.fails(2, target).reason == "raised ValueError: rank 0"
+
+
+def test_the_interrupt_of_a_person_leaves_no_process(ranks: Ranks) -> None:
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    def target(me: Rank) -> None:
+        me.say({"ready": True})
+        stay(me)
+
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(2, target, hear=hear)
+
+
+def test_ranks_that_fall_silent(ranks: Ranks) -> None:
+    failed = ranks.fails(3, stay, silence_s=0.3)
+    assert failed.rank == 0
+    assert "and 2 others did not say anything for 0.3 s" in failed.reason
+
+
+def test_the_last_rank_that_falls_silent(ranks: Ranks) -> None:
+    failed = ranks.fails(2, lambda me: stay(me) if me.rank else None, silence_s=0.3)
+    assert (failed.rank, failed.reason) == (1, "did not say anything for 0.3 s")
+
+
+def test_output_goes_to_the_log(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        print(f"hello from {me.rank}")
+        os.system("echo from a child >&2")
+
+    ranks.run(2, target)
+    log = (ranks.folder / "rank1.log").read_text()
+    assert "hello from 1" in log
+    assert "from a child" in log
+
+
+def test_a_child_that_a_rank_leaves_behind_keeps_nobody_waiting(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        me.say({"child": child})
+
+    ranks.run(1, target)
+    os.kill(ranks.heard[0][1]["child"], signal.SIGKILL)

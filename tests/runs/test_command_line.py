@@ -1,0 +1,73 @@
+"""The commands a user types, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from repro.__main__ import main
+from repro.trace import TraceReader
+from scenarios.scenario import Scenario, load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def repro(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "repro", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=250
+    )
+
+
+def test_unstable_shows_the_instability(tmp_path: Path) -> None:
+    done = repro("run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path), "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert "verdict: unstable" in done.stdout
+    assert "_partition_param_sec" in done.stdout
+    assert "First wrong parameter" in done.stdout
+
+    folder = tmp_path / "it"
+    findings = json.loads((folder / "findings.json").read_text())
+    assert findings["verdict"] == "unstable"
+    assert findings["races"][0]["first"]["stack"][0]["file"] == "deepspeed/runtime/zero/partition_parameters.py"
+    assert findings["divergence"]["parameter"]["phase"] == "backward"
+    metrics = pd.read_csv(folder / "metrics.csv")
+    assert len(metrics) == 3 * 2 * 4
+    assert not metrics["equal"].all()
+    assert load(folder / "scenario.json").fix == "none"
+    records = list(TraceReader(folder / "trace" / "rank0.trace").read())
+    assert len(records) > 1000
+
+
+def test_expectations_that_are_not_met(tmp_path: Path) -> None:
+    arguments = ("--size", "tiny", "--steps", "1", "--name", "it", "--runs", str(tmp_path))
+    done = repro("run", *arguments, "--expect", "unstable")
+    assert done.returncode == 1
+    assert "Expected unstable, found clean." in done.stdout
+
+
+def test_compare_sets_fixes_side_by_side(tmp_path: Path) -> None:
+    done = repro("compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "side by side" in done.stdout
+    for fix in ("none", "event"):
+        assert json.loads((tmp_path / f"compare-{fix}" / "findings.json").read_text())["scenario"]["fix"] == fix
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_explains_every_option(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([command, "--help"])
+    shown = capsys.readouterr().out
+    for name in Scenario.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    shown = capsys.readouterr().out
+    assert "run" in shown
+    assert "compare" in shown

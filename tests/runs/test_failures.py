@@ -1,0 +1,185 @@
+"""What goes wrong is said in one sentence, soon, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import scenarios.program
+import scenarios.scenario
+from reports.findings import Findings
+from repro.__main__ import main
+from repro.commands.session import Interrupted
+from scenarios.scenario import ScenarioError, scenario
+
+Run = Callable[..., Findings]
+Refused = Callable[..., str]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "repro", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one sentence with which a command is refused, before any rank starts."""
+
+    def call(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        assert end.value.code == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error")]
+        assert len(errors) == 1
+        return errors[0]
+
+    return call
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A long run, in the middle of training; its ranks are its children."""
+    process = command(
+        "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    # the reference's 500 steps would take long: it is in training as soon as its ranks say so
+    for line in process.stdout:
+        if "reference:" in line:
+            break
+    while len(psutil.Process(process.pid).children()) < 4:
+        os.sched_yield()
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> str:
+    """What the command says when it ends, which it does within 10 seconds, leaving no process."""
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 10
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert "Traceback" not in errors
+    return errors
+
+
+def test_a_rank_that_is_killed(training: subprocess.Popen[str]) -> None:
+    children = psutil.Process(training.pid).children()
+    children[2].kill()
+    errors = ended(training, children)
+    assert training.returncode == 3
+    assert "rank 2 was killed by SIGKILL" in errors
+
+
+def test_ctrl_c(training: subprocess.Popen[str]) -> None:
+    children = psutil.Process(training.pid).children()
+    training.send_signal(signal.SIGINT)
+    errors = ended(training, children)
+    assert training.returncode == 130
+    assert "nterrupted" in errors
+
+
+def test_a_rank_that_raises_in_the_middle_of_a_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known by then is written all the same."""
+    original = scenarios.program.batches
+
+    def broken(*arguments: Any, rank: int, **options: Any) -> Iterator[Any]:
+        for count, batch in enumerate(original(*arguments, rank=rank, **options)):
+            if rank == 1 and count == 3:
+                raise OSError("the disk with the data is gone")
+            yield batch
+
+    run(folder=tmp_path / "whole", steps=3)  # the reference is there now, and whole
+    monkeypatch.setattr(scenarios.program, "batches", broken)
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="rank 1 raised OSError: the disk with the data is gone"):
+        run(folder=tmp_path / "broken", steps=3)
+    assert time.monotonic() - began < 20  # starting the ranks included
+    findings = json.loads((tmp_path / "broken" / "findings.json").read_text())
+    assert "rank 1 raised OSError" in findings["failure"]
+    assert findings["steps_done"] == 1
+    assert (tmp_path / "broken" / "metrics.csv").read_text().count("\n") > 1
+
+
+def test_a_group_that_does_not_divide_the_ranks(refused: Refused) -> None:
+    message = refused("run", "--hpz", "3")
+    assert "an hpZ group of 3 does not divide 4 ranks: choose one of 1, 2, 4" in message
+
+
+def test_an_unknown_fix(refused: Refused) -> None:
+    message = refused("run", "--fix", "prayer")
+    assert "'prayer'" in message
+    assert "stream-sync" in message
+
+
+def test_a_missing_data_file(refused: Refused, tmp_path: Path) -> None:
+    message = refused("run", "--data", str(tmp_path / "nowhere"))
+    assert "nowhere" in message
+
+
+def test_an_occupied_run_folder(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    message = refused("run", "--name", "mine", "--runs", str(tmp_path))
+    assert "choose another --name" in message
+    message = refused("run", "--name", "mine", "--runs", str(tmp_path), "--overwrite")
+    assert "does not look like a run" in message
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_a_deepspeed_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenarios.scenario, "KNOWN_DEEPSPEED", ("0.0.1",))
+    with pytest.raises(ScenarioError, match=r"DeepSpeed .* is not known to work here: install 0\.0\.1"):
+        scenario().check()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"nodes": 3}, "4 ranks cannot be spread evenly over 3 nodes"),
+        ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
+        ({"stands_for": "gpt-5"}, "unknown full-size model 'gpt-5'"),
+        ({"slow": {"compute": 3.0}}, "slow pattern 'compute' must begin with"),
+        ({"slow": {"host": 0.0}}, "slow factor of 'host' must be above 0"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        scenario(**options)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"hardware": "abacus"}, "there is no hardware profile 'abacus'"),
+        ({"frozen": ("nothing.*",)}, "nothing.*"),
+    ],
+)
+def test_what_is_not_there(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ScenarioError, match=sentence.replace("*", r"\*")):
+        scenario(**options).check()

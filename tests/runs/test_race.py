@@ -1,0 +1,145 @@
+"""The race in DeepSpeed's own code: found, shown, hidden, cured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from detectors import Race
+from reports.findings import Findings, Verdict
+
+Run = Callable[..., Findings]
+
+TIMINGS = {
+    "paper": {"hardware": "a100-12.5gbps"},
+    "fast network": {"hardware": "a100-100gbps"},
+    "h100": {"hardware": "h100"},
+    "launch bound": {"stands_for": "itself"},
+    "slow compute": {"stands_for": "itself", "slow": {"stream:compute": 300}},
+    "slow copies": {"slow": {"kernel:aten::copy_": 1000}},
+    "slow links": {"slow": {"link:*": 50}},
+    "slow rank": {"slow": {"rank:1": 20, "host:2": 5}},
+    "jitter": {"jitter": 3.0, "timing_seed": 7},
+}
+
+
+def where(race: Race) -> tuple[str, str]:
+    """The two lines of a race: function names in DeepSpeed."""
+    return tuple(side.stack[0].function.rpartition(".")[2] for side in (race.first, race.second))  # type: ignore[return-value]
+
+
+def test_without_the_sync_training_goes_wrong_and_the_two_lines_are_named(run: Run, tmp_path: Path) -> None:
+    found = run(fix="none", size="small", sequence=64, steps=3, folder=tmp_path / "unstable")
+    assert found.verdict is Verdict.UNSTABLE
+    (race,) = found.races
+    assert race.first.kernel == "aten::copy_"
+    assert where(race)[0] == "_partition_param_sec"
+    assert race.first.stack[0].file == "deepspeed/runtime/zero/partition_parameters.py"
+    assert race.first.stream == "compute"
+    assert race.second.kernel == "nccl::all_gather"
+    assert "_all_gather_sequential" in [frame.function.rpartition(".")[2] for frame in race.second.stack]
+    assert race.second.stream == "nccl hpz"
+    assert race.ranks == (0, 1, 2, 3)
+    assert race.shown > 0
+    assert {name.kind for name in race.names} == {"secondary"}
+
+
+def test_the_first_wrong_parameter_is_the_right_one(run: Run, tmp_path: Path) -> None:
+    """Checked against the table of all uses, and against the race itself: its secondary was read too early."""
+    found = run(fix="none", size="small", sequence=64, steps=3, folder=tmp_path / "unstable")
+    assert found.divergence is not None
+    wrong = found.divergence.parameter
+    assert wrong is not None
+    uses = pd.read_csv(tmp_path / "unstable" / "parameters.csv")
+    bad = uses[~uses["equal"]]
+    first = bad[(bad["rank"] == wrong.rank)].iloc[0]
+    assert (first["step"], first["micro_batch"], first["phase"], first["parameter"]) == (
+        wrong.step,
+        wrong.micro_batch,
+        wrong.phase,
+        wrong.name,
+    )
+    assert bad["step"].min() == wrong.step
+    assert wrong.phase == "backward"  # the secondary is read for the backward pass
+    assert wrong.name in {name.name for race in found.races for name in race.names}
+    moment = next(one for race in found.races for one in race.examples if one.rank == wrong.rank)
+    assert moment.shown
+    assert (moment.second.step, moment.second.micro_batch) == (wrong.step, wrong.micro_batch)
+    loss = found.divergence.loss
+    assert loss is not None
+    assert loss.step == wrong.step + 1  # the loss of that step was computed before its backward pass
+
+
+@pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
+def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
+    found = run(fix="none", size="small", sequence=64, prefetch_bucket=prefetch_bucket)
+    assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
+    kernels = {race.second.kernel for race in found.races}
+    assert "nccl::all_gather" in kernels if prefetch_bucket == 0 else "aten::cat" in kernels
+
+
+def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
+    found = run(fix="none", size="small", sequence=64, stands_for="itself")
+    assert found.divergence is not None
+    assert not found.divergence.diverged
+    assert found.verdict is Verdict.HIDDEN
+    assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
+    assert sum(race.shown for race in found.races) == 0
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
+def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str) -> None:
+    found = run(fix=fix, steps=2, **TIMINGS[timing])
+    assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing: str) -> None:
+    found = run(fix="none", size="small", steps=2, **TIMINGS[timing])
+    assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
+    assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": "odd"},
+        {"ranks": 8, "hpz": 4, "accumulation": 1},
+        {"ranks": 8, "hpz": 2, "accumulation": 1},
+        {"frozen": ("*layers.0*",)},
+        {"model": "falcon"},
+        {"precision": "fp32"},
+        {"checkpointing": True},
+    ],
+    ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
+)
+def test_the_race_is_found_whatever_the_shape(run: Run, options: dict[str, object]) -> None:
+    found = run(**{"fix": "none", "size": "small", "steps": 2, **options})
+    assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
+    assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
+
+
+def test_without_overlap_one_stream_orders_all(run: Run) -> None:
+    """``overlap_comm`` off: the all-gather is issued from the stream of the copy, so no sync is needed."""
+    assert run(fix="none", size="small", steps=2, overlap_comm=False).verdict is Verdict.CLEAN
+
+
+def test_without_hpz_there_is_nothing_to_race(run: Run) -> None:
+    assert run(fix="none", size="small", steps=2, hpz=1).verdict is Verdict.CLEAN
+
+
+def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Run) -> None:
+    """A second race of stock 0.19.8, found by this harness: the primary partition.
+
+    The optimizer's copy into the primary partitions runs on the compute stream, the next forward's
+    all-gather reads them on its own, and no wait stands between. What saves the default configuration is
+    the device synchronisation that gathering the persistent parameters happens to need; without any
+    (threshold 0), only a program that reads the loss after each step is safe.
+    """
+    found = run(fix="stream-sync", size="small", steps=2, persistence=0)
+    assert {where(race)[0] for race in found.races} == {"_reassign_or_swap_out_partitioned_parameters"}
+    assert {name.kind for race in found.races for name in race.names} == {"primary"}
