@@ -26,6 +26,7 @@ help: ## List the targets
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
+	@echo "setup: $(VENV) is ready"
 
 repro-unstable: $(READY) ## Stock DeepSpeed without the one synchronisation: shows the race and the damage
 	@$(BIN)/python -m repro run --fix none --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
@@ -67,4 +68,3 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
-	@echo "setup: done"

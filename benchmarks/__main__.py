@@ -72,6 +72,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
     console = Console()
+    where = figures.machine()
     found: list[Figure] = []
     try:
         for row in dict.fromkeys(rows):
@@ -80,10 +81,10 @@ def main() -> None:
     except RuntimeError as error:
         sys.exit(str(error))
     figures.show(console, found)
-    figures.write_json(found, Path("runs/bench.json"))
+    figures.write_json(found, where, Path("runs/bench.json"))
     console.print("Written: runs/bench.json", highlight=False)
     if set(rows) == set(ROWS):
-        figures.write_markdown(found, figures.RESULTS)
+        figures.write_markdown(found, where, figures.RESULTS)
         console.print("Written: benchmarks/results.md", highlight=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -39,17 +39,19 @@ class Figure:
         limit = "" if self.limit is None else f"{self.limit:g} {self.unit}".strip()
         met = {None: "", True: "yes", False: "NO"}[self.met]
         what = f"{self.what} ({self.note})" if self.note else self.what
-        return self.row, what, f"{self.value:.3g} {self.unit}".strip(), limit, met
+        value = f"{self.value:,.0f}" if self.value >= 100 else f"{self.value:.3g}"
+        return self.row, what, f"{value} {self.unit}".strip(), limit, met
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on. Without the machine's name."""
+    """What the figures depend on; call it before measuring. Without the machine's name."""
     return {
         "date": f"{datetime.now():%Y-%m-%d}",
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
     }
@@ -65,19 +67,19 @@ def show(console: Console, figures: Sequence[Figure]) -> None:
     console.print(table)
 
 
-def write_json(figures: Sequence[Figure], path: Path) -> None:
+def write_json(figures: Sequence[Figure], where: Mapping[str, str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(figure), "met": figure.met} for figure in figures]
-    path.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"machine": dict(where), "figures": rows}, indent=2) + "\n", encoding="utf-8")
 
 
-def write_markdown(figures: Sequence[Figure], path: Path) -> None:
+def write_markdown(figures: Sequence[Figure], where: Mapping[str, str], path: Path) -> None:
     lines = [
         "# Speed and memory",
         "",
         "Written by `make bench`. Limits are upper ones; a figure without a limit explains its neighbours.",
         "",
-        *(f"- {name}: {value}" for name, value in machine().items()),
+        *(f"- {name}: {value}" for name, value in where.items()),
         "",
         _line(_HEADINGS),
         _line(["---"] * len(_HEADINGS)),

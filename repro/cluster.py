@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import math
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -130,9 +130,9 @@ def _attend(
             raise RankFailed(rank, f"{others}did not say anything for {silence_s:g} s", _log(folder, rank))
         failed: list[RankFailed | None] = []
         for pipe in [item for item in ready if item in listening]:
-            failed.append(_listen(pipe, listening, hear, folder))
+            failed.append(_listen(pipe, listening, hear, folder))  # type: ignore[arg-type]
         for sentinel in [item for item in ready if item in alive]:
-            rank = alive.pop(sentinel)  # type: ignore[call-overload]
+            rank = alive.pop(sentinel)
             process = processes[rank]
             process.join()
             for pipe in [pipe for pipe, owner in listening.items() if owner == rank]:

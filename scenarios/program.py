@@ -118,7 +118,10 @@ def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
         frozen=scenario.frozen,
         gradient_checkpointing=scenario.checkpointing,
     )
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=scenario.learning_rate)
+    # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
+    # own memory, but here would wait for the device.
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
     watch = _Watch(me, device, parts=scenario.hpz if scenario.hpz > 1 else scenario.ranks)
     if device is not None:

@@ -93,7 +93,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         name: str,
         ranks: tuple[int, ...],
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self._device = device
         self._ranks = ranks
         self._name = name
@@ -103,7 +103,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         self.stream = Stream(device)
         self.stream.rename(f"nccl {','.join(map(str, ranks))}")
         device.journal.note(Group(self._group, ranks))
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)  # type: ignore[attr-defined]
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._gloo = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
         self._gloo._set_group_name(f"gloo-{name}")  # type: ignore[arg-type]
         self._gloo._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -143,9 +143,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or c10d.AllgatherOptions()
-        return self._issue(
-            "all_gather", inputs, outputs[0], lambda ins, outs: self._gloo.allgather([outs], ins, opts)
-        )
+        return self._issue("all_gather", inputs, outputs[0], lambda ins, outs: self._gloo.allgather([outs], ins, opts))
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         opts = opts or c10d.ReduceScatterOptions()
@@ -247,7 +245,14 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             self._device.journal.note(Group(group, pair))
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
         return self._issue(
-            kernel, reads, writes, lambda ins, outs: call(ins or outs), pair[0], group=group, members=pair, stream=stream
+            kernel,
+            reads,
+            writes,
+            lambda ins, outs: call(ins or outs),
+            pair[0],
+            group=group,
+            members=pair,
+            stream=stream,
         )
 
     def _issue(

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed.distributed_c10d
 from torch import Tensor
 
 from repro.accelerator.callsite import CallSites
@@ -394,12 +395,12 @@ class Device:
             raise RuntimeError("a simulated device is active already in this process")
         _active = self
         self._patches = list(_patched(self))
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         global _active
-        self._mode.__exit__(*error)
+        self._mode.__exit__(*error)  # type: ignore[no-untyped-call]
         for owner, name, original in self._patches:
             setattr(owner, name, original)
         _active = None
@@ -458,6 +459,16 @@ def _patched(device: Device) -> Iterator[tuple[Any, str, Any]]:
 
         return save
 
+    def meeting(original: Any) -> Any:
+        def meet(*args: Any, **kwargs: Any) -> Any:
+            with device.quiet():
+                device.timeline.drain()
+            return original(*args, **kwargs)
+
+        return meet
+
+    # Making a process group, all ranks wait for each other outside virtual time; so nobody may wait for them in it.
+    yield replace(torch.distributed.distributed_c10d, "_new_process_group_helper", meeting)
     for name in ("tolist", "numpy", "__array__"):
         yield replace(Tensor, name, reading)
     yield replace(torch._tensor_str, "_str", reading)  # printing puts all modes aside

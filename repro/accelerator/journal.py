@@ -60,7 +60,9 @@ class Journal:
                 fixed = (entry.op, entry.stream, entry.kernel, entry.reads, entry.writes, entry.stack)
                 if isinstance(work, CollectiveWork):
                     done.append(
-                        Collective(*fixed, work.issued, start, work.end, work.group, work.number, entry.root, entry.issuer)
+                        Collective(
+                            *fixed, work.issued, start, work.end, work.group, work.number, entry.root, entry.issuer
+                        )
                     )
                 else:
                     done.append(Launch(*fixed, work.issued, start, work.end))

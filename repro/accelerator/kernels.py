@@ -49,7 +49,7 @@ class Kernels(TorchDispatchMode):
     """Issues what the program computes to ``device``'s current stream."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._operators: dict[OpOverload, Operator] = {}
         self._signatures: dict[tuple[Any, ...], _Signature] = {}
@@ -90,7 +90,7 @@ class Kernels(TorchDispatchMode):
         tensor: Tensor = args[0]
         memory, stream = self._device.memory, self._device.current
         shape = args[1].shape if isinstance(args[1], Tensor) else tuple(args[1])
-        needed = tensor.storage_offset() + torch.Size(shape).numel()
+        needed = int(tensor.storage_offset()) + torch.Size(shape).numel()
         held = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
         if needed > held and not tensor.is_meta and memory.block_of(tensor).base is not None:
             grown = memory.allocate((needed,), (1,), tensor.dtype, stream)

@@ -83,7 +83,7 @@ class Memory:
     def adopt(self, base: Tensor, stream: int) -> Tensor:
         """Make a block of ``base``, which nobody else may hold; gives the program's tensor over it."""
         # DLPack gives a second storage over the same bytes, which keeps them alive.
-        seen: Tensor = torch._C._from_dlpack(torch._C._to_dlpack(base))  # type: ignore[attr-defined]
+        seen: Tensor = torch._C._from_dlpack(torch._C._to_dlpack(base))
         if seen.stride() != base.stride():  # DLPack does not keep strides of size-1 or empty dimensions
             seen = seen.as_strided(base.shape, base.stride())
         self._count += 1
@@ -133,7 +133,7 @@ class Memory:
         size, layout = span
         if size == 0:
             return None
-        lo = tensor.storage_offset() * tensor.dtype.itemsize
+        lo = int(tensor.storage_offset()) * tensor.dtype.itemsize
         return Access(block.id, lo, lo + size, layout)
 
     def _register(self, storage: torch.UntypedStorage, block: Block) -> None:

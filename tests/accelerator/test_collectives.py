@@ -96,13 +96,11 @@ def objects_and_barriers(me: Rank) -> Any:
 
 def subgroups(me: Rank) -> Any:
     """Two groups of which every rank has one each, used in turns with the world."""
-    half = [dist.new_group([first, first + 1]) for first in range(0, me.world - 1, 2)][min(me.rank, me.world // 2 * 2 - 1) // 2]
+    half = [dist.new_group([first, first + 1]) for first in range(0, me.world, 2)][me.rank // 2]
     every_second = [dist.new_group(list(range(first, me.world, 2))) for first in range(2)][me.rank % 2]
     a, b, c = mine(5), mine(5), mine(5)
     for _ in range(3):
-        works = [dist.all_reduce(c, async_op=True)]
-        if me.rank in dist.get_process_group_ranks(half):
-            works.append(dist.all_reduce(a, group=half, async_op=True))
+        works = [dist.all_reduce(c, async_op=True), dist.all_reduce(a, group=half, async_op=True)]
         works.append(dist.all_reduce(b, group=every_second, async_op=True))
         for work in works:
             assert work is not None
@@ -141,7 +139,7 @@ def test_a_wait_that_is_forgotten(tmp_path: Path) -> None:
         del kept
         return poisoned
 
-    assert together(2, program, tmp_path) == [True, True]
+    assert together(2, program, tmp_path, slow={"link:*": 50.0}) == [True, True]
     races = find_races(tmp_path / "trace")
     assert {(race.kind, race.first.kernel, race.second.kernel) for race in races} == {
         ("write-read", "nccl::all_gather", "aten::mul")
@@ -178,8 +176,9 @@ def test_waiting_on_one_stream_orders_no_other(tmp_path: Path) -> None:
             work.wait()
         return is_poison(out * 2)
 
-    assert together(2, program, tmp_path) == [True, True]
-    assert len(find_races(tmp_path / "trace")) == 1
+    assert together(2, program, tmp_path, slow={"link:*": 50.0}) == [True, True]
+    races = {(race.kind, race.second.kernel) for race in find_races(tmp_path / "trace")}
+    assert ("write-read", "aten::mul") in races
 
 
 def test_a_barrier_blocks_the_host(tmp_path: Path) -> None:
@@ -221,9 +220,7 @@ def test_all_ranks_agree_on_the_ends_of_rooted_collectives(tmp_path: Path) -> No
         return bool(rooted(me))
 
     together(3, program, tmp_path)
-    ends = [
-        [(r.kernel, r.start, r.end) for r in TraceReader(file_of(tmp_path / "trace", rank)).read() if isinstance(r, Collective)]
-        for rank in range(3)
-    ]
+    traces = [TraceReader(file_of(tmp_path / "trace", rank)).read() for rank in range(3)]
+    ends = [[(one.kernel, one.start, one.end) for one in trace if isinstance(one, Collective)] for trace in traces]
     assert ends[0] == ends[1] == ends[2]
     assert len(ends[0]) == 4

@@ -90,7 +90,9 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "print": lambda: [repr(R(3, 3) * 2), str(R(())), f"{R(()):.2f}", repr(torch.empty(0)), repr(R(2000) + 1)],
     "equal": lambda: then(x := R(3), [torch.equal(x, x + 0), torch.equal(x, x + 1), torch.allclose(x, x)]),
     "tensors made of tensors": lambda: [
-        torch.tensor([R(3).sum(), R(2).sum()]), torch.as_tensor([[R(1).sum()]]), R(2).new_tensor([R(1).sum(), 3.0])
+        torch.tensor([R(3).sum(), R(2).sum()]),
+        torch.as_tensor([[R(1).sum()]]),
+        R(2).new_tensor([R(1).sum(), 3.0]),
     ],
     "save and load": lambda: then(f := io.BytesIO(), torch.save({"a": R(3) * 2}, f), f.seek(0), torch.load(f)),
     "copies": lambda: [copy.deepcopy(R(3) * 2), copy.copy(R(3) * 2), pickle.loads(pickle.dumps(R(3) * 2))],
@@ -103,7 +105,11 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "generator": lambda: then(
         g := torch.Generator().manual_seed(3), [R(3), torch.randn(3, generator=g), torch.rand(3, generator=g), R(3)]
     ),
-    "as many numbers as the values need": lambda: [torch.poisson(torch.full((5,), 4.0)), F.rrelu(R(9), training=True), R(2)],
+    "as many numbers as the values need": lambda: [
+        torch.poisson(torch.full((5,), 4.0)),
+        F.rrelu(R(9), training=True),
+        R(2),
+    ],
     "multinomial": lambda: [torch.multinomial(torch.rand(4), 2), torch.multinomial(torch.rand(4), 9, True), R(2)],
     "random state": lambda: then(
         state := torch.get_rng_state(), x := R(3), torch.set_rng_state(state), [x, R(3), torch.initial_seed()]
@@ -114,9 +120,18 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "linalg": lambda: then(
         a := R(3, 3), s := a @ a.T + torch.eye(3), [torch.linalg.cholesky(s), torch.linalg.inv(s), torch.linalg.svd(s)]
     ),
-    "fft": lambda: [torch.fft.fft(R(8)).abs(), torch.stft(R(64), 16, window=torch.hann_window(16), return_complex=True)],
+    "fft": lambda: [
+        torch.fft.fft(R(8)).abs(),
+        torch.stft(R(64), 16, window=torch.hann_window(16), return_complex=True),
+    ],
     "interpolate": lambda: [F.interpolate(R(1, 1, 4), scale_factor=s, mode="linear") for s in (1.5, 2.0)],
-    "reductions": lambda: [R(3, 4).sum((0, 1), keepdim=True), R(3, 4).prod(1), R(9).std(), R(9).median(), R(4).cumsum(0)],
+    "reductions": lambda: [
+        R(3, 4).sum((0, 1), keepdim=True),
+        R(3, 4).prod(1),
+        R(9).std(),
+        R(9).median(),
+        R(4).cumsum(0),
+    ],
     "functional": lambda: [torch.vmap(lambda x: x * 2)(R(3, 2)), torch.func.grad(lambda x: (x * x).sum())(R(3))],
     "quantile": lambda: torch.quantile(R(10), 0.3),
 }
@@ -180,7 +195,9 @@ def test_inference_mode() -> None:
 def test_meta_tensors_are_not_the_devices() -> None:
     with Told() as device:
         a, b = torch.empty(3, device="meta"), torch.zeros(3, device="meta")
-        assert {str(one.device) for one in (a, b, a + b, a.clone().fill_(1), torch.ones(2, 3, device="meta").t())} == {"meta"}
+        assert {str(one.device) for one in (a, b, a + b, a.clone().fill_(1), torch.ones(2, 3, device="meta").t())} == {
+            "meta"
+        }
         assert len(device.memory) == 0
 
 

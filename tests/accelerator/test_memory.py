@@ -16,9 +16,13 @@ def test_fresh_memory_is_poison() -> None:
         assert is_poison(torch.empty(3, dtype=torch.bfloat16))
         assert torch.empty(2, dtype=torch.uint8).tolist() == [0xA5, 0xA5]
         assert torch.empty(1, dtype=torch.int32).item() == -0x5A5A5A5B
-        assert torch.empty(3, 1, dtype=torch.int64).tolist() == torch.empty_strided((3, 1), (1, 3)).long().fill_(
-            int.from_bytes(b"\xa5" * 8, "little", signed=True)
-        ).tolist()
+        assert (
+            torch.empty(3, 1, dtype=torch.int64).tolist()
+            == torch.empty_strided((3, 1), (1, 3))
+            .long()
+            .fill_(int.from_bytes(b"\xa5" * 8, "little", signed=True))
+            .tolist()
+        )
 
 
 def test_large_blocks_are_not_poisoned() -> None:

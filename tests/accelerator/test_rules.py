@@ -31,7 +31,13 @@ def order(device: Told, side: Stream, operation: str) -> None:
         device.synchronize()
 
 
-OPERATIONS = ["stream.synchronize", "event.synchronize", "stream.wait_stream", "stream.wait_event", "device.synchronize"]
+OPERATIONS = [
+    "stream.synchronize",
+    "event.synchronize",
+    "stream.wait_stream",
+    "stream.wait_event",
+    "device.synchronize",
+]
 
 
 def races(rules: list[Rule], program: Callable[[Told, Stream], None]) -> list[str]:
@@ -63,7 +69,9 @@ def test_a_rule_for_another_place_takes_out_nothing(operation: str, elsewhere: t
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_rule_for_another_operation_takes_out_nothing(operation: str) -> None:
-    rules = [Rule(other, "order", "test_rules.py", nothing) for other in [*OPERATIONS, "work.wait"] if other != operation]
+    rules = [
+        Rule(other, "order", "test_rules.py", nothing) for other in [*OPERATIONS, "work.wait"] if other != operation
+    ]
     assert races(rules, lambda device, side: order(device, side, operation)) == []
 
 

@@ -53,7 +53,9 @@ def test_a_reader_that_does_not_wait_sees_what_was_there_before() -> None:
         assert device.races() == ["write-read compute side"]
 
 
-@pytest.mark.parametrize("how", ["wait_stream", "wait_event", "event.wait", "synchronize", "event.synchronize", "device"])
+@pytest.mark.parametrize(
+    "how", ["wait_stream", "wait_event", "event.wait", "synchronize", "event.synchronize", "device"]
+)
 def test_a_reader_that_waits_sees_the_value(how: str) -> None:
     with Told(slow=SLOW) as device:
         side, compute = device.side(), device.current_stream()

@@ -123,7 +123,9 @@ def test_the_killed_rank_is_named_not_those_that_complain_of_it(ranks: Ranks) ->
 
 def test_a_rank_killed_within_a_collective(ranks: Ranks) -> None:
     def target(me: Rank) -> None:
-        dist.init_process_group("gloo", store=dist.FileStore(str(me.store), me.world), rank=me.rank, world_size=me.world)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(me.store), me.world), rank=me.rank, world_size=me.world
+        )
         dist.barrier()
         if me.rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -173,15 +175,3 @@ def test_output_goes_to_the_log(ranks: Ranks) -> None:
     log = (ranks.folder / "rank1.log").read_text()
     assert "hello from 1" in log
     assert "from a child" in log
-
-
-def test_a_child_that_a_rank_leaves_behind_keeps_nobody_waiting(ranks: Ranks) -> None:
-    def target(me: Rank) -> None:
-        child = os.fork()
-        if not child:
-            time.sleep(60)
-            os._exit(0)
-        me.say({"child": child})
-
-    ranks.run(1, target)
-    os.kill(ranks.heard[0][1]["child"], signal.SIGKILL)
