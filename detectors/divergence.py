@@ -121,7 +121,9 @@ def compare(reference: Values, run: Values) -> Divergence:
     parameter = None
     if wrong:
         (step, micro_batch, _, _, _), rank, use, other = min(wrong)
-        parts = tuple(i for i, pair in enumerate(zip(use.checksums, other.checksums, strict=True)) if pair[0] != pair[1])
+        parts = tuple(
+            i for i, pair in enumerate(zip(use.checksums, other.checksums, strict=True)) if pair[0] != pair[1]
+        )
         same = (step, micro_batch, use.phase, use.name)
         ranks = tuple(sorted(where for _, where, one, _ in wrong if one[:4] == same))
         parameter = WrongParameter(step, micro_batch, use.phase, rank, use.name, parts, use.bad, ranks)
@@ -137,7 +139,9 @@ def compare(reference: Values, run: Values) -> Divergence:
             compared += 1
             difference = abs(loss.value - expected_value)
             before = growth.get(loss.step, 0.0)
-            growth[loss.step] = difference if math.isnan(difference) else before if math.isnan(before) else max(before, difference)
+            growth[loss.step] = (
+                difference if math.isnan(difference) else before if math.isnan(before) else max(before, difference)
+            )
             if not _same(loss.value, expected_value):
                 losses.append((loss.step, loss.micro_batch, rank, loss.value, expected_value))
     first = min(losses, key=lambda row: row[:3], default=None)

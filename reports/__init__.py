@@ -1,0 +1,1 @@
+"""What a person reads: findings, tables, the terminal."""

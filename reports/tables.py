@@ -15,8 +15,7 @@ def metrics(run: Values, reference: Values) -> pd.DataFrame:
     for rank, losses in sorted(run.losses.items()):
         known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
         rows += [
-            (loss.step, loss.micro_batch, rank, loss.value, known.get((loss.step, loss.micro_batch)))
-            for loss in losses
+            (loss.step, loss.micro_batch, rank, loss.value, known.get((loss.step, loss.micro_batch))) for loss in losses
         ]
     table = pd.DataFrame(rows, columns=["step", "micro_batch", "rank", "loss", "reference_loss"])
     table["equal"] = (table["loss"] == table["reference_loss"]) | (
@@ -31,7 +30,15 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
 
     def table(values: Values) -> pd.DataFrame:
         rows = [
-            (use.step, use.micro_batch, use.phase, rank, use.name, " ".join(f"{one:08x}" for one in use.checksums), use.bad)
+            (
+                use.step,
+                use.micro_batch,
+                use.phase,
+                rank,
+                use.name,
+                " ".join(f"{one:08x}" for one in use.checksums),
+                use.bad,
+            )
             for rank, uses in sorted(values.uses.items())
             for use in uses
         ]

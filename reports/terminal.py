@@ -83,7 +83,7 @@ class Progress:
         table = Table(title=self._title, caption=self._doing, title_justify="left", caption_justify="left")
         for name in ("step", "loss", "reference loss", "", "races so far"):
             table.add_column(name, justify="right")
-        for step, row in list(sorted(self._rows.items()))[-20:]:
+        for step, row in sorted(self._rows.items())[-20:]:
             state = Text("") if not row.losses else Text("wrong", "red") if row.wrong else Text("equal", "green")
             table.add_row(
                 f"{step}/{self._steps}",
@@ -151,15 +151,16 @@ def _divergence(findings: Findings) -> list[str]:
     if divergence is None:
         return []
     if not divergence.diverged:
-        return [f"{divergence.compared} values compared with plain gloo on CPU: losses, parameters at each use, final state."]
+        return [f"{divergence.compared} values compared with plain gloo on CPU, and the final state: all equal."]
     lines = []
     wrong = divergence.parameter
     if wrong is not None:
         what = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
-        parts = ", ".join(map(str, wrong.parts))
+        parts, ranks = ", ".join(map(str, wrong.parts)), ", ".join(map(str, wrong.ranks))
         lines.append(
-            f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, micro-batch {wrong.micro_batch}, "
-            f"on rank {', '.join(map(str, wrong.ranks))}. Wrong is what rank {parts} of its group holds: {what}."
+            f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, "
+            f"micro-batch {wrong.micro_batch}, on rank {ranks}. "
+            f"Wrong is what rank {parts} of its group holds: {what}."
         )
     if divergence.loss is not None:
         loss = divergence.loss

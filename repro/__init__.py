@@ -1,0 +1,1 @@
+"""Executes a scenario: stock DeepSpeed on a simulated asynchronous accelerator."""

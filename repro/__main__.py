@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import ClassVar
 
 import click
 
@@ -11,7 +12,7 @@ import click
 class _Lazy(click.Group):
     """Commands are imported when they are asked for: torch takes seconds."""
 
-    places = {
+    places: ClassVar = {
         "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
         "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
     }
@@ -64,7 +65,9 @@ def _explain(error: Exception) -> int:
     from scenarios.scenario import ScenarioError
 
     if isinstance(error, Interrupted):
-        print(f"Ended after {error.findings.steps_done} whole steps: {error}. What was found is written.", file=sys.stderr)
+        print(
+            f"Ended after {error.findings.steps_done} whole steps: {error}. What was found is written.", file=sys.stderr
+        )
         return 3 if error.cause else 130
     if isinstance(error, RankFailed):
         print(f"Failed: {error}", file=sys.stderr)

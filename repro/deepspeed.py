@@ -23,11 +23,11 @@ from deepspeed.accelerator import set_accelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.utils import groups
-
 from torch import Tensor, nn
 
+from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
-from repro.accelerator.device import Device, Event, Stream
+from repro.accelerator.device import Device
 from repro.toggles import ALL_GATHER
 
 # Frames that only pass a call on: the place that matters is their caller.
@@ -78,20 +78,20 @@ class SimulatedAccelerator(PlainAccelerator):
         self._device.synchronize()
 
     @property
-    def Stream(self) -> type[Stream]:  # noqa: N802 - DeepSpeed's name
-        return Stream
+    def Stream(self) -> type[streams.Stream]:  # noqa: N802 - DeepSpeed's name
+        return streams.Stream
 
     @property
-    def Event(self) -> type[Event]:  # noqa: N802 - DeepSpeed's name
-        return Event
+    def Event(self) -> type[streams.Event]:  # noqa: N802 - DeepSpeed's name
+        return streams.Event
 
-    def stream(self, stream: Stream) -> Any:
+    def stream(self, stream: streams.Stream) -> Any:
         return self._device.stream(stream)
 
-    def current_stream(self, device_index: Any = None) -> Stream:
+    def current_stream(self, device_index: Any = None) -> streams.Stream:
         return self._device.current_stream()
 
-    def default_stream(self, device_index: Any = None) -> Stream:
+    def default_stream(self, device_index: Any = None) -> streams.Stream:
         return self._device.default_stream()
 
 
@@ -113,7 +113,7 @@ def name_streams(engine: Any) -> None:
     gather = getattr(offload, "_DeepSpeedZeRoOffload__allgather_stream", None)
     reduce = getattr(optimizer, "reduce_and_partition_stream", None)
     for stream, name in ((gather, ALL_GATHER), (reduce, "reduce")):
-        if isinstance(stream, Stream) and stream.id:
+        if isinstance(stream, streams.Stream) and stream.id:
             stream.rename(name)
     process_groups = {
         "nccl world": torch.distributed.group.WORLD,

@@ -56,8 +56,8 @@ def run(
 
     * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
     * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
-      phase, name, [checksum, ...], bad], ...], "seconds", "clock", "blocked"}`` as values become known: one checksum for
-      each rank's part in an hpZ group, ``bad`` the number of values that are not finite; clock and
+      phase, name, [checksum, ...], bad], ...], "seconds", "clock", "blocked"}`` as values become known: one
+      checksum for each rank's part in an hpZ group, ``bad`` the number of values that are not finite; clock and
       blocked in virtual nanoseconds,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 

@@ -34,7 +34,7 @@ class Scenario(BaseModel):
     ranks: int = Field(4, ge=1, le=64, description="Number of ranks (processes).")
     nodes: int = Field(2, ge=1, description="Number of nodes; ranks are spread over them evenly.")
     hpz: int = Field(2, ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off.")
-    steps: int = Field(6, ge=1, description="Optimizer steps.")
+    steps: int = Field(5, ge=1, description="Optimizer steps.")
     accumulation: int = Field(2, ge=1, description="Micro-batches per optimizer step.")
     micro_batch: int = Field(2, ge=1, description="Sequences per micro-batch and rank.")
     sequence: int = Field(64, ge=8, description="Tokens per sequence.")
@@ -64,7 +64,7 @@ class Scenario(BaseModel):
     prefetch_bucket: int | None = Field(
         None,
         ge=0,
-        description="stage3_prefetch_bucket_size: elements that are fetched ahead. Default: DeepSpeed's, in proportion.",
+        description="stage3_prefetch_bucket_size: elements fetched ahead. Default: DeepSpeed's, in proportion.",
     )
     persistence: int | None = Field(
         None,
@@ -82,7 +82,9 @@ class Scenario(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.ranks % self.nodes:
-            raise ValueError(f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: choose nodes that divide them")
+            raise ValueError(
+                f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: choose nodes that divide them"
+            )
         if self.ranks % self.hpz:
             raise ValueError(
                 f"an hpZ group of {self.hpz} does not divide {self.ranks} ranks: choose one of "
@@ -119,27 +121,34 @@ class Scenario(BaseModel):
         """Layer by layer: so a launch still costs the host what it does in front of the full layer."""
         if self.stands_for == "itself":
             return Scale()
-        small, full = SIZES[self.model, self.size], FULL_SIZE[self.stands_for]
+        full = FULL_SIZE[self.stands_for]
         tokens = self.micro_batch * self.sequence
-        small_matrix = small.hidden * (2 * small.hidden + 2 * small.hidden * small.kv_heads // small.heads)
-        small_matrix += (3 if self.model == "llama" else 2) * small.hidden * small.intermediate
         full_layer = full.matrix_parameters / full.layers
         full_tokens = self.stands_for_micro_batch * 2048
         return Scale(
-            flops=full_layer * full_tokens / (small_matrix * tokens),
-            parameter_bytes=full_layer / small_matrix,
+            flops=full_layer * full_tokens / (self._layer() * tokens),
+            parameter_bytes=full_layer / self._layer(),
             name=f"{self.stands_for}, micro-batch {self.stands_for_micro_batch}, sequence 2048",
         )
+
+    def _layer(self) -> int:
+        """Elements of one layer's matrices."""
+        size = SIZES[self.model, self.size]
+        attention = 2 * size.hidden * size.hidden + 2 * size.hidden * size.hidden * size.kv_heads // size.heads
+        return attention + (3 if self.model == "llama" else 2) * size.hidden * size.intermediate
 
     def deepspeed_config(self) -> dict[str, Any]:
         """What ``deepspeed.initialize`` gets.
 
-        DeepSpeed's defaults, in the proportion that they have to Llama-2-7B: with its absolute defaults a
-        small model is never released after use, nothing is fetched again, and hpZ has nothing to do.
+        DeepSpeed's defaults in proportion to Llama-2-7B, as with its absolute ones a small model is never
+        released after use, nothing is fetched again, and hpZ has nothing to do: buckets in proportion to
+        a layer, the distance over which parameters are kept in proportion to the model.
         """
+        full = FULL_SIZE["llama-2-7b"]
+        model = parameters(self.model, self.size, vocab_size=ByteTokenizer.vocab_size) / full.parameters
+        layer = self._layer() * full.layers / full.matrix_parameters
         size = SIZES[self.model, self.size]
-        part = parameters(self.model, self.size, vocab_size=ByteTokenizer.vocab_size) / FULL_SIZE["llama-2-7b"].parameters
-        prefetch = round(5e7 * part) if self.prefetch_bucket is None else self.prefetch_bucket
+        prefetch = round(5e7 * layer) if self.prefetch_bucket is None else self.prefetch_bucket
         return {
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
@@ -149,10 +158,10 @@ class Scenario(BaseModel):
                 "stage": 3,
                 "overlap_comm": self.overlap_comm,
                 "contiguous_gradients": True,
-                "reduce_bucket_size": round(5e8 * part),
+                "reduce_bucket_size": round(5e8 * layer),
                 "stage3_prefetch_bucket_size": prefetch,
-                "stage3_max_reuse_distance": round(1e9 * part),
-                "stage3_max_live_parameters": round(1e9 * part),
+                "stage3_max_reuse_distance": round(1e9 * model),
+                "stage3_max_live_parameters": round(1e9 * layer),
                 "stage3_param_persistence_threshold": size.hidden if self.persistence is None else self.persistence,
                 "zero_hpz_partition_size": self.hpz,
             },
@@ -166,7 +175,8 @@ class Scenario(BaseModel):
             raise ScenarioError("DeepSpeed is not installed: run 'make setup'") from None
         if installed not in KNOWN_DEEPSPEED:
             raise ScenarioError(
-                f"DeepSpeed {installed} is not known to work here: install {' or '.join(KNOWN_DEEPSPEED)} ('make setup')"
+                f"DeepSpeed {installed} is not known to work here: install {' or '.join(KNOWN_DEEPSPEED)} "
+                "('make setup')"
             )
         try:
             self.profile()

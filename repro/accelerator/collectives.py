@@ -16,6 +16,7 @@ Departure from hardware: every collective waits for all its ranks, a broadcast t
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -32,6 +33,7 @@ from repro.accelerator.timeline import CollectiveWork
 from repro.trace import Access, Group
 
 BACKEND = "simulated"
+_PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Call = Callable[[list[Tensor], list[Tensor]], Any]
 InPlace = Callable[[list[Tensor]], Any]
 
@@ -299,7 +301,11 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             def write() -> None:
                 transfer = state["gloo"]
                 if transfer is not None:
-                    if not transfer.is_completed():
+                    patience = _PATIENCE
+                    while patience and not transfer.is_completed():
+                        os.sched_yield()  # the others may be about to come; a promise would wake them all
+                        patience -= 1
+                    if not patience:
                         device.exchange.promise(work.end)
                     transfer.wait()
                 for alias, value in zip(write_to, state["out"], strict=True):

@@ -54,8 +54,8 @@ class Alone:
     def promise(self, floor: int) -> None:
         pass
 
-    def receive(self, *, block: bool) -> bool:
-        if block:
+    def receive(self, timeout: float | None) -> bool:
+        if timeout is None:
             raise RuntimeError("waits for another rank, but there is none")
         return False
 
@@ -93,13 +93,10 @@ class PipeExchange:
             self._promised = floor
             self._send(list(self._writers), _PROMISE, 0, floor)
 
-    def receive(self, *, block: bool) -> bool:
-        while not self._take():
-            if self._taken:
-                break
-            if not block:
+    def receive(self, timeout: float | None) -> bool:
+        while not self._take() and not self._taken:
+            if timeout == 0.0 or not select.select([self._reader], [], [], timeout)[0]:
                 return False
-            select.select([self._reader], [], [])
         self._taken = False
         return True
 

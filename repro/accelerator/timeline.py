@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 Effect = Callable[[], None]
+_PATIENCE_S = 0.003
 
 
 class Exchange(Protocol):
@@ -44,8 +45,8 @@ class Exchange(Protocol):
     def promise(self, floor: int) -> None:
         """Tell all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
 
-    def receive(self, *, block: bool) -> bool:
-        """Take in messages; with ``block`` wait until there is one. True if there was any."""
+    def receive(self, timeout: float | None) -> bool:
+        """Take in messages; wait for one up to ``timeout`` seconds (None: for ever). True if there was any."""
 
 
 class Work:
@@ -215,7 +216,7 @@ class Timeline:
             work.start = tail.known  # so far: the known part of its arrival
             self._open.append(work)
             self._open_collectives.append(work)
-            self._exchange.receive(block=False)
+            self._exchange.receive(0.0)
             self._progress()
         self.streams[stream] = Instant(work.end) if work.end >= 0 else Instant(tail.known, (work,))
         return work
@@ -260,7 +261,7 @@ class Timeline:
 
     def _settle(self, work: Work, free: int) -> None:
         """All that ``work`` waits for is done at ``free``: it has a start and an end, and can take effect."""
-        work.start = start = free if free > work.issued else work.issued
+        work.start = start = max(work.issued, free)
         work.end = work.lower = end = start + work.duration
         work.waits_for = ()
         if work.effect is not None:
@@ -347,7 +348,7 @@ class Timeline:
                 taken = True
             if bound is None or (limit is not None and bound > limit):
                 return True
-            if self._exchange.receive(block=False):
+            if self._exchange.receive(0.0):
                 self._progress()
                 if limit is None:
                     return True
@@ -359,10 +360,15 @@ class Timeline:
 
         Before that, promise that no collective to which this rank has not come starts earlier than it
         can. Ranks that wait in a circle let each other on by it, as the earliest of them is promised a
-        later time by all others (the null messages of Chandy and Misra).
+        later time by all others (the null messages of Chandy and Misra). Most waits are over before that:
+        a promise wakes all the others, so it is given only when nothing comes for a moment. What is computed
+        does not depend on it.
         """
+        if self._exchange.receive(_PATIENCE_S):
+            self._progress()
+            return
         self._raise_bounds()
         unseen = [work.lower for work in self._open_collectives if work.arrival < 0]
         self._exchange.promise(min([resume + 1, *unseen]))
-        self._exchange.receive(block=True)
+        self._exchange.receive(None)
         self._progress()

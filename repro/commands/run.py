@@ -18,7 +18,9 @@ EXPECTATIONS = {"unstable": {"unstable"}, "clean": {"clean"}, "race": {"unstable
 @click.command()
 @scenario_options
 @click.option("--name", help="Name of the run's folder. [default: the time]")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
 @click.option(
     "--expect",
@@ -31,9 +33,9 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
     3 a rank failed, 130 interrupted.
     """
-    from repro.commands import session
     from reports import terminal
     from reports.terminal import Progress
+    from repro.commands import session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -56,13 +58,15 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @scenario_options
 @click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
 @click.option("--name", default="compare", help="Name of the folder that takes the runs. [default: compare]")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side."""
-    from repro.commands import session
     from reports import terminal
     from reports.terminal import Progress
+    from repro.commands import session
     from scenarios.program import preload
     from scenarios.scenario import ScenarioError, scenario
 

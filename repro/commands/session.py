@@ -5,12 +5,9 @@ from __future__ import annotations
 import platform
 import shutil
 from collections import defaultdict
-
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-
 
 from detectors import HappensBefore, Values, compare
 from reports import findings as findings_file
@@ -76,7 +73,8 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     done: dict[int, int] = {}
     expected = {
-        rank: {(loss.step, loss.micro_batch): loss.value for loss in losses} for rank, losses in reference.losses.items()
+        rank: {(loss.step, loss.micro_batch): loss.value for loss in losses}
+        for rank, losses in reference.losses.items()
     }
 
     def hear(rank: int, message: dict[str, Any]) -> None:
@@ -140,12 +138,13 @@ def _cost(clocks: dict[int, dict[int, tuple[int, int]]], steps: int) -> Cost | N
     """Averages over the ranks, the first step left out when there are more."""
     first = 1 if steps > 1 else 0
     rows = [
-        ((by_step[steps][0] - by_step[first][0]) / (steps - first), (by_step[steps][1] - by_step[first][1]) / (steps - first))
+        (
+            (by_step[steps][0] - by_step[first][0]) / (steps - first),
+            (by_step[steps][1] - by_step[first][1]) / (steps - first),
+        )
         for by_step in clocks.values()
         if steps in by_step and first in by_step
     ]
     if not rows:
         return None
     return Cost(sum(row[0] for row in rows) / len(rows), sum(row[1] for row in rows) / len(rows))
-
-

@@ -147,7 +147,7 @@ def test_a_full_pipe_stops_nobody() -> None:
         for number in range(count):
             ranks[rank].post(1, number, (0, 1), 5 * number)
         while not ranks[rank].arrivals(1, count - 1):
-            ranks[rank].receive(block=True)
+            ranks[rank].receive(None)
 
     other = threading.Thread(target=talk, args=(1,), daemon=True)
     other.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -218,7 +220,7 @@ def test_streams_are_entered_and_left() -> None:
         side = device.side()
         with device.stream(None):
             assert device.current_stream() is device.default_stream()
-        with pytest.raises(KeyError), device.stream(side):
+        with contextlib.suppress(KeyError), device.stream(side):
             assert device.current_stream() is side
             raise KeyError
         assert device.current_stream() is device.default_stream()

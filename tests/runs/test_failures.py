@@ -99,9 +99,7 @@ def test_ctrl_c(training: subprocess.Popen[str]) -> None:
     assert "nterrupted" in errors
 
 
-def test_a_rank_that_raises_in_the_middle_of_a_step(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was known by then is written all the same."""
     original = scenarios.program.batches
 

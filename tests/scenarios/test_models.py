@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -183,7 +185,7 @@ def test_a_frozen_embedding_and_gradient_checkpointing_go_together(family: str) 
     ],
 )
 def test_a_misuse_is_one_clear_sentence(misuse: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
         build(**({"family": "llama", "size": "tiny", "vocab_size": VOCAB, "seed": 1} | misuse))  # type: ignore[arg-type]
     assert str(error.value).startswith(sentence)
 
