@@ -94,13 +94,13 @@ def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
 def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str) -> None:
-    found = run(fix=fix, steps=2, **TIMINGS[timing])
+    found = run(fix=fix, steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
 
 
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing: str) -> None:
-    found = run(fix="none", size="small", steps=2, **TIMINGS[timing])
+    found = run(fix="none", size="small", steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
 
