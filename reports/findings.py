@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
 
-from detectors import Divergence, Race
+from detectors import Divergence, Race, Stale, Uncovered
 from repro.trace import Frame
 
 FORMAT = "stream-race-findings"
@@ -21,6 +21,8 @@ class Verdict(StrEnum):
 
     UNSTABLE = "unstable"  # a race, and this timing shows it: values differ from the reference
     HIDDEN = "hidden"  # a race that this timing does not show
+    STALE = "stale"  # all accesses are ordered, and yet an older version of a parameter is used
+    UNCOVERED = "uncovered"  # a part of a partition is read that nothing wrote
     DIVERGED = "diverged"  # values differ, and no race explains it
     CLEAN = "clean"  # neither
 
@@ -40,6 +42,8 @@ class Findings:
     scenario: Mapping[str, Any]
     versions: Mapping[str, str]
     races: Sequence[Race]
+    stale: Stale | None
+    uncovered: Sequence[Uncovered]
     divergence: Divergence | None
     cost: Cost | None
     steps_done: int
@@ -50,7 +54,17 @@ class Findings:
         diverged = self.divergence is not None and self.divergence.diverged
         if self.races:
             return Verdict.UNSTABLE if diverged else Verdict.HIDDEN
+        if self.stale is not None:
+            return Verdict.STALE
+        if self.uncovered:
+            return Verdict.UNCOVERED
         return Verdict.DIVERGED if diverged else Verdict.CLEAN
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """All that was found, not the gravest alone: race, stale, uncovered."""
+        found = {"race": self.races, "stale": self.stale, "uncovered": self.uncovered}
+        return tuple(cause for cause, what in found.items() if what)
 
     def sentence(self) -> str:
         """The verdict for a person."""
@@ -58,12 +72,14 @@ class Findings:
             {
                 Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
                 Verdict.HIDDEN: "A race is there, but this timing does not show it: training came out right by luck.",
+                Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
+                Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
                 Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
                 Verdict.CLEAN: "Clean: no race, and every value equals the reference bit for bit.",
             }[self.verdict]
         ]
         if self.divergence is None:
-            parts = ["No reference to compare with."] if not self.races else ["A race is there."]
+            parts = [f"No reference to compare with; found: {', '.join(self.causes) or 'nothing'}."]
         if self.failure:
             parts.append(f"The run ended early: {self.failure}.")
         return " ".join(parts)
@@ -76,6 +92,9 @@ class Findings:
             "sentence": self.sentence(),
             "failure": self.failure,
             "steps_done": self.steps_done,
+            "causes": list(self.causes),
+            "stale": self.stale.as_dict() if self.stale else None,
+            "uncovered": [one.as_dict() for one in self.uncovered],
             "divergence": self.divergence.as_dict() if self.divergence else None,
             "diverged": bool(self.divergence and self.divergence.diverged),
             "races": [race.as_dict() for race in self.races],

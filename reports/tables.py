@@ -25,7 +25,10 @@ def metrics(run: Values, reference: Values) -> pd.DataFrame:
 
 
 def parameters(run: Values, reference: Values) -> pd.DataFrame:
-    """One row per use of a parameter: where, its checksums (hexadecimal, one per part), the reference's, bad values."""
+    """One row per use of a parameter: where, its checksums (hexadecimal, one per part) and the reference's.
+
+    ``bad``: values that are not finite; ``distance``: of the backward pass from the forward pass.
+    """
     columns = ["step", "micro_batch", "phase", "rank", "parameter", "occurrence"]
 
     def table(values: Values) -> pd.DataFrame:
@@ -38,11 +41,12 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
                 use.name,
                 " ".join(f"{one:08x}" for one in use.checksums),
                 use.bad,
+                use.distance,
             )
             for rank, uses in sorted(values.uses.items())
             for use in uses
         ]
-        frame = pd.DataFrame(rows, columns=[*columns[:-1], "checksums", "bad"])
+        frame = pd.DataFrame(rows, columns=[*columns[:-1], "checksums", "bad", "distance"])
         frame.insert(5, "occurrence", frame.groupby(columns[:-1]).cumcount() + 1)
         return frame
 
@@ -55,4 +59,4 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
 
 def write(run: Values, reference: Values, folder: Path) -> None:
     metrics(run, reference).to_csv(folder / "metrics.csv", index=False, na_rep="nan")
-    parameters(run, reference).to_csv(folder / "parameters.csv", index=False)
+    parameters(run, reference).to_csv(folder / "parameters.csv", index=False, na_rep="nan")

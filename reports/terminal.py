@@ -17,7 +17,7 @@ from rich.text import Text
 from detectors import Race
 from reports.findings import Findings, Verdict, place
 
-_COLOURS = {Verdict.UNSTABLE: "red", Verdict.HIDDEN: "yellow", Verdict.DIVERGED: "red", Verdict.CLEAN: "green"}
+_COLOURS = {Verdict.UNSTABLE: "red", Verdict.HIDDEN: "yellow", Verdict.DIVERGED: "red", Verdict.STALE: "magenta", Verdict.UNCOVERED: "cyan", Verdict.CLEAN: "green"}
 
 
 @dataclass
@@ -100,6 +100,9 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
     colour = _COLOURS[findings.verdict]
     body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
     body += [Text(line) for line in _divergence(findings)]
+    if findings.stale:
+        body.append(Text(f"Stale: {findings.stale.sentence()}; {findings.stale.uses} uses in all."))
+    body += [Text(f"Uncovered: {one.sentence()}.") for one in findings.uncovered]
     for number, race in enumerate(findings.races, 1):
         body += [Text(""), _race(number, race)]
     if findings.cost:

@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _explain(error: Exception) -> int:
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
+    from repro.releases import ReleaseError
     from repro.trace import TraceError
     from scenarios.scenario import ScenarioError
 
@@ -72,7 +73,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, RankFailed):
         print(f"Failed: {error}", file=sys.stderr)
         return 3
-    if isinstance(error, (ScenarioError, TraceError)):
+    if isinstance(error, (ScenarioError, ReleaseError, TraceError)):
         print(f"Error: {error}", file=sys.stderr)
         return 2
     raise error

@@ -1,4 +1,4 @@
-"""The one file that knows DeepSpeed's internals. Written against 0.19.8.
+"""The one file that knows DeepSpeed's internals. Written against 0.19.8, and tried with :data:`repro.releases.KNOWN`.
 
 Stock DeepSpeed runs on the simulated accelerator through its own interface
 (``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is replaced at run
@@ -14,21 +14,33 @@ time, and why:
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
-from deepspeed.accelerator import set_accelerator
-from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
-from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
-from deepspeed.utils import groups
 from torch import Tensor, nn
 
+from repro import needs
 from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
 from repro.accelerator.device import Device
+from repro.releases import installed
 from repro.toggles import ALL_GATHER
+
+needs.supply(installed() or "0")
+
+import deepspeed  # noqa: E402 - after what it needs
+import deepspeed.ops  # noqa: E402
+from deepspeed.accelerator import set_accelerator  # noqa: E402
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # noqa: E402
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator  # noqa: E402
+from deepspeed.utils import groups  # noqa: E402
+
+VERSION: str = deepspeed.__version__
+initialize = deepspeed.initialize
 
 # Frames that only pass a call on: the place that matters is their caller.
 PASSING_FILES = (
@@ -47,8 +59,13 @@ class PlainAccelerator(CPU_Accelerator):
     That one is compiled at the first start (half a minute) and only serves inference.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._communication_backend_name = "gloo"  # old releases: oneCCL, whatever is installed
+
     def get_op_builder(self, class_name: str) -> Any:
-        return super().get_op_builder("NotImplemented" if class_name == "ShareMemCommBuilder" else class_name)
+        compiled = class_name in ("ShareMemCommBuilder", "CCLCommBuilder")
+        return super().get_op_builder("NotImplemented" if compiled else class_name)
 
     def device_count(self) -> int:
         return int(os.environ.get("LOCAL_SIZE", "1"))
@@ -106,6 +123,16 @@ def use_plain() -> None:
     set_accelerator(PlainAccelerator())
 
 
+def warm_up() -> None:
+    """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
+    import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
+
+    with suppress(ImportError):  # old releases have no Muon
+        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    use_plain()
+    deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
+
+
 def name_streams(engine: Any) -> None:
     """Give the streams that DeepSpeed made the names under which its code knows them."""
     optimizer = engine.optimizer
@@ -154,6 +181,23 @@ def watch_parameters(engine: Any, look: Callable[[str, Tensor], None]) -> None:
     PartitionedParameterCoordinator.fetch_sub_module = fetch_sub_module
 
 
+def edit(engine: Any, look: Callable[[str, Tensor], None]) -> None:
+    """Look at a parameter through ``GatheredParameters``, then double it the same way, as users do.
+
+    The largest matrix of the model that is not an embedding. What ``look`` gets are its values before.
+    """
+    names = {
+        name: parameter.ds_numel for name, parameter in engine.module.named_parameters() if "emb" not in name
+    }
+    name = max(names, key=lambda one: (names[one] if "lm_head" not in one else 0, one))
+    parameter = dict(engine.module.named_parameters())[name]
+    with deepspeed.zero.GatheredParameters(parameter):
+        look(name, parameter.data)
+    with deepspeed.zero.GatheredParameters(parameter, modifier_rank=0), torch.no_grad():
+        if torch.distributed.get_rank() == 0:
+            parameter.mul_(2)
+
+
 def partitions(engine: Any) -> Iterator[tuple[str, Tensor]]:
     """What this rank holds at the end: its part of each parameter, and of the fp32 master copy.
 
@@ -173,7 +217,7 @@ def partitions(engine: Any) -> Iterator[tuple[str, Tensor]]:
 def _covered(parameter: Any) -> int:
     """Elements of the parameter that lie in this rank's partition."""
     size = parameter.ds_tensor.ds_numel
-    start = parameter.ds_zero_partition_rank * size
+    start = torch.distributed.get_rank(parameter.ds_process_group) * size
     return int(min(max(parameter.ds_numel - start, 0), size))
 
 

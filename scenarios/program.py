@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from repro.accelerator.costs import Clock
 from repro.accelerator.device import Device
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
+from repro.releases import PINNED
 from repro.toggles import rules
 from repro.trace import TraceWriter, file_of
 from scenarios.mmlu_batches import ByteTokenizer, batches
@@ -33,13 +33,8 @@ Hear = Callable[[int, dict[str, Any]], None]
 
 
 def preload() -> None:
-    """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
-    import deepspeed.ops
-    import deepspeed.runtime.zero.muon.original_muon
-    import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
-
-    adapter.use_plain()
-    deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
+    """Do once, in the process that will be forked, what each rank would do at its start."""
+    adapter.warm_up()
 
 
 def run(
@@ -48,6 +43,7 @@ def run(
     simulated: bool,
     folder: Path,
     hear: Hear,
+    parts: int | None = None,
     started: Callable[[list[int]], None] | None = None,
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
@@ -56,8 +52,8 @@ def run(
 
     * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
     * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
-      phase, name, [checksum, ...], bad], ...], "seconds", "clock", "blocked"}`` as values become known: one
-      checksum for each rank's part in an hpZ group, ``bad`` the number of values that are not finite; clock and
+      phase, name, [checksum, ...], bad, distance], ...], "seconds", "clock", "blocked"}`` as values become known: one
+      checksum for each rank's part in an hpZ group (or each of ``parts``), ``bad`` the number of values that are not finite; clock and
       blocked in virtual nanoseconds,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
@@ -73,13 +69,13 @@ def run(
     def target(me: Rank) -> None:
         device = _device(me, scenario, trace) if simulated else None
         with device or nullcontext():
-            _train(me, scenario, device)
+            _train(me, scenario, device, parts or (scenario.hpz if scenario.hpz > 1 else scenario.ranks))
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
 
 
 def _device(me: Rank, scenario: Scenario, trace: Path) -> Device:
-    info = {"scenario": scenario.model_dump(mode="json"), "deepspeed": deepspeed.__version__}
+    info = {"scenario": scenario.model_dump(mode="json"), "deepspeed": adapter.VERSION}
     writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
     device = Device(
         Clock(scenario.timing(), me.rank),
@@ -88,11 +84,12 @@ def _device(me: Rank, scenario: Scenario, trace: Path) -> Device:
         write=writer.write,
         skipped_files=adapter.PASSING_FILES,
     )
-    device.rules.extend(rules(scenario.fix))
+    if adapter.VERSION == PINNED:
+        device.rules.extend(rules(scenario.fix))
     return device
 
 
-def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
+def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> None:
     began = time.perf_counter()
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
@@ -122,8 +119,8 @@ def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
     # own memory, but here would wait for the device.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
-    watch = _Watch(me, device, parts=scenario.hpz if scenario.hpz > 1 else scenario.ranks)
+    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    watch = _Watch(me, device, parts=parts)
     if device is not None:
         adapter.name_streams(engine)
         adapter.label_memory(engine, device)
@@ -156,6 +153,9 @@ def _train(me: Rank, scenario: Scenario, device: Device | None) -> None:
             watch.phase(step, micro_batch, "step")
             engine.step()
             del loss
+        if step == scenario.edit_after:
+            watch.phase(step, scenario.accumulation, "edit")
+            adapter.edit(engine, watch.parameter)
         gc.collect()
         if device is not None:
             device.journal.flush()
@@ -186,6 +186,7 @@ class _Watch:
         self._now = (0, 0, "init")
         self._losses: list[list[Any]] = []
         self._parameters: list[list[Any]] = []
+        self._forward: dict[str, Tensor] = {}
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
         self._now = (step, micro_batch, name)
@@ -204,9 +205,18 @@ class _Watch:
             part = -(-flat.numel() // self._parts)
             sums = [zlib.crc32(adapter.bits(flat[start : start + part])) for start in range(0, flat.numel(), part)]
             bad = int(flat.numel() - torch.isfinite(flat).sum())
-            self._parameters.append([*now, name, sums, bad])
+            self._parameters.append([*now, name, sums, bad, self._distance(now[2], name, flat)])
 
         self._look(parameter, note)
+
+    def _distance(self, phase: str, name: str, value: Tensor) -> float:
+        """How far a parameter in the backward pass is from what it was in the forward pass: it should not move."""
+        if phase == "forward":
+            self._forward[name] = value.float().clone()
+        before = self._forward.get(name)
+        if phase != "backward" or before is None:
+            return 0.0
+        return float((value.float() - before).abs().max())
 
     def _look(self, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
         if self._device is None:

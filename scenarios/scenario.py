@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
+from repro.releases import KNOWN, PINNED, installed
 from repro.toggles import Fix
 from scenarios import mmlu, mmlu_batches
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
-
-KNOWN_DEEPSPEED = ("0.19.8",)
 
 
 class ScenarioError(Exception):
@@ -45,6 +43,12 @@ class Scenario(BaseModel):
         Fix.STREAM_SYNC,
         description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
         "event (the all-gather stream waits, the host does not), device-sync.",
+    )
+    deepspeed: str = Field(
+        PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}."
+    )
+    edit_after: int = Field(
+        0, ge=0, description="After this step look at a parameter through GatheredParameters, then double it. 0: never."
     )
     hardware: str = Field(
         "a100-100gbps", description="Hardware profile that gives the durations: a name, or a .toml file of your own."
@@ -169,15 +173,15 @@ class Scenario(BaseModel):
 
     def check(self) -> None:
         """Everything that can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
-        try:
-            installed = version("deepspeed")
-        except PackageNotFoundError:
-            raise ScenarioError("DeepSpeed is not installed: run 'make setup'") from None
-        if installed not in KNOWN_DEEPSPEED:
-            raise ScenarioError(
-                f"DeepSpeed {installed} is not known to work here: install {' or '.join(KNOWN_DEEPSPEED)} "
-                "('make setup')"
-            )
+        found = installed()
+        if found is None:
+            raise ScenarioError("DeepSpeed is not installed: run 'make setup'")
+        if found not in KNOWN:
+            raise ScenarioError(f"DeepSpeed {found} is not known to work here: install {PINNED} ('make setup')")
+        if found != self.deepspeed:
+            raise ScenarioError(f"this is DeepSpeed {found}, and the scenario is for {self.deepspeed}")
+        if found != PINNED and self.fix is not Fix.STREAM_SYNC:
+            raise ScenarioError(f"DeepSpeed {found} runs as it was released: --fix is for {PINNED}")
         try:
             self.profile()
             questions = self.questions()

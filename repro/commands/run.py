@@ -10,9 +10,17 @@ import click
 from rich.console import Console
 
 from repro.commands.options import chosen, scenario_options
+from repro.commands.release import become
+from repro.releases import PINNED
 from repro.toggles import Fix
 
-EXPECTATIONS = {"unstable": {"unstable"}, "clean": {"clean"}, "race": {"unstable", "hidden"}}
+EXPECTATIONS = {
+    "unstable": {"unstable"},
+    "clean": {"clean"},
+    "race": {"unstable", "hidden"},
+    "stale": {"stale"},
+    "uncovered": {"uncovered"},
+}
 
 
 @click.command()
@@ -25,7 +33,8 @@ EXPECTATIONS = {"unstable": {"unstable"}, "clean": {"clean"}, "race": {"unstable
 @click.option(
     "--expect",
     type=click.Choice(list(EXPECTATIONS)),
-    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (neither), race (shown or not).",
+    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
+    "stale, uncovered.",
 )
 def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
     """Run a scenario on the simulated accelerator, beside the same program on plain gloo.
@@ -41,6 +50,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 
     console = Console()
     made = scenario(**chosen(values))
+    become(made.deepspeed, console)
     made.check()
     folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), overwrite=overwrite)
     with Progress(console, _title(made), made.steps) as progress:
@@ -99,7 +109,8 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
 
 def _title(scenario: Any) -> str:
     hpz = f"hpZ {scenario.hpz}" if scenario.hpz > 1 else "no hpZ"
+    fix = f"fix: {scenario.fix}" if scenario.deepspeed == PINNED else f"DeepSpeed {scenario.deepspeed} as released"
     return (
         f"{scenario.model} {scenario.size}, ZeRO-3, {hpz}, {scenario.ranks} ranks on {scenario.nodes} nodes, "
-        f"{scenario.precision}, fix: {scenario.fix}; durations of {scenario.stands_for} on {scenario.hardware}"
+        f"{scenario.precision}, {fix}; durations of {scenario.stands_for} on {scenario.hardware}"
     )

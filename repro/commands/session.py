@@ -9,12 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from detectors import HappensBefore, Values, compare
+from detectors import Coverage, HappensBefore, Values, compare, find_stale
 from reports import findings as findings_file
 from reports import tables
 from reports.findings import Cost, Findings
 from reports.terminal import Progress
 from repro.cluster import RankFailed
+from repro.releases import PINNED
 from repro.trace import TraceReader, file_of
 from scenarios import program
 from scenarios.scenario import Scenario, ScenarioError, save
@@ -50,8 +51,15 @@ def new_folder(path: Path, *, overwrite: bool) -> Path:
 
 
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
-    """The same program on the CPU with gloo, without our accelerator."""
+    """What should come out: the same program on the CPU with gloo, without our accelerator.
+
+    Where hpZ itself may compute wrong values (another release, an edit between steps), without hpZ: that
+    changes no value where hpZ is right.
+    """
     values = Values()
+    parts = scenario.hpz if scenario.hpz > 1 else scenario.ranks
+    if scenario.deepspeed != PINNED or scenario.edit_after:
+        scenario = scenario.model_copy(update={"hpz": 1})
 
     def hear(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
@@ -61,14 +69,14 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
             progress.update()
 
     progress.doing("reference: stock DeepSpeed on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear)
+    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
     return values
 
 
 def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
     """Run on the simulated accelerator; write all that is found into ``folder``. Raises :class:`Interrupted`."""
     save(scenario, folder / "scenario.json")
-    values, detector = Values(), HappensBefore()
+    values, detector, coverage = Values(), HappensBefore(), Coverage()
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     done: dict[int, int] = {}
@@ -77,11 +85,16 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         for rank, losses in reference.losses.items()
     }
 
+    def follow(rank: int) -> None:
+        records = list(readers[rank].read())
+        detector.feed(rank, records)
+        coverage.feed(rank, records)
+
     def hear(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
-        detector.feed(rank, readers[rank].read())
+        follow(rank)
         if message["kind"] == "ready":
             clocks[rank][0] = (message["clock"], message["blocked"])
             if len(readers) == scenario.ranks:
@@ -101,13 +114,15 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             progress.update(step for step in range(1, complete + 1) if len(progress.row(step).losses) == full)
 
     def conclude(failure: str | None) -> Findings:
-        for rank, reader in readers.items():
-            detector.feed(rank, reader.read())
+        for rank in readers:
+            follow(rank)
         detector.finish()
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
             versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
             races=detector.races,
+            stale=find_stale(values, reference),
+            uncovered=coverage.uncovered,
             divergence=compare(reference, values),
             cost=_cost(clocks, scenario.steps),
             steps_done=min(done.values(), default=0),

@@ -1,0 +1,97 @@
+"""Stale: every access is ordered, and yet a parameter is used in an older version.
+
+The evidence is the version: each part of a parameter that is used is looked up among the values that
+the same part had before. A race delivers what was never a version (poison, zeros, a mixture).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from detectors.divergence import Use, Values
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Parameters that are used in an older version.
+
+    The first such use, on the lowest rank that has it; ``version`` is the step whose values it holds
+    (``edited``: those before an edit after that step). ``uses``, ``names`` and ``distance`` are of all:
+    how many, of which parameters, and the largest absolute difference between backward and forward pass.
+    """
+
+    step: int
+    micro_batch: int
+    phase: str
+    rank: int
+    name: str
+    version: int
+    edited: bool
+    uses: int
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    distance: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "distance": self.distance if math.isfinite(self.distance) else str(self.distance)}
+
+    def sentence(self) -> str:
+        """What is proven, for a person."""
+        held = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
+        return (
+            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, "
+            f"holds the values {held}"
+        )
+
+
+def find_stale(run: Values, reference: Values) -> Stale | None:
+    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary)."""
+    found: list[tuple[Use, int, int, bool]] = []
+    for rank, uses in sorted(run.uses.items()):
+        found += [(use, rank, *version) for use, version in _of_rank(uses, reference.uses.get(rank, ()))]
+    if not found:
+        return None
+    first, rank, version, edited = min(found, key=lambda one: (one[0].step, one[0].micro_batch, one[1]))
+    return Stale(
+        step=first.step,
+        micro_batch=first.micro_batch,
+        phase=first.phase,
+        rank=rank,
+        name=first.name,
+        version=version,
+        edited=edited,
+        uses=len(found),
+        names=tuple(sorted({use.name for use, *_ in found})),
+        ranks=tuple(sorted({where for _, where, *_ in found})),
+        distance=max(use.distance for use, *_ in found),
+    )
+
+
+def _of_rank(uses: Iterable[Use], reference: Iterable[Use]) -> Iterable[tuple[Use, tuple[int, bool]]]:
+    expected = {use[:4]: use.checksums for use in reference if use.phase == "forward"}
+    versions: dict[tuple[str, int, int], tuple[int, bool]] = {}  # by name, part and checksum
+    forward: dict[str, tuple[int, ...]] = {}
+    right = True  # the run computed what the reference did, so far
+    for use in uses:
+        if use.phase == "backward":
+            wanted = forward.get(use.name, use.checksums)
+        else:
+            wanted = expected.get(use[:4], use.checksums) if right else use.checksums
+        if use.checksums != wanted:
+            held = [
+                versions.get((use.name, part, have))
+                for part, (have, want) in enumerate(zip(use.checksums, wanted, strict=True))
+                if have != want
+            ]
+            known = [version for version in held if version is not None]
+            if len(known) == len(held):
+                yield use, min(known)
+            right = False
+        if use.phase == "forward":
+            forward[use.name] = use.checksums
+        if use.phase != "backward":
+            for part, checksum in enumerate(use.checksums):
+                versions.setdefault((use.name, part, checksum), (use.step, use.phase == "edit"))

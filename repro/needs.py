@@ -1,0 +1,76 @@
+"""What old DeepSpeed releases need to start on today's torch, numpy and Python: one line each.
+
+Nothing here touches how a release orders its work: these are names that were there when the release was
+made, and are gone. Applied before DeepSpeed is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import logging
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from packaging.version import Version
+
+
+class Need(NamedTuple):
+    """``last``: the newest release that needs it."""
+
+    what: str
+    last: str
+    supply: Callable[[], None]
+
+
+def _empty_module(name: str) -> Callable[[], None]:
+    def supply() -> None:
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        sys.modules.setdefault(name, module)
+
+    return supply
+
+
+def _attribute(module: str, name: str, value: Any) -> Callable[[], None]:
+    def supply() -> None:
+        owner = importlib.import_module(module)
+        if not hasattr(owner, name):
+            setattr(owner, name, value)
+
+    return supply
+
+
+def _rank_error() -> None:
+    """A rank outside a group was a RuntimeError once, and by it a loop over the group's ranks ended."""
+    owner = importlib.import_module("torch.distributed.distributed_c10d")
+    original = owner.get_global_rank
+
+    def get_global_rank(group: Any, group_rank: int) -> int:
+        try:
+            return int(original(group, group_rank))
+        except ValueError as error:
+            raise RuntimeError(str(error)) from error
+
+    owner.get_global_rank = get_global_rank
+
+
+_ELASTIC = "torch.distributed.elastic.agent.server.api"
+
+NEEDS = (
+    Need("RuntimeError for a rank outside a group", "0.12.6", _rank_error),
+    Need("intel_extension_for_pytorch, imported by the CPU accelerator", "0.13.5", _empty_module("intel_extension_for_pytorch")),
+    Need("oneccl_bindings_for_pytorch, imported by the CPU accelerator", "0.13.5", _empty_module("oneccl_bindings_for_pytorch")),
+    Need("torch elastic's logger", "0.16.9", _attribute(_ELASTIC, "log", logging.getLogger("torch.elastic"))),
+    Need("torch elastic's _get_socket_with_port", "0.16.9", _attribute(_ELASTIC, "_get_socket_with_port", None)),
+    Need("numpy.BUFSIZE", "0.16.9", _attribute("numpy", "BUFSIZE", 8192)),
+)  # fmt: skip
+
+
+def supply(version: str) -> list[str]:
+    """Give release ``version`` what it needs, and say what that was."""
+    given = [need for need in NEEDS if Version(version) <= Version(need.last)]
+    for need in given:
+        need.supply()
+    return [need.what for need in given]
