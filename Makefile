@@ -5,6 +5,7 @@ JOBS ?= 2
 FIX ?= stream-sync
 NAME ?=
 ARGS ?=
+DEEPSPEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare test lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare releases test lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -23,19 +24,23 @@ help: ## List the targets
 	@echo
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
 	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
+	@echo "  DEEPSPEED=...  for repro-unstable and repro-fixed: another release, as it was released (0.13.4, 0.13.5)"
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
 	@echo "setup: $(VENV) is ready"
 
 repro-unstable: $(READY) ## Stock DeepSpeed without the one synchronisation: shows the race and the damage
-	@$(BIN)/python -m repro run --fix none --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
+	@$(BIN)/python -m repro run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix none) --name $(or $(NAME),unstable) --overwrite --expect unstable $(ARGS)
 
 repro-fixed: $(READY) ## The same with FIX in place: finds nothing
-	@$(BIN)/python -m repro run --fix $(FIX) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
+	@$(BIN)/python -m repro run $(if $(DEEPSPEED),--deepspeed $(DEEPSPEED),--fix $(FIX)) --name $(or $(NAME),fixed) --overwrite --expect clean $(ARGS)
 
 compare: $(READY) ## Both runs, side by side
 	@$(BIN)/python -m repro compare --name $(or $(NAME),compare) --overwrite $(ARGS)
+
+releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
+	@$(BIN)/python -m repro releases $(ARGS)
 
 test: lint ## Lint, then all tests (ARGS go to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)

@@ -7,7 +7,7 @@ the same part had before. A race delivers what was never a version (poison, zero
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,16 +42,19 @@ class Stale:
         """What is proven, for a person."""
         held = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
         return (
-            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, "
-            f"holds the values {held}"
+            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, holds the values {held}"
         )
 
 
-def find_stale(run: Values, reference: Values) -> Stale | None:
-    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary)."""
+def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) -> Stale | None:
+    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary).
+
+    Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
+    """
     found: list[tuple[Use, int, int, bool]] = []
     for rank, uses in sorted(run.uses.items()):
-        found += [(use, rank, *version) for use, version in _of_rank(uses, reference.uses.get(rank, ()))]
+        older = _of_rank(uses, reference.uses.get(rank, ()))
+        found += [(use, rank, *version) for use, version in older if use.name not in racing]
     if not found:
         return None
     first, rank, version, edited = min(found, key=lambda one: (one[0].step, one[0].micro_batch, one[1]))

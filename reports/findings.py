@@ -48,6 +48,7 @@ class Findings:
     cost: Cost | None
     steps_done: int
     failure: str | None = None
+    distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
 
     @property
     def verdict(self) -> Verdict:
@@ -71,7 +72,7 @@ class Findings:
         parts = [
             {
                 Verdict.UNSTABLE: "Unstable: streams race, and training goes wrong.",
-                Verdict.HIDDEN: "A race is there, but this timing does not show it: training came out right by luck.",
+                Verdict.HIDDEN: "A race is there, and did no harm in this timing: training came out right by luck.",
                 Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
                 Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
                 Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
@@ -96,6 +97,7 @@ class Findings:
             "stale": self.stale.as_dict() if self.stale else None,
             "uncovered": [one.as_dict() for one in self.uncovered],
             "divergence": self.divergence.as_dict() if self.divergence else None,
+            "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
             "races": [race.as_dict() for race in self.races],
             "virtual_ns_per_step": self.cost.step_ns if self.cost else None,

@@ -17,7 +17,14 @@ from rich.text import Text
 from detectors import Race
 from reports.findings import Findings, Verdict, place
 
-_COLOURS = {Verdict.UNSTABLE: "red", Verdict.HIDDEN: "yellow", Verdict.DIVERGED: "red", Verdict.STALE: "magenta", Verdict.UNCOVERED: "cyan", Verdict.CLEAN: "green"}
+_COLOURS = {
+    Verdict.UNSTABLE: "red",
+    Verdict.HIDDEN: "yellow",
+    Verdict.DIVERGED: "red",
+    Verdict.STALE: "magenta",
+    Verdict.UNCOVERED: "cyan",
+    Verdict.CLEAN: "green",
+}
 
 
 @dataclass

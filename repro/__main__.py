@@ -15,6 +15,7 @@ class _Lazy(click.Group):
     places: ClassVar = {
         "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
         "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
+        "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
     }
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -186,9 +186,7 @@ def edit(engine: Any, look: Callable[[str, Tensor], None]) -> None:
 
     The largest matrix of the model that is not an embedding. What ``look`` gets are its values before.
     """
-    names = {
-        name: parameter.ds_numel for name, parameter in engine.module.named_parameters() if "emb" not in name
-    }
+    names = {name: parameter.ds_numel for name, parameter in engine.module.named_parameters() if "emb" not in name}
     name = max(names, key=lambda one: (names[one] if "lm_head" not in one else 0, one))
     parameter = dict(engine.module.named_parameters())[name]
     with deepspeed.zero.GatheredParameters(parameter):

@@ -44,7 +44,7 @@ def _attribute(module: str, name: str, value: Any) -> Callable[[], None]:
 
 def _rank_error() -> None:
     """A rank outside a group was a RuntimeError once, and by it a loop over the group's ranks ended."""
-    owner = importlib.import_module("torch.distributed.distributed_c10d")
+    owner: Any = importlib.import_module("torch.distributed.distributed_c10d")
     original = owner.get_global_rank
 
     def get_global_rank(group: Any, group_rank: int) -> int:
@@ -56,12 +56,13 @@ def _rank_error() -> None:
     owner.get_global_rank = get_global_rank
 
 
+_CPU = "imported by the CPU accelerator"
 _ELASTIC = "torch.distributed.elastic.agent.server.api"
 
 NEEDS = (
     Need("RuntimeError for a rank outside a group", "0.12.6", _rank_error),
-    Need("intel_extension_for_pytorch, imported by the CPU accelerator", "0.13.5", _empty_module("intel_extension_for_pytorch")),
-    Need("oneccl_bindings_for_pytorch, imported by the CPU accelerator", "0.13.5", _empty_module("oneccl_bindings_for_pytorch")),
+    Need(f"intel_extension_for_pytorch, {_CPU}", "0.13.5", _empty_module("intel_extension_for_pytorch")),
+    Need(f"oneccl_bindings_for_pytorch, {_CPU}", "0.13.5", _empty_module("oneccl_bindings_for_pytorch")),
     Need("torch elastic's logger", "0.16.9", _attribute(_ELASTIC, "log", logging.getLogger("torch.elastic"))),
     Need("torch elastic's _get_socket_with_port", "0.16.9", _attribute(_ELASTIC, "_get_socket_with_port", None)),
     Need("numpy.BUFSIZE", "0.16.9", _attribute("numpy", "BUFSIZE", 8192)),

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -52,8 +53,10 @@ def install(release: str, folder: Path) -> Path:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
             reason = errors[-1].strip() if errors else f"pip ended with {done.returncode}"
             raise ReleaseError(f"DeepSpeed {release} cannot be installed: {reason}")
-        if not place.exists():  # somebody else may have been faster
+        with suppress(OSError):  # somebody else may have been faster
             partial.rename(place)
+        if not place.is_dir():
+            raise ReleaseError(f"DeepSpeed {release} cannot be installed in {folder}: the folder cannot be written")
     except subprocess.TimeoutExpired:
         raise ReleaseError(f"DeepSpeed {release} cannot be installed: its build took over {_BUILD_S} s") from None
     except OSError as error:

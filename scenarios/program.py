@@ -52,9 +52,10 @@ def run(
 
     * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
     * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
-      phase, name, [checksum, ...], bad, distance], ...], "seconds", "clock", "blocked"}`` as values become known: one
-      checksum for each rank's part in an hpZ group (or each of ``parts``), ``bad`` the number of values that are not finite; clock and
-      blocked in virtual nanoseconds,
+      phase, name, [checksum, ...], bad, distance], ...], "seconds", "clock", "blocked"}`` as values become
+      known: one checksum for each rank's part in an hpZ group (or each of ``parts``); ``bad``, the number of
+      values that are not finite; ``distance`` of the backward pass from the forward pass; clock and blocked
+      in virtual nanoseconds,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
     Raises :class:`repro.cluster.RankFailed`.

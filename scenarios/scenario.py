@@ -44,9 +44,7 @@ class Scenario(BaseModel):
         description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
         "event (the all-gather stream waits, the host does not), device-sync.",
     )
-    deepspeed: str = Field(
-        PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}."
-    )
+    deepspeed: str = Field(PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}.")
     edit_after: int = Field(
         0, ge=0, description="After this step look at a parameter through GatheredParameters, then double it. 0: never."
     )
@@ -146,7 +144,7 @@ class Scenario(BaseModel):
 
         DeepSpeed's defaults in proportion to Llama-2-7B, as with its absolute ones a small model is never
         released after use, nothing is fetched again, and hpZ has nothing to do: buckets in proportion to
-        a layer, the distance over which parameters are kept in proportion to the model.
+        a layer; what may be gathered at once, and for how long, in proportion to the model (but a layer fits).
         """
         full = FULL_SIZE["llama-2-7b"]
         model = parameters(self.model, self.size, vocab_size=ByteTokenizer.vocab_size) / full.parameters
@@ -165,7 +163,7 @@ class Scenario(BaseModel):
                 "reduce_bucket_size": round(5e8 * layer),
                 "stage3_prefetch_bucket_size": prefetch,
                 "stage3_max_reuse_distance": round(1e9 * model),
-                "stage3_max_live_parameters": round(1e9 * layer),
+                "stage3_max_live_parameters": max(self._layer(), round(1e9 * model)),
                 "stage3_param_persistence_threshold": size.hidden if self.persistence is None else self.persistence,
                 "zero_hpz_partition_size": self.hpz,
             },

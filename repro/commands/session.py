@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import shutil
 from collections import defaultdict
@@ -117,16 +118,18 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         for rank in readers:
             follow(rank)
         detector.finish()
+        races = detector.races
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
             versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
-            races=detector.races,
-            stale=find_stale(values, reference),
+            races=races,
+            stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
             uncovered=coverage.uncovered,
             divergence=compare(reference, values),
             cost=_cost(clocks, scenario.steps),
             steps_done=min(done.values(), default=0),
             failure=failure,
+            distance=_distance(values),
         )
         findings_file.write(found, folder)
         tables.write(values, reference, folder)
@@ -147,6 +150,12 @@ def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
         values.add(rank, message["losses"], message["parameters"])
     elif message["kind"] == "end":
         values.final[rank] = message["final"]
+
+
+def _distance(values: Values) -> float:
+    """The largest; not a number if one is."""
+    distances = [use.distance for uses in values.uses.values() for use in uses]
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
 def _cost(clocks: dict[int, dict[int, tuple[int, int]]], steps: int) -> Cost | None:

@@ -76,14 +76,14 @@ def test_the_first_wrong_parameter_is_the_right_one(run: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
 def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
-    found = run(fix="none", size="small", sequence=64, prefetch_bucket=prefetch_bucket)
+    found = run(fix="none", prefetch_bucket=prefetch_bucket)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
     kernels = {race.second.kernel for race in found.races}
     assert "nccl::all_gather" in kernels if prefetch_bucket == 0 else "aten::cat" in kernels
 
 
 def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
-    found = run(fix="none", size="small", sequence=64, stands_for="itself")
+    found = run(fix="none", stands_for="itself")
     assert found.divergence is not None
     assert not found.divergence.diverged
     assert found.verdict is Verdict.HIDDEN
@@ -100,7 +100,7 @@ def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str
 
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing: str) -> None:
-    found = run(fix="none", size="small", steps=2, accumulation=1, **TIMINGS[timing])
+    found = run(fix="none", steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
 
@@ -119,18 +119,18 @@ def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing:
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
 )
 def test_the_race_is_found_whatever_the_shape(run: Run, options: dict[str, object]) -> None:
-    found = run(**{"fix": "none", "size": "small", "steps": 2, **options})
+    found = run(**{"fix": "none", "steps": 2, **options})
     assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
 
 
 def test_without_overlap_one_stream_orders_all(run: Run) -> None:
     """``overlap_comm`` off: the all-gather is issued from the stream of the copy, so no sync is needed."""
-    assert run(fix="none", size="small", steps=2, overlap_comm=False).verdict is Verdict.CLEAN
+    assert run(fix="none", steps=2, overlap_comm=False).verdict is Verdict.CLEAN
 
 
 def test_without_hpz_there_is_nothing_to_race(run: Run) -> None:
-    assert run(fix="none", size="small", steps=2, hpz=1).verdict is Verdict.CLEAN
+    assert run(fix="none", steps=2, hpz=1).verdict is Verdict.CLEAN
 
 
 def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Run) -> None:
@@ -141,6 +141,6 @@ def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Ru
     the device synchronisation that gathering the persistent parameters happens to need; without any
     (threshold 0), only a program that reads the loss after each step is safe.
     """
-    found = run(fix="stream-sync", size="small", steps=2, persistence=0)
+    found = run(fix="stream-sync", steps=2, persistence=0)
     assert {where(race)[0] for race in found.races} == {"_reassign_or_swap_out_partitioned_parameters"}
     assert {name.kind for race in found.races for name in race.names} == {"primary"}

@@ -1,0 +1,129 @@
+"""``releases``: one scenario through the DeepSpeed releases that people ran, as they were released."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from repro.commands.release import FOLDER
+from repro.releases import KNOWN, PINNED, ReleaseError, environment, install, installed
+
+_LIMIT_S = 600
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.option("--only", default=",".join(KNOWN), help="Releases, with commas. [default: all known]")
+@click.option("--name", default="releases", help="Name of the folder that takes the runs. [default: releases]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@click.pass_context
+def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
+    """Run one scenario under each release, unmodified, and tell race, stale and uncovered apart.
+
+    All other options go to ``run``. A release that cannot be installed or does not start is a row that says
+    so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps.
+    """
+    console = Console()
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    if unknown := [word for word in words if word not in KNOWN]:
+        raise ReleaseError(f"DeepSpeed {unknown[0]} is not known to work here: choose from {', '.join(KNOWN)}")
+    rows: dict[str, dict[str, Any]] = {}
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("releases", total=len(words))
+        for word in words:
+            progress.update(task, description=f"DeepSpeed {word}")
+            if not console.is_terminal:
+                console.print(f"DeepSpeed {word}", highlight=False)
+            rows[word] = _row(word, runs / f"{name}-{word}", context.args)
+            progress.advance(task)
+    (runs / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    console.print(_table(rows))
+    console.print(f"Files: {runs / name}.json, {runs / name}-*/", highlight=False)
+
+
+def _row(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
+    """What the release does in the plain scenario, and with padded parameters and an edit."""
+    try:
+        place = None if release == installed() else install(release, FOLDER)
+        plain = _run(release, place, folder, arguments)
+        hard = _run(release, place, folder.with_name(f"{folder.name}-edited"), [*arguments, *_HARD])
+    except ReleaseError as error:
+        return {"failure": str(error)}
+    return {"plain": plain, "edited": hard}
+
+
+_HARD = ["--size", "odd", "--edit-after", "2"]
+
+
+def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder.parent)]
+    command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LIMIT_S, env=environment(place) if place else None
+        )
+    except subprocess.TimeoutExpired:
+        raise ReleaseError(f"DeepSpeed {release} did not end within {_LIMIT_S} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith(("Error:", "Failed:", "Ended"))]
+        raise ReleaseError(said[-1] if said else f"DeepSpeed {release} does not start: see {folder}/logs")
+    found: dict[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="DeepSpeed releases, unmodified", title_justify="left")
+    for column in ("release", "plain", "padded + edit", "the two lines, or the evidence", "wrong from", "distance"):
+        table.add_column(column, overflow="fold")
+    for release, row in rows.items():
+        if "failure" in row:
+            table.add_row(release, "does not run", "", row["failure"], "", "")
+            continue
+        plain, edited = row["plain"], row["edited"]
+        title = f"{release} (pinned)" if release == PINNED else release
+        table.add_row(
+            title, _causes(plain), _causes(edited), _evidence(plain, edited), _wrong(plain), _distance(plain, edited)
+        )
+    return table
+
+
+def _causes(found: dict[str, Any]) -> str:
+    return ", ".join(found["causes"]) or ("diverged" if found["diverged"] else "clean")
+
+
+def _evidence(*runs: dict[str, Any]) -> str:
+    """The race's two lines; which version a stale partition holds; how much nobody wrote."""
+    lines: list[str] = []
+    for found in runs:
+        for race in found["races"][:1]:
+            lines += [f"{_line(race['first'])} | {_line(race['second'])}"]
+        if found["stale"]:
+            stale = found["stale"]
+            before = "before the edit after" if stale["edited"] else "of"
+            lines.append(f"{stale['phase']} of step {stale['step']} holds values {before} step {stale['version']}")
+        lines += [f"{one['nbytes']} bytes nobody wrote" for one in found["uncovered"][:1]]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _line(side: dict[str, Any]) -> str:
+    frame = side["stack"][0]
+    return f"{Path(frame['file']).name}:{frame['line']} {frame['function'].rpartition('.')[2]}"
+
+
+def _wrong(found: dict[str, Any]) -> str:
+    parameter = (found["divergence"] or {}).get("parameter")
+    return f"step {parameter['step']} {parameter['phase']}" if parameter else "never"
+
+
+def _distance(*runs: dict[str, Any]) -> str:
+    """How far the secondary is from the primary at most: between backward and forward pass."""
+    return " / ".join(str(found["distance"]) for found in runs)
