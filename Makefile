@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare releases test lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare releases test test-releases lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -42,8 +42,11 @@ compare: $(READY) ## Both runs, side by side
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
-test: lint ## Lint, then all tests (ARGS go to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+test: lint ## Lint, then all tests but those of other releases (ARGS go to pytest)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not release" $(ARGS)
+
+test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
+	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
 
 lint: $(READY) ## Style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
@@ -56,7 +59,7 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
-	rm -rf $(VENV) build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .releases build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.

@@ -59,6 +59,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "command": _module("command"),
     "step": _module("step"),
     "memory": _module("memory"),
+    "release": _module("release"),
     "detector": _detector,
 }
 
