@@ -52,7 +52,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     made = scenario(**chosen(values))
     become(made.deepspeed, console)
     made.check()
-    folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), overwrite=overwrite)
+    folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with Progress(console, _title(made), made.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
@@ -89,7 +89,9 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
         raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
     first = next(iter(made.values()))
     first.check()
-    folders = {word: session.new_folder(runs / f"{name}-{word}", overwrite=overwrite) for word in made}
+    folders = {
+        word: session.new_folder(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
+    }
     found = {}
     reference = None
     for word, one in made.items():

@@ -33,8 +33,11 @@ class Interrupted(Exception):
         self.cause = cause
 
 
-def new_folder(path: Path, *, overwrite: bool) -> Path:
-    """A folder for a run. Raises :class:`ScenarioError` when it is occupied."""
+def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
+    """A folder for a run, with the scenario in it: by that it is known as a run.
+
+    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
+    """
     if path.exists():
         if not path.is_dir():
             raise ScenarioError(f"{path} is a file: choose another --name")
@@ -46,6 +49,7 @@ def new_folder(path: Path, *, overwrite: bool) -> Path:
             shutil.rmtree(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        save(scenario, path / "scenario.json")
     except OSError as error:
         raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
     return path
@@ -76,7 +80,6 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
 def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
     """Run on the simulated accelerator; write all that is found into ``folder``. Raises :class:`Interrupted`."""
-    save(scenario, folder / "scenario.json")
     values, detector, coverage = Values(), HappensBefore(), Coverage()
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)

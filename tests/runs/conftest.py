@@ -33,8 +33,7 @@ def run(tmp_path: Path) -> Callable[..., Findings]:
     def call(*, folder: Path | None = None, **options: Any) -> Findings:
         made = scenario(**{"size": "tiny", "steps": 3, "sequence": 32, **options})
         made.check()
-        where = folder or tmp_path / f"run{next(count)}"
-        where.mkdir(parents=True, exist_ok=True)
+        where = session.new_folder(folder or tmp_path / f"run{next(count)}", made, overwrite=False)
         with Progress(Console(quiet=True), "", made.steps) as progress:
             return session.simulate(made, where, _reference(made, tmp_path, progress), progress)
 

@@ -20,7 +20,7 @@ import scenarios.scenario
 from reports.findings import Findings
 from repro.__main__ import main
 from repro.commands.session import Interrupted
-from scenarios.scenario import ScenarioError, scenario
+from scenarios.scenario import ScenarioError, load, scenario
 
 Run = Callable[..., Findings]
 Refused = Callable[..., str]
@@ -85,12 +85,13 @@ def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> str
     return errors
 
 
-def test_a_rank_that_is_killed(training: subprocess.Popen[str]) -> None:
+def test_a_rank_that_is_killed(training: subprocess.Popen[str], tmp_path: Path) -> None:
     children = psutil.Process(training.pid).children()
     children[2].kill()
     errors = ended(training, children)
     assert training.returncode == 3
     assert "rank 2 was killed by SIGKILL" in errors
+    assert load(tmp_path / "long" / "scenario.json").steps == 500  # it is known as a run, and may be overwritten
 
 
 def test_ctrl_c(training: subprocess.Popen[str]) -> None:
