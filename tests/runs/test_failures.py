@@ -151,9 +151,15 @@ def test_an_occupied_run_folder(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_a_deepspeed_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scenarios.scenario, "KNOWN_DEEPSPEED", ("0.0.1",))
-    with pytest.raises(ScenarioError, match=r"DeepSpeed .* is not known to work here: install 0\.0\.1"):
+    monkeypatch.setattr(scenarios.scenario, "installed", lambda: "0.7.0")
+    with pytest.raises(ScenarioError, match=r"DeepSpeed 0\.7\.0 is not known to work here: install 0\.19\.8"):
         scenario().check()
+
+
+def test_a_fix_is_not_for_a_release_that_runs_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenarios.scenario, "installed", lambda: "0.13.4")
+    with pytest.raises(ScenarioError, match=r"DeepSpeed 0\.13\.4 runs as it was released: --fix is for 0\.19\.8"):
+        scenario(deepspeed="0.13.4", fix="none").check()
 
 
 @pytest.mark.parametrize(
