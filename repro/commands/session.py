@@ -138,7 +138,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         tables.write(values, reference, folder)
         return found
 
-    progress.doing(f"simulated accelerator: starting {scenario.ranks} ranks, fix: {scenario.fix}")
+    progress.doing(f"simulated accelerator: starting {scenario.ranks} ranks")
     try:
         program.run(scenario, simulated=True, folder=folder, hear=hear)
     except RankFailed as error:
