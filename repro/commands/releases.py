@@ -43,14 +43,14 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
             progress.update(task, description=f"DeepSpeed {word}")
             if not console.is_terminal:
                 console.print(f"DeepSpeed {word}", highlight=False)
-            rows[word] = _row(word, runs / f"{name}-{word}", context.args)
+            rows[word] = row_of(word, runs / f"{name}-{word}", context.args)
             progress.advance(task)
     (runs / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     console.print(_table(rows))
     console.print(f"Files: {runs / name}.json, {runs / name}-*/", highlight=False)
 
 
-def _row(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
+def row_of(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
     """What the release does in the plain scenario, and with padded parameters and an edit."""
     try:
         place = None if release == installed() else install(release, FOLDER)

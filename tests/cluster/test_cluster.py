@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as dist
 
@@ -108,13 +110,22 @@ def test_what_a_rank_said_before_it_died_is_heard(ranks: Ranks) -> None:
     assert ranks.heard == [(0, {"last": "words"})]
 
 
+def _outlive(pid: int) -> None:
+    """Return when that process has ended, and its parent has seen it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(10)
+
+
 def test_the_killed_rank_is_named_not_those_that_complain_of_it(ranks: Ranks) -> None:
     """Rank 0 raises first; the death that it complains of is seen a moment later."""
 
+    reader, writer = os.pipe()
+
     def target(me: Rank) -> None:
         if me.rank == 0:
+            os.write(writer, str(os.getpid()).encode())
             raise ConnectionError("connection closed by peer")
-        time.sleep(0.2)
+        _outlive(int(os.read(reader, 32)))
         os.kill(os.getpid(), signal.SIGKILL)
 
     failed = ranks.fails(2, target)
@@ -136,8 +147,13 @@ def test_a_rank_killed_within_a_collective(ranks: Ranks) -> None:
 
 
 def test_the_first_that_raised_is_named(ranks: Ranks) -> None:
+    reader, writer = os.pipe()
+
     def target(me: Rank) -> None:
-        time.sleep(0.2 * me.rank)
+        if me.rank == 0:
+            os.write(writer, str(os.getpid()).encode())
+        else:
+            _outlive(int(os.read(reader, 32)))
         raise ValueError(f"rank {me.rank}")
 
     assert ranks.fails(2, target).reason == "raised ValueError: rank 0"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from repro.commands.releases import _row
+from repro.commands.releases import row_of
 from repro.releases import KNOWN, ReleaseError, environment, install
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ def test_a_release_that_cannot_be_installed_is_a_row_that_says_so(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    row = _row("0.13.4", tmp_path / "runs" / "it", [])
+    row = row_of("0.13.4", tmp_path / "runs" / "it", [])
     assert row["failure"].startswith("DeepSpeed 0.13.4 cannot be installed: ")
     assert not list((tmp_path / ".releases").iterdir())
 
