@@ -1,0 +1,186 @@
+"""What the watch says: one finding for all ranks, as data that a person and a file can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+PHASES = ("forward", "backward", "step")
+
+
+class Kind(StrEnum):
+    """What is looked at."""
+
+    INPUT = "input"  # a tensor of the batch
+    OUTPUT = "output"  # what a module returns
+    LOSS = "loss"
+    OUTPUT_GRADIENT = "output gradient"  # with respect to what a module returned
+    GRADIENT = "gradient"  # with respect to a parameter, of one micro-batch, before ranks are averaged
+    PARAMETER = "parameter"  # as training uses it: gathered under ZeRO-3
+    PRIMARY = "primary partition"
+    SECONDARY = "secondary partition"
+    OPTIMIZER = "optimizer state"
+
+
+class Cause(StrEnum):
+    """Where the first bad value came from."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    LOSS = "loss"
+    GRADIENT = "gradient"
+    OPTIMIZER = "optimizer state"
+    STEP = "step"  # good gradients and optimizer state, bad parameters
+    RACE = "race"
+    STALE = "stale"
+    UNCOVERED = "uncovered"
+    CORRUPTION = "corruption"  # memory changed between two looks, with no step between them, and stayed so
+    GATHER = "all-gather"  # good where it was read, bad where it arrived
+    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; without checksums nobody knows why
+
+
+class Point(NamedTuple):
+    """One watched place. ``module`` and ``parameter`` are paths in the model, or ''; ``detail`` a name within them."""
+
+    kind: Kind
+    module: str = ""
+    parameter: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        name = self.parameter or self.module or "the model"
+        return f"{self.kind} {self.detail} of {name}" if self.detail else f"{self.kind} of {name}"
+
+
+class Look(NamedTuple):
+    """What was seen at a point: counts of bad values; ``low`` and ``high`` of the good ones (NaN: there are none).
+
+    ``order``: place in this rank's order of execution within the step.
+    """
+
+    point: Point
+    step: int
+    micro_batch: int
+    phase: str
+    order: int
+    nan: int
+    plus_inf: int
+    minus_inf: int
+    low: float
+    high: float
+    numel: int
+    beyond: bool = False  # the bound
+
+    @property
+    def bad(self) -> bool:
+        return bool(self.nan or self.plus_inf or self.minus_inf or self.beyond)
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """Sorts by execution: step, micro-batch, phase, order within the step."""
+        return (self.step, self.micro_batch, PHASES.index(self.phase), self.order)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first bad point, over all ranks, and where it came from.
+
+    ``rank`` has it first; ``ranks`` all that report something bad in that step. ``part``: for a sharded
+    parameter, the rank in its group whose part is wrong. ``nan``, ``inf``: how many of ``numel`` values; both
+    0: finite and wrong, or beyond the bound. ``low``, ``high``: the good values' extremes (NaN: none, or unknown).
+    ``version``: the step whose values a stale part holds (-1: not known). ``evidence``: sentences.
+    ``spread``: the bad points that follow, in order.
+    """
+
+    cause: Cause
+    kind: Kind
+    step: int
+    micro_batch: int
+    phase: str
+    order: int
+    rank: int
+    ranks: tuple[int, ...]
+    module: str
+    parameter: str
+    detail: str = ""
+    part: int = -1
+    nan: int = 0
+    inf: int = 0
+    numel: int = 0
+    low: float = math.nan
+    high: float = math.nan
+    version: int = -1
+    evidence: tuple[str, ...] = ()
+    spread: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int, int, int, int]:
+        """Sorts by execution, over ranks too."""
+        return (self.step, self.micro_batch, PHASES.index(self.phase), self.order, self.rank)
+
+    def sentence(self) -> str:
+        """What was found, for a person."""
+        where = Point(self.kind, self.module, self.parameter, self.detail)
+        part = f", the part of rank {self.part} of its group" if self.part >= 0 else ""
+        bad = " and ".join(
+            text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
+        )
+        what = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            what += f" (good ones from {self.low:.4g} to {self.high:.4g})"
+        return (
+            f"{_MEANING[self.cause]} Step {self.step}, micro-batch {self.micro_batch}, {self.phase}, "
+            f"rank {self.rank}: {where}{part}: {what}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready: a bound that is not a number becomes None."""
+        data = asdict(self)
+        for name in ("low", "high"):
+            if not math.isfinite(data[name]):
+                data[name] = None
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
+        """The opposite of :meth:`as_dict`. Raises ValueError for anything else."""
+        known = {field.name for field in fields(cls)}
+        if not isinstance(data, Mapping) or not known.issuperset(data):
+            raise ValueError("not a finding of the watch")
+        values = dict(data)
+        try:
+            values["cause"], values["kind"] = Cause(values["cause"]), Kind(values["kind"])
+            for name in ("low", "high"):
+                values[name] = math.nan if values.get(name) is None else float(values[name])
+            for name in ("step", "micro_batch", "order", "rank", "part", "nan", "inf", "numel", "version"):
+                values[name] = int(values.get(name, 0))
+            values["ranks"] = tuple(int(rank) for rank in values["ranks"])
+            for name in ("phase", "module", "parameter", "detail"):
+                values[name] = str(values.get(name, ""))
+            for name in ("evidence", "spread"):
+                values[name] = tuple(str(line) for line in values.get(name, ()))
+            if values["phase"] not in PHASES:
+                raise ValueError(f"unknown phase '{values['phase']}'")
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a finding of the watch: {error}") from None
+
+
+_MEANING = {
+    Cause.DATA: "Bad data.",
+    Cause.FORWARD: "The forward pass computes a bad value from good ones.",
+    Cause.LOSS: "The loss is bad, though all it is computed from is good.",
+    Cause.GRADIENT: "The backward pass computes a bad value from good ones.",
+    Cause.OPTIMIZER: "Optimizer state is bad, though the gradients were good.",
+    Cause.STEP: "The optimizer step makes bad parameters from good gradients and state.",
+    Cause.RACE: "Race: the all-gather reads a partition before the copy into it is done.",
+    Cause.STALE: "Stale: a partition holds an older version of the parameter.",
+    Cause.UNCOVERED: "Uncovered: a part of a partition is read that nothing wrote.",
+    Cause.CORRUPTION: "Memory changed between two looks, with no step between them.",
+    Cause.GATHER: "The all-gather delivers something else than what it read.",
+    Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered "
+    "(watch with checksums to know which).",
+}
