@@ -1,4 +1,12 @@
-"""Detectors: they read a trace (:mod:`repro.trace`), and know nothing of who wrote it."""
+"""Detectors: they read a trace (:mod:`repro.trace`), or hook into a running training program (:mod:`detectors.live`).
+
+What hooks into training needs torch, and is only imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from detectors.coverage import Coverage, Uncovered
 from detectors.divergence import Divergence, Values, compare
@@ -7,13 +15,44 @@ from detectors.happens_before import HappensBefore
 from detectors.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
 from detectors.stale import Stale, find_stale
 
+if TYPE_CHECKING:
+    from detectors.live.actions import BadValue, BadValueWarning
+    from detectors.live.board import WatchFailed
+    from detectors.live.engines import WatchError
+    from detectors.live.finding import Cause, Finding, Kind
+    from detectors.live.watch import NanWatch
+
+_LIVE = {
+    "BadValue": "actions",
+    "BadValueWarning": "actions",
+    "Cause": "finding",
+    "Finding": "finding",
+    "Kind": "finding",
+    "NanWatch": "watch",
+    "WatchError": "engines",
+    "WatchFailed": "board",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LIVE:
+        return getattr(import_module(f"detectors.live.{_LIVE[name]}"), name)
+    raise AttributeError(f"module 'detectors' has no attribute '{name}'")
+
+
 __all__ = [
     "AccessKind",
+    "BadValue",
+    "BadValueWarning",
+    "Cause",
     "Coverage",
     "Divergence",
+    "Finding",
     "HappensBefore",
+    "Kind",
     "Moment",
     "Name",
+    "NanWatch",
     "Occurrence",
     "Race",
     "RaceKind",
@@ -21,6 +60,8 @@ __all__ = [
     "Stale",
     "Uncovered",
     "Values",
+    "WatchError",
+    "WatchFailed",
     "compare",
     "find_races",
     "find_stale",

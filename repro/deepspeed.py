@@ -91,6 +91,9 @@ class SimulatedAccelerator(PlainAccelerator):
     def handles_memory_backpressure(self) -> bool:
         return False
 
+    def pin_memory(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._device.pin(tensor)
+
     def synchronize(self, device_index: Any = None) -> None:
         self._device.synchronize()
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detectors import NanWatch
+from detectors.live.patches import listen
 from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock
@@ -56,6 +58,7 @@ def run(
       known: one checksum for each rank's part in an hpZ group (or each of ``parts``); ``bad``, the number of
       values that are not finite; ``distance`` of the backward pass from the forward pass; clock and blocked
       in virtual nanoseconds,
+    * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
     Raises :class:`repro.cluster.RankFailed`.
@@ -127,6 +130,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         adapter.label_memory(engine, device)
         device.journal.flush()
     adapter.watch_parameters(engine, watch.parameter)
+    nan_watch = _nan_watch(me, scenario, engine)
     data = batches(
         scenario.questions(),
         sequence=scenario.sequence,
@@ -161,6 +165,8 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         if device is not None:
             device.journal.flush()
         watch.say(step, time.perf_counter() - began)
+    if nan_watch is not None:
+        nan_watch.close()
     if device is not None:
         device.finish()
         watch.say(scenario.steps, 0.0)
@@ -175,6 +181,37 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
             "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
     )
+
+
+def _nan_watch(me: Rank, scenario: Scenario, engine: Any) -> NanWatch | None:
+    """The watch that a user would run, on the same streams as training."""
+    if scenario.watch == "blocking":
+        _look_and_wait(engine)
+    if scenario.watch != "on":
+        return None
+    return NanWatch(
+        engine,
+        checksums=True,
+        on_finding=lambda finding: me.say({"kind": "watch", "finding": finding.as_dict()}),
+    )
+
+
+def _look_and_wait(engine: Any) -> None:
+    """The check that suggests itself, and that hid the race from those who had it: read each copy when it is made.
+
+    The read waits for the stream that copies (DeepSpeed issue 5059: "a NaN check after the partition hides it").
+    """
+
+    def looking(parameter: Any) -> Callable[..., None]:
+        def look(*_: Any, **__: Any) -> None:
+            secondary = parameter.ds_secondary_tensor
+            if secondary is not None:
+                secondary.isfinite().all().item()
+
+        return look
+
+    for parameter in engine.module.parameters():
+        listen(parameter, "partition", after=looking(parameter))
 
 
 class _Watch:

@@ -15,6 +15,7 @@ class Kind(StrEnum):
     """What is looked at."""
 
     INPUT = "input"  # a tensor of the batch
+    TAKEN = "input of a module"  # where no module made it: a sum of two outputs, for example
     OUTPUT = "output"  # what a module returns
     LOSS = "loss"
     OUTPUT_GRADIENT = "output gradient"  # with respect to what a module returned
@@ -52,6 +53,8 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         name = self.parameter or self.module or "the model"
+        if self.kind is Kind.TAKEN:
+            return f"input {self.detail} of {name}" if self.detail else f"input of {name}"
         return f"{self.kind} {self.detail} of {name}" if self.detail else f"{self.kind} of {name}"
 
 

@@ -31,6 +31,8 @@ def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
             if device._quiet:
                 return original(tensor, *args, **kwargs)
             block = device.memory.block_of(tensor)
+            if block.pinned:
+                return original(tensor, *args, **kwargs)
             access = device.memory.access(tensor, block)
             duration = device.timing.kernel("read", 0, 0)
             device.launch("host::read", [access] if access else [], [], [block], duration, None)

@@ -352,6 +352,14 @@ class Device:
         block.recorded.add(stream.id)
         self.journal.note(RecordStream(block.id, stream.id))
 
+    def pin(self, tensor: Tensor) -> Tensor:
+        """Make it page-locked memory of the host: the device's copies arrive there, the host reads without waiting.
+
+        As with CUDA, nothing tells the host that they have arrived; it has to know, or to look for a mark.
+        """
+        self.memory.block_of(tensor).pinned = True
+        return tensor
+
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
         """Tell the trace what stands in the tensor's memory."""
         block = self.memory.block_of(tensor)

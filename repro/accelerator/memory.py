@@ -33,7 +33,7 @@ class Block:
     (then the program's storage is all there is).
     """
 
-    __slots__ = ("base", "id", "nbytes", "recorded", "stream", "used_by", "watch")
+    __slots__ = ("base", "id", "nbytes", "pinned", "recorded", "stream", "used_by", "watch")
 
     def __init__(self, number: int, nbytes: int, stream: int, base: Tensor | None) -> None:
         self.id = number
@@ -42,6 +42,7 @@ class Block:
         self.base = base
         self.used_by: set[int] | None = None  # streams other than ``stream`` that were given work on it
         self.recorded: set[int] | None = None  # streams named by record_stream
+        self.pinned = False  # the host's own: it reads there without waiting for the device
         self.watch: object = None  # keeps the weak reference to the program's storage alive
 
 

@@ -1,0 +1,137 @@
+"""What happens at the first finding: warn, raise, stop, call the user's function, save an incident."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from detectors.live import incident
+from detectors.live.finding import Finding, Look
+
+OnFinding = str | Callable[[Finding], None]
+_BATCHES = 32  # micro-batches kept: what is found belongs to this step or the one before
+WORDS = ("warn", "raise", "stop", "save")
+
+
+class BadValue(RuntimeError):
+    """Training computes with a bad value. ``finding`` says which, and where it came from."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(describe(finding))
+        self.finding = finding
+
+
+class BadValueWarning(UserWarning):
+    """Training computes with a bad value."""
+
+
+class _Batch(NamedTuple):
+    step: int
+    micro_batch: int
+    tensors: Mapping[str, Any]
+    random: dict[str, Tensor]
+
+
+class Actions:
+    """Knows what to do, and keeps what an incident needs of the last micro-batches.
+
+    Raises ValueError for an unknown action, :class:`detectors.live.incident.IncidentError` for a folder
+    that cannot be written.
+    """
+
+    def __init__(
+        self,
+        wanted: OnFinding | Sequence[OnFinding],
+        folder: Path,
+        configuration: Mapping[str, Any],
+        *,
+        engine: Any = None,
+    ) -> None:
+        self._wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+        for one in self._wanted:
+            if not callable(one) and one not in WORDS:
+                raise ValueError(f"unknown action '{one}': choose from {', '.join(WORDS)}, or give a function")
+        self._folder = folder
+        self._configuration = dict(configuration)
+        self._engine = engine
+        self._batches: deque[_Batch] = deque(maxlen=_BATCHES)
+        self._taken: set[str] = set()
+        if self.saves:
+            incident.check_writable(folder)
+            self._taken = {path.name for path in folder.iterdir()}  # now, when all ranks see the same
+
+    @property
+    def saves(self) -> bool:
+        return "save" in self._wanted
+
+    @property
+    def stops(self) -> bool:
+        return "stop" in self._wanted
+
+    def began(self, step: int, micro_batch: int, batch: Mapping[str, Any]) -> None:
+        """A micro-batch begins. Its tensors are only kept when an incident may be saved."""
+        if self.saves:
+            state = {"cpu": torch.get_rng_state()}
+            if torch.cuda.is_initialized():
+                state["cuda"] = torch.cuda.get_rng_state()
+            self._batches.append(_Batch(step, micro_batch, batch, state))
+
+    def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> None:
+        """Do all that was asked for; raising comes last."""
+        speaks = rank == 0
+        if self.saves:
+            where = self._save(finding, rank, world, kept)
+            if speaks:
+                warnings.warn(f"{describe(finding)}\nSaved: {where}", BadValueWarning, stacklevel=2)
+        elif speaks and ("warn" in self._wanted or "stop" in self._wanted):
+            warnings.warn(describe(finding), BadValueWarning, stacklevel=2)
+        for one in self._wanted:
+            if callable(one):
+                one(finding)
+        if "raise" in self._wanted:
+            raise BadValue(finding)
+
+    def _save(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> Path:
+        suffixes = chain([""], (f"-{number}" for number in count(2)))
+        names = (f"incident-step{finding.step}{suffix}" for suffix in suffixes)
+        where = self._folder / next(name for name in names if name not in self._taken)
+        begun = [one for one in self._batches if (one.step, one.micro_batch) == (finding.step, finding.micro_batch)]
+        batch = (begun or list(self._batches) or [_Batch(0, 0, {}, {})])[-1]
+        incident.write_rank(
+            where,
+            rank,
+            looks=[look for step in sorted(kept) for look in kept[step]],
+            batch=batch.tensors,
+            rng=batch.random,
+        )
+        if rank == 0:
+            incident.write(where, finding, world=world, configuration=self._all_configuration(), versions=versions())
+        return where
+
+    def _all_configuration(self) -> dict[str, Any]:
+        config = getattr(getattr(self._engine, "_config", None), "_param_dict", None)
+        return {**({"deepspeed": config} if isinstance(config, Mapping) else {}), **self._configuration}
+
+
+def describe(finding: Finding) -> str:
+    """The finding with its evidence, for a person."""
+    return "\n".join([finding.sentence(), *(f"  {line}" for line in finding.evidence)])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part in training, as far as the program has imported it."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "deepspeed", "transformers", "accelerate", "lightning", "numpy"):
+        module = sys.modules.get(name)
+        if module is not None:
+            found[name] = str(getattr(module, "__version__", "unknown"))
+    return found

@@ -1,0 +1,274 @@
+"""Where the hooks write: what was looked at, in which step, micro-batch and phase.
+
+The board keeps the count of steps and the lanes, and turns what comes back into one
+:class:`~detectors.live.judge.Step` per optimizer step, complete when all its measurements are there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from detectors.live.chains import Chains, Event, Shape, Sum
+from detectors.live.finding import Kind, Look, Point
+from detectors.live.hardware import Hardware
+from detectors.live.judge import Step
+from detectors.live.lanes import Lanes, Measured
+
+# Says, if it is not 0, that the optimizer skipped the step on the device: the host does not know.
+SKIPPED = Point(Kind.OPTIMIZER, detail="found_inf")
+# The norm of the gradient that the optimizer is about to apply.
+NORM = Point(Kind.GRADIENT, detail="norm")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class WatchFailed(UserWarning):
+    """The watch itself failed and has stepped aside. Training goes on without it."""
+
+
+class _Note(NamedTuple):
+    """What was measured: a point (by number) or, for checksums, an event of a parameter (by number)."""
+
+    step: int
+    micro_batch: int
+    phase: str
+    order: int
+    point: int
+    numel: int
+    event: Event | None = None
+
+
+class Board:
+    """The state of one rank's watch.
+
+    ``kinds``: what is watched. ``bound``: the largest absolute value that is still good, by kind.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        kinds: frozenset[Kind],
+        bound: dict[Kind, float],
+        *,
+        checksums: bool = False,
+        keep: int = 0,
+    ) -> None:
+        self.kinds = kinds
+        self.checksums = checksums
+        self.sharded = False
+        self.scaled = False
+        self.closed = False
+        self.step, self.micro_batch, self.phase = 1, 0, "step"
+        self.order = 0
+        self.chains = Chains()
+        self.kept: dict[int, list[Look]] = {}  # looks of the last ``keep`` steps, good ones too
+        self.sums: dict[int, list[Sum]] = {}  # checksums of the steps that are not judged yet
+        self._keep = keep
+        self._bound = bound
+        self._lanes = Lanes(hardware)
+        self._points: dict[Point, int] = {}
+        self._names: list[Point] = []
+        self._open: dict[int, Step] = {}
+        self._awaited: dict[int, int] = {}  # by step: measurements that are not there yet
+        self._ended: set[int] = set()
+        self._on_close: list[Callable[[], None]] = []
+
+    # -- where training is -------------------------------------------------------------------------
+
+    def begin_micro_batch(self) -> None:
+        """A forward pass begins."""
+        self.micro_batch += 1
+        self.phase = "forward"
+        self._lanes.send()
+
+    def begin_backward(self) -> None:
+        if self.phase == "forward":
+            self.phase = "backward"
+
+    def begin_step(self) -> None:
+        self.micro_batch = max(self.micro_batch, 1)
+        self.phase = "step"
+
+    def end_step(self, *, skipped: bool = False) -> None:
+        """The optimizer step is over, and all that belongs to it has been looked at."""
+        step = self._of(self.step)
+        step.skipped = step.skipped or skipped
+        step.scaled, step.sharded = self.scaled, self.sharded
+        self._ended.add(self.step)
+        self._lanes.send()
+        self.step, self.micro_batch, self.phase = self.step + 1, 0, "step"
+        self.order = 0
+
+    # -- what is seen ------------------------------------------------------------------------------
+
+    def point(self, point: Point) -> int:
+        """The number of a watched point."""
+        number = self._points.get(point)
+        if number is None:
+            number = self._points[point] = len(self._names)
+            self._names.append(point)
+        return number
+
+    def see(self, point: int, values: Tensor) -> None:
+        """Look at ``values``: any shape, any dtype, on the current stream."""
+        plain = _plain(values)
+        if plain is not None:
+            self._lanes.look(plain, self._note(point, plain.numel()))
+
+    def sum(
+        self, event: Event, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
+    ) -> None:
+        """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
+        plain = _plain(values)
+        if plain is not None:
+            note = self._note(point, plain.numel(), event)
+            self._lanes.checksum(plain, note, first=first, part=part, parts=parts)
+
+    def shape(self, parameter: str, shape: Shape) -> None:
+        self.chains.shape(parameter, shape)
+
+    def _note(self, point: int, numel: int, event: Event | None = None) -> _Note:
+        self.order += 1
+        self._awaited[self.step] = self._awaited.get(self.step, 0) + 1
+        return _Note(self.step, max(self.micro_batch, 1), self.phase, self.order, point, numel, event)
+
+    # -- what comes back ---------------------------------------------------------------------------
+
+    def complete(self) -> Iterator[Step]:
+        """The steps that are over and whose measurements have all arrived, in order. Never waits."""
+        for measured in self._lanes.arrived():
+            self._take(measured)
+        for number in sorted(self._ended):
+            if self._awaited.get(number, 0):
+                break
+            self._ended.discard(number)
+            self._awaited.pop(number, None)
+            step = self._open.pop(number, None) or Step(number)
+            step.sums = self.sums.pop(number, [])
+            step.mismatches = self.chains.step(number, step.sums, skipped=step.skipped)
+            yield step
+
+    def finish(self) -> Iterator[Step]:
+        """All that is left, after waiting for the device. The step that has not ended is judged as it stands."""
+        if self._awaited.get(self.step):
+            self.end_step()
+        self._lanes.send()
+        if self._lanes.pending:
+            self._lanes.hardware.synchronize()
+        yield from self.complete()
+
+    def _of(self, number: int) -> Step:
+        return self._open.setdefault(number, Step(number))
+
+    def _take(self, measured: Measured) -> None:
+        for note, sums in measured.sums:
+            point = self._names[note.point]
+            one = Sum(note.event, point.parameter, point.kind, note.micro_batch, note.phase, note.order, sums)
+            self.sums.setdefault(note.step, []).append(one)
+            self._awaited[note.step] -= 1
+        if not measured.looks:
+            return
+        rows = np.array([row for _, row in measured.looks])
+        bad = rows[:, :3].sum(axis=1) > 0
+        for index, (note, row) in enumerate(measured.looks):
+            self._awaited[note.step] -= 1
+            point = self._names[note.point]
+            low, high = float(row[3]), float(row[4])
+            limit = self._bound.get(point.kind)
+            beyond = limit is not None and max(-low, high) > limit
+            step = self._of(note.step)
+            if point is SKIPPED:
+                step.skipped = step.skipped or high > 0
+                continue
+            if point is NORM:
+                step.gradient_norm = high
+                continue
+            if point.kind is Kind.LOSS:
+                step.losses[note.micro_batch] = high if not bad[index] else math.nan if row[0] else math.inf
+            elif point.kind is Kind.PARAMETER:
+                step.extremes[point.parameter] = max(-low, high)
+            if bad[index] or beyond or self._keep:
+                nan, plus_inf, minus_inf = (int(count) for count in row[:3])
+                at = (note.step, note.micro_batch, note.phase, note.order)
+                look = Look(point, *at, nan, plus_inf, minus_inf, low, high, note.numel, beyond)
+                if look.bad:
+                    step.bad.append(look)
+                if self._keep:
+                    self._remember(look)
+            if point.kind is Kind.INPUT and "label" in point.detail:
+                step.labels_high[note.micro_batch] = high
+            elif point.kind is Kind.OUTPUT and not step.bad:
+                largest = max(-low, high)
+                if step.largest is None or largest > step.largest[0]:
+                    step.largest = (largest, point)
+
+    def _remember(self, look: Look) -> None:
+        self.kept.setdefault(look.step, []).append(look)
+        for old in [step for step in self.kept if step <= look.step - self._keep]:
+            del self.kept[old]
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def on_close(self, undo: Callable[[], None]) -> None:
+        """Call ``undo`` when the watch ends: it takes a hook away."""
+        self._on_close.append(undo)
+
+    def close(self) -> None:
+        """Take all hooks away, the last first."""
+        self.closed = True
+        while self._on_close:
+            self._on_close.pop()()
+
+    def guard(self, hook: Callable[P, None]) -> Callable[P, None]:
+        """``hook`` as the program may call it: when it fails, the watch warns once and steps aside."""
+
+        @functools.wraps(hook)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            if self.closed or torch.compiler.is_compiling():
+                return
+            try:
+                hook(*args, **kwargs)
+            except Passed as passed:
+                raise passed.error from None
+            except Exception as error:
+                self.step_aside(error)
+
+        return guarded
+
+    def step_aside(self, error: Exception) -> None:
+        """The watch failed: say so once, take the hooks away, let training go on."""
+        if not self.closed:
+            self.close()
+            warnings.warn(
+                f"The watch failed and has stepped aside, training goes on without it: {type(error).__name__}: {error}",
+                WatchFailed,
+                stacklevel=2,
+            )
+
+
+class Passed(Exception):
+    """Carries an exception that is meant for the program through the guard."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _plain(values: Any) -> Tensor | None:
+    """The tensor's own values on this rank; None where there is nothing to look at."""
+    tensor = values.to_local() if hasattr(values, "to_local") else values
+    if tensor.layout is not torch.strided:
+        tensor = tensor._values()
+    if tensor.is_meta or tensor.numel() == 0 or tensor.is_quantized:
+        return None
+    plain: Tensor = tensor.detach()
+    return plain

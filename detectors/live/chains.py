@@ -1,0 +1,250 @@
+"""What checksums prove: each partition followed from where its values come from to where they are used.
+
+Along a step a rank measures, for each parameter, in this order of issue:
+
+* ``update``: its primary partition, when the optimizer step (or an edit) has written it: a new version;
+* ``read``: the partition that an all-gather is about to read, on the stream that reads;
+* ``use``: the gathered parameter, one sum for each rank's part, on the stream that computes with it;
+* ``source``, ``copied``: what should go into the secondary partition, before the copy is issued, and
+  what stands there behind the copy, both on the stream that copies;
+* ``settled``: both partitions once more before the optimizer step, on the compute stream.
+
+A read that differs from what was last written, and the partition is right when it has settled: the read
+came before the write, a **race**. It stays wrong: memory changed, **corruption**. Nothing was written
+since the parameter changed, and the read finds an older version: **stale**. The copy itself leaves
+something else than its source: **uncovered**. Read rightly, and another thing arrives: **all-gather**.
+What is compared are sums modulo 2**64 of bits, so finite wrong values count as much as NaN.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from detectors.live.finding import Cause, Kind
+from detectors.live.ops import add
+
+
+class Event(StrEnum):
+    UPDATE = "update"
+    READ = "read"
+    USE = "use"
+    SOURCE = "source"
+    COPIED = "copied"
+    SETTLED = "settled"
+
+
+class Sum(NamedTuple):
+    """One measurement. ``partition``: which one it is of. ``sums``: one for each part."""
+
+    event: Event
+    parameter: str
+    partition: Kind
+    micro_batch: int
+    phase: str
+    order: int
+    sums: tuple[int, ...]
+
+
+class Shape(NamedTuple):
+    """How a parameter is partitioned: this rank's part (-1: it is whole), the parts in its secondary partition.
+
+    ``inner``: this rank in its hpZ group, that is its part among the secondary partitions. ``lossy``: it is quantized
+    for the all-gather, so that what arrives is not what was read.
+    """
+
+    part: int = -1
+    secondary: tuple[int, int] = (0, 0)
+    lossy: bool = False
+    inner: int = -1
+
+    def part_of(self, partition: Kind) -> int:
+        """Which part this rank's partition is."""
+        return self.inner if partition is Kind.SECONDARY else self.part
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A measurement that is not what it must be, and why."""
+
+    cause: Cause
+    at: Sum
+    part: int
+    version: int = -1
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass
+class _Chain:
+    """One parameter on one rank. ``version``: the step after which its values came to be."""
+
+    shape: Shape
+    version: int = 0
+    primary: int | None = None
+    source: int | None = None
+    copied: int | None = None
+    copied_version: int = -1
+    copied_primary: int | None = None  # what the primary partition held at the copy
+    reads_from: Kind = Kind.PRIMARY
+    first_use: tuple[int, ...] | None = None  # of this version
+    older: dict[Kind, deque[tuple[int, int]]] = field(default_factory=dict)  # (version, sum)
+    pending: list[tuple[Sum, int]] = field(default_factory=list)  # wrong reads, and what was expected
+
+
+class Chains:
+    """All parameters of one rank. Feed it step by step."""
+
+    def __init__(self, *, versions: int = 4) -> None:
+        self._versions = versions
+        self._chains: dict[str, _Chain] = {}
+
+    def shape(self, parameter: str, shape: Shape) -> None:
+        """Say how a parameter is partitioned."""
+        self._chains.setdefault(parameter, _Chain(shape)).shape = shape
+
+    def step(self, step: int, sums: Iterable[Sum], *, skipped: bool = False) -> list[Mismatch]:
+        """Take in one step's measurements; gives what is wrong, in order of execution.
+
+        ``skipped``: the optimizer left the step out, so no parameter has a new version.
+        """
+        found: list[Mismatch] = []
+        for one in sorted(sums, key=lambda one: one.order):
+            chain = self._chains.setdefault(one.parameter, _Chain(Shape()))
+            match one.event:
+                case Event.UPDATE:
+                    self._update(chain, step, one, skipped=skipped)
+                case Event.READ:
+                    found += self._read(chain, one)
+                case Event.USE:
+                    found += self._use(chain, one)
+                case Event.SOURCE:
+                    chain.source = one.sums[0]
+                case Event.COPIED:
+                    found += self._copied(chain, one)
+                case Event.SETTLED:
+                    found += self._settled(chain, one)
+        for chain in self._chains.values():  # secondary partitions that were dropped before they could settle
+            found += [_race(at, chain, expected, "dropped") for at, expected in chain.pending]
+            chain.pending.clear()
+        return sorted(found, key=lambda one: one.at.order)
+
+    def _update(self, chain: _Chain, step: int, one: Sum, *, skipped: bool) -> None:
+        if skipped and chain.primary == one.sums[0]:
+            return
+        # Written anew, even where this rank's own part came out the same: the others' parts need not.
+        self._remember(chain, Kind.PRIMARY, chain.primary)
+        chain.primary = one.sums[0]
+        chain.version = step if one.phase == "step" else chain.version
+        chain.first_use = None
+
+    def _remember(self, chain: _Chain, kind: Kind, value: int | None) -> None:
+        if value is not None:
+            chain.older.setdefault(kind, deque(maxlen=self._versions)).append((chain.version, value))
+
+    def _expected(self, chain: _Chain) -> int | None:
+        """What the secondary partition must hold now."""
+        if chain.copied_version == chain.version and chain.copied is not None:
+            return chain.copied
+        if chain.first_use is None:
+            return None
+        return add(*chain.first_use[slice(*chain.shape.secondary)])
+
+    def _read(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+        chain.reads_from = one.partition
+        if one.partition is Kind.PRIMARY:
+            if chain.primary is None:
+                chain.primary = one.sums[0]
+            if one.sums[0] != chain.primary:
+                chain.pending.append((one, chain.primary))
+            return []
+        expected = self._expected(chain)
+        if expected is None or one.sums[0] == expected:
+            kept = expected is None and chain.copied_version != chain.version and one.sums[0] == chain.copied
+            if kept and chain.copied_primary != chain.primary:
+                return [_stale(one, chain, chain.copied_version)]  # kept though the parameter has changed
+            return []
+        if chain.copied_version == chain.version:
+            chain.pending.append((one, expected))
+            return []
+        version = chain.copied_version if one.sums[0] == chain.copied else self._version(chain, one)
+        return [_stale(one, chain, version)]
+
+    def _version(self, chain: _Chain, one: Sum) -> int:
+        older = chain.older.get(one.partition, ())
+        return next((version for version, value in reversed(older) if value == one.sums[0]), -1)
+
+    def _use(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+        if chain.shape.lossy:
+            return []
+        mine = chain.shape.part
+        explained = any(at.partition is chain.reads_from for at, _ in chain.pending)
+        if chain.first_use is None:
+            known = -1 < mine < len(one.sums) and chain.primary is not None
+            if known and one.sums[mine] != chain.primary and not explained:
+                return [_gather(one, mine, "this rank's own part is not what its partition holds")]
+            if not explained:
+                chain.first_use = one.sums
+            return []
+        wrong = [part for part, pair in enumerate(zip(one.sums, chain.first_use, strict=True)) if pair[0] != pair[1]]
+        if not wrong or explained:
+            return []
+        return [_gather(one, wrong[0], "the same version of the parameter was other at its first use")]
+
+    def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+        self._remember(chain, Kind.SECONDARY, chain.copied)
+        chain.copied, chain.copied_version, chain.copied_primary = one.sums[0], chain.version, chain.primary
+        if chain.source is None or chain.source == one.sums[0]:
+            return []
+        evidence = (
+            "On the stream that copies, and behind the copy, the secondary partition is not what was to be copied: "
+            "the copy leaves a part of it as it was.",
+        )
+        return [Mismatch(Cause.UNCOVERED, one, chain.shape.part_of(one.partition), evidence=evidence)]
+
+    def _settled(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+        expected = chain.copied if one.partition is Kind.SECONDARY else chain.primary
+        if one.partition is Kind.SECONDARY and chain.copied_version != chain.version:
+            return []
+        found = []
+        kept = []
+        for at, wanted in chain.pending:
+            if at.partition is not one.partition:
+                kept.append((at, wanted))
+            elif one.sums[0] == wanted:
+                found.append(_race(at, chain, wanted, "settled", self._version(chain, at)))
+            else:
+                evidence = ("Written rightly, read wrongly, and wrong still: memory changed, no copy is late.",)
+                found.append(Mismatch(Cause.CORRUPTION, at, chain.shape.part_of(at.partition), evidence=evidence))
+        chain.pending = kept
+        if not found and expected is not None and one.sums[0] != expected:
+            reads = "Every all-gather read it rightly; " if one.partition is not Kind.PARAMETER else ""
+            evidence = (f"{reads}before the step it is not what was last written to it.",)
+            found.append(Mismatch(Cause.CORRUPTION, one, chain.shape.part_of(one.partition), evidence=evidence))
+        return found
+
+
+def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) -> Mismatch:
+    evidence = [
+        f"The all-gather read {at.sums[0]:016x} from the {at.partition}, where {expected:016x} was being written."
+    ]
+    if how == "settled":
+        evidence.append("Before the optimizer step the same partition is right: the write landed after the read.")
+    else:
+        evidence.append("The partition was released before it could be looked at again.")
+    if version >= 0:
+        evidence.append(f"What was read equals the version of step {version}.")
+    return Mismatch(Cause.RACE, at, chain.shape.part_of(at.partition), version, tuple(evidence))
+
+
+def _stale(at: Sum, chain: _Chain, version: int) -> Mismatch:
+    held = f"It holds the version of step {version}." if version >= 0 else "It holds none of the versions remembered."
+    since = f"The parameter changed in step {chain.version}, and no copy into the {at.partition} was issued since."
+    return Mismatch(Cause.STALE, at, chain.shape.part_of(at.partition), version, (since, held))
+
+
+def _gather(at: Sum, part: int, why: str) -> Mismatch:
+    evidence = (f"What was gathered is wrong in the part of rank {part}: {why}.",)
+    return Mismatch(Cause.GATHER, at, part, evidence=evidence)

@@ -1,0 +1,135 @@
+"""DeepSpeed's engine: where its forward pass, backward pass and step begin and end.
+
+What is used of DeepSpeed: ``DeepSpeedEngine.__init__, forward, backward, step`` (runtime/engine.py), ``module``,
+``optimizer``, ``is_gradient_accumulation_boundary``, ``was_step_applied``, and an optimizer's ``loss_scaler``.
+The functions are listened to on the class, so that an engine made inside a framework (HF Trainer, Lightning)
+is found as well. ZeRO-3's parameters are :mod:`detectors.live.zero3`'s affair.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from detectors.live.board import Board, Passed
+from detectors.live.chains import Event
+from detectors.live.finding import Kind, Point
+from detectors.live.modules import ModuleHooks
+from detectors.live.patches import listen
+from detectors.live.zero3 import Zero3Hooks, is_sharded
+
+
+class WatchError(Exception):
+    """The watch cannot be used like this. One sentence: what is wrong, and what to do."""
+
+
+def engine_class() -> Any:
+    """DeepSpeed's engine class, if the program has imported DeepSpeed."""
+    deepspeed = sys.modules.get("deepspeed")
+    return getattr(deepspeed, "DeepSpeedEngine", None)
+
+
+class EngineHooks:
+    """Watches the engine that has ``model`` as its module. ``ended`` is called when a step is over and looked at."""
+
+    def __init__(
+        self, board: Board, model: nn.Module, modules: ModuleHooks, *, engine: Any, ended: Callable[[], None]
+    ) -> None:
+        self._board = board
+        self._model = model
+        self._modules = modules
+        self._ended = ended
+        self._engine: Any = None
+        self._zero3: Zero3Hooks | None = None
+        kind = type(engine) if engine is not None else engine_class()
+        if engine is not None:
+            self._bind(engine)
+        elif is_sharded(model):
+            raise WatchError(
+                "the model's parameters are sharded by ZeRO-3 already, and no engine runs it yet: "
+                "watch what deepspeed.initialize returns"
+            )
+        if kind is None:
+            return
+        guard = board.guard
+        for end in (
+            listen(kind, "__init__", before=guard(self._made)),
+            listen(kind, "forward", before=guard(self._forward)),
+            listen(kind, "backward", before=guard(self._backward)),
+            listen(kind, "step", before=guard(self._before_step), after=guard(self._after_step)),
+        ):
+            board.on_close(end)
+
+    @property
+    def bound(self) -> bool:
+        """Is an engine found?"""
+        return self._engine is not None
+
+    def _mine(self, engine: Any) -> bool:
+        if self._engine is None and getattr(engine, "module", None) is self._model:
+            self._bind(engine)
+        return self._engine is engine
+
+    def _bind(self, engine: Any) -> None:
+        self._engine = engine
+        if is_sharded(self._model):
+            self._board.sharded = True
+            self._zero3 = Zero3Hooks(self._board, engine)
+
+    def _made(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        given = kwargs.get("model", args[1] if len(args) > 1 else None)
+        if given is self._model and not self._modules.framework:
+            raise Passed(
+                WatchError(
+                    "this model is watched already, and deepspeed.initialize comes only now: DeepSpeed's hooks have to "
+                    "be there first; watch the engine that it returns"
+                )
+            )
+
+    def _forward(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        self._mine(engine)
+
+    def _backward(self, engine: Any, loss: Any, *args: Any, **kwargs: Any) -> None:
+        if self._mine(engine) and isinstance(loss, Tensor):
+            self._modules.loss(loss)
+
+    def _before_step(self, engine: Any, *args: Any, **kwargs: Any) -> None:
+        if self._mine(engine) and engine.is_gradient_accumulation_boundary():
+            self._board.begin_step()
+            scaler = getattr(engine.optimizer, "loss_scaler", None)
+            self._board.scaled = bool(getattr(scaler, "dynamic", False))
+            if self._zero3 is not None:
+                self._zero3.settle()
+
+    def _after_step(self, _: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._mine(engine) or self._board.phase != "step":
+            return
+        board = self._board
+        if self._zero3 is not None:
+            self._zero3.stepped()
+        else:
+            self._states()
+        applied = getattr(engine, "was_step_applied", None)
+        board.end_step(skipped=not applied() if applied else False)
+        self._ended()
+
+    def _states(self) -> None:
+        """ZeRO-1 and 2, or none: parameters are whole, optimizer state may be this rank's part of it."""
+        board = self._board
+        for name, parameter in self._model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if Kind.PARAMETER in board.kinds:
+                board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+            if board.checksums:
+                board.sum(Event.UPDATE, board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+            mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
+            if mapping is None or Kind.OPTIMIZER not in board.kinds:
+                continue
+            fragments = getattr(mapping, "optim_fragment", None) or {}
+            for key, value in fragments.items():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                    board.see(board.point(Point(Kind.OPTIMIZER, parameter=name, detail=key)), value)

@@ -1,0 +1,201 @@
+"""From what was seen in a step to a finding: is something wrong, what was first, and where did it come from?
+
+Not every bad value is a fault. Attention masks are -inf on purpose, padding may be NaN and never reach
+the loss, a dynamic loss scale overflows gradients now and then and skips the step. So a step is only
+called bad by what training keeps: the loss, a gradient that is applied, a parameter, a partition,
+optimizer state, or a checksum that does not match. The first bad point is then looked for among all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from detectors.live.chains import Mismatch, Sum
+from detectors.live.finding import Cause, Finding, Kind, Look, Point
+
+# What training keeps. The others only count when one of these is bad.
+_KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
+_PASSED = {Kind.OUTPUT, Kind.TAKEN}
+_GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
+_PARTITIONS = {Kind.PRIMARY, Kind.SECONDARY}
+_SPREAD = 12
+
+
+@dataclass
+class Step:
+    """What one rank saw in one step.
+
+    ``bad``: the looks that are bad. ``skipped``: the optimizer left the step out. ``scaled``: the loss is
+    scaled, dynamically, so that a skipped step may be no fault. ``labels_high``: by micro-batch, the largest
+    label (below 0: every label is ignored). ``largest``: the largest absolute output seen, and where. ``losses``:
+    by micro-batch. ``sums``: the checksums. ``extremes``: by parameter, the largest absolute value in use.
+    """
+
+    number: int
+    bad: list[Look] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    skipped: bool = False
+    scaled: bool = False
+    labels_high: dict[int, float] = field(default_factory=dict)
+    largest: tuple[float, Point] | None = None
+    sharded: bool = False
+    losses: dict[int, float] = field(default_factory=dict)
+    gradient_norm: float | None = None
+    sums: list[Sum] = field(default_factory=list)
+    extremes: dict[str, float] = field(default_factory=dict)
+
+
+class Judge:
+    """One rank's judgement, step after step. It learns which points are bad in healthy steps."""
+
+    def __init__(self, rank: int, watched: frozenset[Kind]) -> None:
+        self._rank = rank
+        self._watched = watched
+        self._usual: set[Point] = set()
+
+    def step(self, step: Step) -> Finding | None:
+        """The first bad point of this rank's step; None where all is well."""
+        bad = sorted(step.bad, key=lambda look: look.place)
+        alarms = [look for look in bad if self._alarms(look, step)]
+        mismatch = min(step.mismatches, key=lambda one: one.at.order, default=None)
+        if not alarms and mismatch is None:
+            self._usual.update(look.point for look in bad if look.point.kind not in _GRADIENTS)
+            return None
+        first = self._first(bad, alarms) if alarms else None
+        if mismatch is not None and (first is None or mismatch.at.order <= first.order):
+            return self._of_mismatch(mismatch, step, bad)
+        assert first is not None
+        return self._of_look(first, step, bad)
+
+    def _alarms(self, look: Look, step: Step) -> bool:
+        kind = look.point.kind
+        if look.beyond:
+            return not (kind in _GRADIENTS and step.skipped and step.scaled)
+        if kind not in _KEPT:
+            return kind is Kind.OUTPUT and not look.point.module and look.nan > 0
+        if kind is Kind.GRADIENT:
+            return not (step.skipped and step.scaled)
+        return True
+
+    def _first(self, bad: Sequence[Look], alarms: Sequence[Look]) -> Look:
+        """The earliest bad point that can have led to the alarm: not what is bad in every step."""
+        alarm = alarms[0]
+        before = [look for look in bad if look.place <= alarm.place and look.point not in self._usual]
+        for index, look in enumerate(before):
+            # A mask of -inf is harmless unless what follows it is bad as well.
+            mask = look.point.kind in _PASSED and look.minus_inf and not (look.nan or look.plus_inf or look.beyond)
+            if not mask or (index + 1 < len(before) and before[index + 1].order <= look.order + 2):
+                return look
+        return alarm
+
+    def _of_look(self, look: Look, step: Step, bad: Sequence[Look]) -> Finding:
+        cause, evidence = self._cause(look, step, bad)
+        point = look.point
+        return Finding(
+            cause=cause,
+            kind=point.kind,
+            step=look.step,
+            micro_batch=look.micro_batch,
+            phase=look.phase,
+            order=look.order,
+            rank=self._rank,
+            ranks=(self._rank,),
+            module=point.module,
+            parameter=point.parameter,
+            detail=point.detail,
+            nan=look.nan,
+            inf=look.plus_inf + look.minus_inf,
+            numel=look.numel,
+            low=look.low,
+            high=look.high,
+            evidence=tuple(evidence),
+            spread=_spread(bad, look.order),
+        )
+
+    def _cause(self, look: Look, step: Step, bad: Sequence[Look]) -> tuple[Cause, list[str]]:
+        kind = look.point.kind
+        beyond = ["It is beyond the bound that was asked for."] if look.beyond else []
+        if kind is Kind.INPUT:
+            return Cause.DATA, ["The batch itself holds it."]
+        if kind is Kind.LOSS:
+            if step.labels_high.get(look.micro_batch, 0) < 0:
+                return Cause.DATA, ["Every label of the micro-batch is ignored (below 0): the mean is over nothing."]
+            return Cause.LOSS, ["All outputs of modules that were looked at before are good.", *beyond]
+        if kind in _PASSED:
+            evidence = ["No output that was looked at before it is bad."]
+            if Kind.PARAMETER in self._watched:
+                of = "All" if kind is Kind.TAKEN else f"The parameters of {look.point.module or 'the model'} and all"
+                evidence = [f"{of} outputs before it are good."]
+            if kind is Kind.TAKEN:
+                evidence.append("No module made it: it was computed between modules.")
+            if step.largest is not None:
+                value, where = step.largest
+                evidence.append(f"The largest good value before it: {value:.4g}, {where}.")
+            return Cause.FORWARD, evidence + beyond
+        if kind in _GRADIENTS:
+            good = ["The forward pass of the micro-batch is good."] if Kind.OUTPUT in self._watched else []
+            return Cause.GRADIENT, good + beyond
+        if kind is Kind.OPTIMIZER:
+            return Cause.OPTIMIZER, [*self._no_gradient(), *beyond]
+        if kind in _PARTITIONS or not step.sharded or look.phase == "step":
+            state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == look.step]
+            if any(one.point.parameter == look.point.parameter for one in state):
+                return Cause.OPTIMIZER, ["Its optimizer state is bad in the same step."]
+            return Cause.STEP, [*self._no_gradient(), *beyond]
+        return Cause.SHARDING, ["The partition of this rank is good, and what was gathered is not.", *beyond]
+
+    def _no_gradient(self) -> list[str]:
+        return ["No gradient of the step was bad."] if Kind.GRADIENT in self._watched else []
+
+    def _of_mismatch(self, mismatch: Mismatch, step: Step, bad: Sequence[Look]) -> Finding:
+        at = mismatch.at
+        kind = Kind.PARAMETER if mismatch.cause is Cause.GATHER else at.partition
+        seen = next((look for look in bad if look.point.parameter == at.parameter and look.order >= at.order), None)
+        return Finding(
+            cause=mismatch.cause,
+            kind=kind,
+            step=step.number,
+            micro_batch=at.micro_batch,
+            phase=at.phase,
+            order=at.order,
+            rank=self._rank,
+            ranks=(self._rank,),
+            module=at.parameter.rpartition(".")[0],
+            parameter=at.parameter,
+            part=mismatch.part,
+            nan=seen.nan if seen else 0,
+            inf=seen.plus_inf + seen.minus_inf if seen else 0,
+            numel=seen.numel if seen else 0,
+            low=seen.low if seen else math.nan,
+            high=seen.high if seen else math.nan,
+            version=mismatch.version,
+            evidence=mismatch.evidence,
+            spread=_spread(bad, at.order),
+        )
+
+
+def merge(findings: Iterable[Finding]) -> Finding | None:
+    """One finding for all ranks: the earliest in the order of execution. ``ranks``: all that found something."""
+    found = sorted(findings, key=lambda one: one.place)
+    if not found:
+        return None
+    ranks = tuple(sorted({rank for one in found for rank in one.ranks}))
+    first = found[0]
+    evidence = first.evidence
+    others = [one for one in found[1:] if one.rank != first.rank]
+    if others:
+        names = ", ".join(str(one.rank) for one in others[:8])
+        evidence = (*evidence, f"Seen later, or at the same place, on rank {names}.")
+    return Finding(**{**first.__dict__, "ranks": ranks, "evidence": evidence})
+
+
+def _spread(bad: Sequence[Look], after: int) -> tuple[str, ...]:
+    lines: list[str] = []
+    for look in bad:
+        if look.order > after and len(lines) < _SPREAD:
+            count = look.nan + look.plus_inf + look.minus_inf
+            what = f"{count} of {look.numel} bad" if count else f"{look.low:.4g} to {look.high:.4g}"
+            lines.append(f"{look.phase} of micro-batch {look.micro_batch}: {look.point}: {what}")
+    return tuple(lines)

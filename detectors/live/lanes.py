@@ -1,0 +1,177 @@
+"""Measurements on their way to the host: written on the stream they belong to, read back without waiting.
+
+One lane per stream. A measurement goes into the next row of the lane's memory, by work on that same
+stream, so it is ordered after what it looks at and before what follows, and orders nothing between
+streams. Now and then the rows are sent: a copy into pinned memory of the host, and behind it, by a
+second copy on the same stream, a stamp. The host looks whether the stamp has arrived by reading its
+own memory. It does not ask the device: ``event.query()`` answered with yes is an ordering edge, and a
+watch must add none.
+
+On hardware that is done when the call returns the rows are read where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detectors.live import ops
+from detectors.live.hardware import Hardware
+
+_LOOKS = 2048  # rows: 80 KiB
+_SUMS = 8192  # numbers: 64 KiB
+
+
+class Measured(NamedTuple):
+    """What a parcel holds: notes with rows of :data:`ops.LOOK_COLUMNS` numbers, and notes with checksums."""
+
+    looks: list[tuple[Any, npt.NDArray[np.float64]]]
+    sums: list[tuple[Any, tuple[int, ...]]]
+
+
+class _Parcel:
+    """Rows that were sent to the host."""
+
+    def __init__(self, lane: _Lane) -> None:
+        self.lane = lane
+        self.number = lane.sent
+        self.look_notes, self.sum_notes = lane.look_notes, lane.sum_notes
+        self.host = lane.host
+
+    def arrived(self) -> bool:
+        return self.host is None or int(self.host.stamp[0]) >= self.number
+
+    def read(self) -> Measured:
+        looks, sums = (self.host.looks, self.host.sums) if self.host else (self.lane.own_looks, self.lane.own_sums)
+        rows = looks[: len(self.look_notes)].copy()
+        measured = Measured(
+            list(zip(self.look_notes, rows, strict=True)),
+            [(note, tuple(ops.unsigned(int(one)) for one in sums[lo:hi])) for note, lo, hi in self.sum_notes],
+        )
+        if self.host:
+            self.lane.spare.append(self.host)
+        return measured
+
+
+class _Host:
+    """Pinned memory for one parcel. Read and written as arrays: no call of torch, and so no wait, is involved."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.looks_pinned = hardware.pinned(torch.empty(_LOOKS, ops.LOOK_COLUMNS, dtype=torch.float64, device="cpu"))
+        self.sums_pinned = hardware.pinned(torch.empty(_SUMS, dtype=torch.int64, device="cpu"))
+        self.stamp_pinned = hardware.pinned(torch.empty(1, dtype=torch.int64, device="cpu"))
+        self.looks, self.sums = self.looks_pinned.numpy(), self.sums_pinned.numpy()
+        self.stamp = self.stamp_pinned.numpy()
+        self.stamp[0] = -1
+
+
+class _Lane:
+    """The memory of one stream. ``host``: where the rows will go; None where they need not go anywhere."""
+
+    def __init__(self, hardware: Hardware, device: torch.device, stream: Hashable) -> None:
+        self.stream = stream
+        self.hardware = hardware
+        self.looks = torch.empty(_LOOKS, ops.LOOK_COLUMNS, dtype=torch.float64, device=device)
+        self.sums = torch.empty(_SUMS, dtype=torch.int64, device=device)
+        self.look_notes: list[Any] = []
+        self.sum_notes: list[tuple[Any, int, int]] = []
+        self.sums_used = 0
+        self.sent = 0
+        self.spare: list[_Host] = []
+        self.host: _Host | None = None
+        if hardware.asynchronous:
+            self.stamp = torch.zeros(1, dtype=torch.int64, device=device)
+        else:
+            self.own_looks, self.own_sums = self.looks.numpy(), self.sums.numpy()
+
+    def send(self) -> _Parcel | None:
+        if not self.look_notes and not self.sum_notes:
+            return None
+        self.sent += 1
+        if self.hardware.asynchronous:
+            self.host = self.spare.pop() if self.spare else _Host(self.hardware)
+            self.host.stamp[0] = -1
+            looks, sums = len(self.look_notes), self.sums_used
+            with self.hardware.on(self.stream):
+                if looks:
+                    self.host.looks_pinned[:looks].copy_(self.looks[:looks], non_blocking=True)
+                if sums:
+                    self.host.sums_pinned[:sums].copy_(self.sums[:sums], non_blocking=True)
+                self.stamp.add_(1)
+                self.host.stamp_pinned.copy_(self.stamp, non_blocking=True)
+        parcel = _Parcel(self)
+        self.look_notes, self.sum_notes, self.sums_used = [], [], 0
+        return parcel
+
+
+class Lanes:
+    """All lanes of one watch."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._lanes: dict[tuple[Hashable, torch.device], _Lane] = {}
+        self._read: list[Measured] = []
+        self._away: list[_Parcel] = []
+
+    def look(self, values: Tensor, note: Any) -> None:
+        """Measure what ``values`` hold, on the current stream."""
+        lane = self._lane(values.device)
+        if len(lane.look_notes) == _LOOKS:
+            self._send(lane)
+        lane.look_notes.append(note)
+        ops.look(values, lane.looks[len(lane.look_notes) - 1])
+
+    def checksum(self, values: Tensor, note: Any, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
+        """Measure ``values``' bits, on the current stream, in ``parts`` parts of ``part`` elements (at most)."""
+        lane = self._lane(values.device)
+        if parts > _SUMS:
+            raise ValueError(f"a parameter in {parts} parts is more than a lane holds ({_SUMS})")
+        if lane.sums_used + parts > _SUMS:
+            self._send(lane)
+        lo, hi = lane.sums_used, lane.sums_used + parts
+        lane.sum_notes.append((note, lo, hi))
+        lane.sums_used = hi
+        ops.checksum(values, lane.sums[lo:hi], first=first, part=part)
+
+    def _lane(self, device: torch.device) -> _Lane:
+        key = (self.hardware.current_stream(), device)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(self.hardware, device, key[0])
+        return lane
+
+    def _send(self, lane: _Lane) -> None:
+        parcel = lane.send()
+        if parcel is None:
+            return
+        if parcel.host is None:
+            self._read.append(parcel.read())  # its memory is used again at once
+        else:
+            self._away.append(parcel)
+
+    def send(self) -> None:
+        """Send what all lanes hold."""
+        for lane in list(self._lanes.values()):
+            self._send(lane)
+
+    def arrived(self) -> Iterator[Measured]:
+        """What has arrived since. Never waits."""
+        yield from self._read
+        self._read.clear()
+        still = []
+        for parcel in self._away:
+            if parcel.arrived():
+                yield parcel.read()
+            else:
+                still.append(parcel)
+        self._away = still
+
+    @property
+    def pending(self) -> bool:
+        """Is anything sent and not there yet?"""
+        return bool(self._away)

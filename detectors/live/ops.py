@@ -1,0 +1,176 @@
+"""The two measurements, as operators of torch: what values a tensor holds, and which bits.
+
+They are operators so that every device treats them as its own work: on CUDA they are kernels on the
+current stream, on the simulated accelerator one launch each. They write into a row of memory that
+was there before, give nothing back to the host, and wait for nothing.
+
+``detectors::look``: one pass (``aminmax``) while everything is good. Counting what is bad takes more
+passes; where a kernel may decide by what it sees (the CPU), they are only made for a bad tensor.
+
+``detectors::checksum``: exact, in integers modulo 2**64. An element's bits are a word x (signed, up to
+32 bits; a 64-bit element is two words), and the sum is of x * w(i), i the word's position in the *whole*
+parameter. For words r * 2**15 + k the weight is w = a(k) * b(r) with
+
+* a(k) odd, and all different modulo 2**16,
+* b(r) = 1 modulo 2**16, and (b(r) - 1) / 2**16 all different modulo 2**17.
+
+So (1) all weights are odd, and the change of one element always changes the sum: dx * w = 0 modulo 2**64
+would need dx = 0, as \\|dx\\| < 2**32. (2) So does the exchange of any two different elements of up to 32
+bits: it changes the sum by dx * dw, dx has at most 31 factors of two and dw at most 32 (below 2**16 within a
+row, at most 16 + 16 between rows of the same column), which is less than 64. (3) Sums add up: that of a
+secondary partition is the sum of those of the primary partitions in it. Both hold for up to 2**32 words.
+Other changes are missed with a probability near 2**-64.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+LOOK_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
+_ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+_SPLIT = torch.complex64, torch.complex128
+_MASK = (1 << 64) - 1
+
+_library = torch.library.Library("detectors", "DEF")
+_library.define("look(Tensor values, Tensor(a!) row) -> ()")
+_library.define("checksum(Tensor values, Tensor(a!) sums, int first, int part) -> ()")
+
+
+def look(values: Tensor, row: Tensor) -> None:
+    """Write what ``values`` hold into ``row``: float64, (LOOK_COLUMNS,). No gradient, no host wait."""
+    torch.ops.detectors.look.default(values, row)
+
+
+def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> None:
+    """Write checksums of ``values``' bits into ``sums``: int64, one for each ``part`` elements (0: one in all).
+
+    ``values``: contiguous, any dtype, elements ``first`` and following of the parameter, in row order.
+    """
+    torch.ops.detectors.checksum.default(values, sums, first, part)
+
+
+def unsigned(value: int) -> int:
+    """A checksum as the number that people and files see: 0 to 2**64 - 1."""
+    return value & _MASK
+
+
+def add(*sums: int) -> int:
+    """The checksum of several parts together."""
+    return sum(sums) & _MASK
+
+
+# -- look ------------------------------------------------------------------------------------------------
+
+
+def _look_on_cpu(values: Tensor, row: Tensor) -> None:
+    seen = _real(values)
+    held = row.numpy()
+    held[:3] = 0
+    if seen.numel() == 0:
+        held[3:] = math.nan
+        return
+    low, high = torch.aminmax(seen)
+    held[3], held[4] = float(low), float(high)
+    if math.isfinite(held[3]) and math.isfinite(held[4]):
+        return
+    held[0] = int(seen.isnan().sum())
+    held[1] = int((seen == math.inf).sum())
+    held[2] = int((seen == -math.inf).sum())
+    good = seen[seen.isfinite()]
+    held[3], held[4] = (float(one) for one in torch.aminmax(good)) if good.numel() else (math.nan, math.nan)
+
+
+def _look_on_device(values: Tensor, row: Tensor) -> None:
+    """The same where the host must not know: no decision, so each pass is always made."""
+    seen = _real(values)
+    if seen.numel() == 0:
+        row.copy_(torch.tensor([0.0, 0.0, 0.0, math.nan, math.nan], dtype=row.dtype), non_blocking=True)
+        return
+    if not seen.is_floating_point():
+        row[:3].zero_()
+        row[3:].copy_(torch.stack(torch.aminmax(seen)))
+        return
+    row[0].copy_(seen.isnan().sum())
+    row[1].copy_((seen == math.inf).sum())
+    row[2].copy_((seen == -math.inf).sum())
+    row[3].copy_(torch.nan_to_num(seen, nan=math.inf, neginf=math.inf).amin())
+    row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf).amax())
+
+
+def _real(values: Tensor) -> Tensor:
+    seen = values.detach()
+    if seen.dtype in _SPLIT:
+        seen = torch.view_as_real(seen)
+    if seen.dtype is torch.bool:
+        seen = seen.view(torch.uint8)
+    return seen.float() if seen.dtype.is_floating_point and seen.dtype.itemsize == 1 else seen
+
+
+# -- checksum --------------------------------------------------------------------------------------------
+
+
+def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
+    """Row by row: each is widened and multiplied while it lies in the cache."""
+    words = values.detach().reshape(-1)
+    if words.dtype in _SPLIT:
+        words = torch.view_as_real(words).reshape(-1)
+    words = words.view(_WORDS[words.dtype.itemsize])
+    count = words.numel()
+    per_element = count // max(values.numel(), 1)
+    part = part * per_element or count
+    start = first * per_element
+    weights = _weights(words.device)
+    on_cpu = words.device.type == "cpu"
+    for index in range(sums.numel()):
+        lo, hi = index * part, min((index + 1) * part, count)
+        total: int | Tensor = 0
+        while lo < hi:
+            row, column = divmod(start + lo, _ROW)
+            end = min(hi, lo + _ROW - column)
+            piece, weight = words[lo:end].to(torch.int64), weights[column : column + end - lo]
+            if on_cpu:
+                total += int(torch.dot(piece, weight)) * _row_weight(row)
+            else:  # CUDA has no dot for integers, and the host must not know the result
+                total += (piece * weight).sum() * _row_weight(row)
+            lo = end
+        sums[index] = _signed(total) if isinstance(total, int) else total
+
+
+@cache
+def _weights(device: torch.device) -> Tensor:
+    """a(k): int64, (2**15,). The low 16 bits run through all odd numbers, the others look random."""
+    made = [_signed(2 * _scatter(k, 15) + 1 + (_mix(k) & ~0xFFFF)) for k in range(_ROW)]
+    return torch.tensor(made, dtype=torch.int64, device=device)
+
+
+@cache
+def _row_weight(row: int) -> int:
+    return _signed(1 + ((_scatter(row, 17) + (_mix(row ^ 0x5BD1E995) & ~0x1FFFF)) << 16))
+
+
+def _scatter(number: int, bits: int) -> int:
+    """A permutation of the numbers of so many bits."""
+    return number * 0x9E3779B1 & ((1 << bits) - 1)
+
+
+def _mix(number: int) -> int:
+    """splitmix64's finaliser (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+    value = (number + 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
+
+
+def _signed(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+_library.impl("look", _look_on_cpu, "CPU")
+_library.impl("look", _look_on_device, "CompositeExplicitAutograd")
+_library.impl("checksum", _checksum, "CompositeExplicitAutograd")

@@ -1,0 +1,106 @@
+"""Hooks on the optimizers that step a model without DeepSpeed: plain loops, DDP, HF, Lightning.
+
+torch's own global hooks (``torch.optim.optimizer.register_optimizer_step_pre_hook``) see every optimizer; those
+whose parameters are not the model's are left alone. A ``torch.amp.GradScaler`` says by its ``update``
+that a step was tried: where no optimizer stepped before it, the step was skipped for overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import optimizer as torch_optimizer
+
+from detectors.live.board import NORM, SKIPPED, Board
+from detectors.live.chains import Event
+from detectors.live.engines import EngineHooks
+from detectors.live.finding import Kind, Point
+from detectors.live.patches import listen
+
+
+class OptimizerHooks:
+    """``ended`` is called when a step is over and looked at."""
+
+    def __init__(
+        self, board: Board, model: nn.Module, *, engine: EngineHooks, recorded: bool, ended: Callable[[], None]
+    ) -> None:
+        self._board = board
+        self._engine = engine
+        self._recorded = recorded
+        self._ended = ended
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._stepped = False
+        self._model = model
+        if board.checksums:
+            self._measure(Event.UPDATE)
+        for register, hook in (
+            (torch_optimizer.register_optimizer_step_pre_hook, self._before),
+            (torch_optimizer.register_optimizer_step_post_hook, self._after),
+        ):
+            board.on_close(register(board.guard(hook)).remove)
+        board.on_close(listen(GradScaler, "scale", before=board.guard(self._scaled)))
+        board.on_close(listen(GradScaler, "update", after=board.guard(self._tried)))
+
+    def _mine(self, optimizer: torch.optim.Optimizer) -> bool:
+        if self._engine.bound:  # DeepSpeed calls it inside its own step
+            return False
+        return any(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._mine(optimizer):
+            self._board.begin_step()
+            overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip by themselves, on the device
+            if isinstance(overflow, Tensor):
+                self._board.see(self._board.point(SKIPPED), overflow)
+            if self._board.checksums:
+                self._measure(Event.SETTLED)
+            if Kind.GRADIENT in self._board.kinds:
+                for name, parameter in self._model.named_parameters():
+                    if parameter.grad is not None:
+                        point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
+                        self._board.see(self._board.point(point), parameter.grad)
+            if self._recorded:
+                gradients = [one.grad for one in self._model.parameters() if one.grad is not None]
+                self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._mine(optimizer):
+            return
+        board = self._board
+        for parameter, state in optimizer.state.items():
+            name = self._names.get(id(parameter))
+            if name is None or Kind.OPTIMIZER not in board.kinds:
+                continue
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
+                    board.see(board.point(Point(Kind.OPTIMIZER, parameter=name, detail=str(key))), value)
+        if Kind.PARAMETER in board.kinds:
+            for name, parameter in self._model.named_parameters():
+                if parameter.requires_grad:
+                    board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+        if board.checksums:
+            self._measure(Event.UPDATE)
+        self._stepped = True
+        if not board.scaled:
+            board.end_step()
+            self._ended()
+
+    def _measure(self, event: Event) -> None:
+        board = self._board
+        for name, parameter in self._model.named_parameters():
+            board.sum(event, board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+
+    def _scaled(self, scaler: GradScaler, *_: Any) -> None:
+        self._board.scaled = scaler.is_enabled()
+
+    def _tried(self, _: None, scaler: GradScaler, *__: Any) -> None:
+        """A step was tried. Without overflow the optimizer was called, and its work has been looked at."""
+        if scaler.is_enabled():
+            self._board.begin_step()
+            self._board.end_step(skipped=not self._stepped)
+            self._stepped = False
+            self._ended()

@@ -1,0 +1,79 @@
+"""Ranks tell each other what they found, beside training: through the store of ``torch.distributed``.
+
+No collective is issued, so no stream, no process group and no order of training is touched. Each rank
+writes one short line per step under its own key and, only when somebody raised the alarm, reads the
+others'. A healthy step costs a write and a question.
+
+The lines are JSON: what comes from another process is never executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from detectors.live.finding import Finding
+
+KEPT = 4  # steps for which what was told can be read
+
+
+class Ranks:
+    """The other ranks of the default process group.
+
+    ``name`` tells several watches of one program apart; it must be the same on all ranks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._store = dist.PrefixStore(f"stream-races/{name}", _get_default_store())
+
+    def tell(self, step: int, finding: Finding | None, digest: str) -> None:
+        """Tell the others how this rank's step was. ``digest``: what must be equal on all ranks, or ''."""
+        line = {"finding": finding.as_dict() if finding else None, "digest": digest}
+        self._store.set(f"step/{step}/{self.rank}", json.dumps(line))
+        if finding is not None:
+            self.raise_alarm(step)
+        if step > KEPT:
+            self._store.delete_key(f"step/{step - KEPT}/{self.rank}")
+
+    def raise_alarm(self, step: int) -> None:
+        self._store.set("alarm", str(step))
+
+    def alarm(self) -> int | None:
+        """The last step in which some rank found something; None while all is well."""
+        return int(self._store.get("alarm")) if self._store.check(["alarm"]) else None
+
+    def neighbour(self, step: int) -> str | None:
+        """The digest of the next rank, if it has told it."""
+        key = f"step/{step}/{(self.rank + 1) % self.world}"
+        return str(json.loads(self._store.get(key))["digest"]) if self._store.check([key]) else None
+
+    def show(self, step: int, table: Mapping[str, Sequence[int]]) -> None:
+        """Give the others all checksums of the step: the digests differ."""
+        self._store.set(f"table/{step}/{self.rank}", json.dumps(table))
+
+    def shown(self, step: int) -> list[dict[str, list[int]]] | None:
+        """What all ranks have shown of the step, by rank; None while one of them has not yet."""
+        return self._all(f"table/{step}")
+
+    def wait(self, what: str, step: int, seconds: float) -> None:
+        """Wait for what the others tell ("step") or show ("table") of the step. Only when the watch ends."""
+        with suppress(dist.DistError, RuntimeError):
+            self._store.wait([f"{what}/{step}/{rank}" for rank in range(self.world)], timedelta(seconds=seconds))
+
+    def heard(self, step: int) -> list[dict[str, Any]] | None:
+        """What all ranks told of the step, by rank; None while one of them has not yet."""
+        return self._all(f"step/{step}")
+
+    def _all(self, prefix: str) -> list[dict[str, Any]] | None:
+        keys = [f"{prefix}/{rank}" for rank in range(self.world)]
+        if not self._store.check(keys):
+            return None
+        lines: Sequence[bytes] = self._store.multi_get(keys)
+        return [json.loads(line) for line in lines]

@@ -1,0 +1,50 @@
+"""What the watch records of each step, for a comparison of two runs (:mod:`detectors.recordings`)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from torch import nn
+
+from detectors.live.actions import versions
+from detectors.live.chains import Event
+from detectors.live.judge import Step
+from detectors.recordings import Recorder, StepRecord, UseRecord
+
+_RECORDED = {Event.USE, Event.UPDATE}
+_PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+class StepRecorder:
+    """Writes steps as the judge sees them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @classmethod
+    def of(cls, folder: str | Path | None, model: nn.Module, rank: int, world: int) -> StepRecorder | None:
+        """None where nothing is recorded. Raises :class:`detectors.recordings.RecordingError`."""
+        if folder is None:
+            return None
+        parameters = list(model.parameters())
+        dtype = str(parameters[0].dtype).removeprefix("torch.")
+        info = {
+            "precision": _PRECISION.get(dtype, dtype),
+            "parameters": sum(int(getattr(one, "ds_numel", one.numel())) for one in parameters),
+            "tokens": 0,
+            "versions": versions(),
+        }
+        return cls(Recorder(Path(folder), rank=rank, world=world, info=info))
+
+    def add(self, step: Step) -> None:
+        uses = tuple(
+            UseRecord(one.micro_batch, one.phase, one.parameter, one.sums, step.extremes.get(one.parameter, math.nan))
+            for one in sorted(step.sums, key=lambda one: one.order)
+            if one.event in _RECORDED
+        )
+        losses = tuple(step.losses[micro_batch] for micro_batch in sorted(step.losses))
+        self._recorder.add(StepRecord(step.number, losses, step.gradient_norm, uses))
+
+    def close(self) -> None:
+        self._recorder.close()

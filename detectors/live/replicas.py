@@ -1,0 +1,81 @@
+"""Checksums that must be equal on all ranks, set side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from detectors.live.chains import Event, Sum
+from detectors.live.finding import PHASES, Cause, Finding, Kind
+from detectors.live.ops import add
+
+
+def table(sums: Iterable[Sum]) -> dict[str, tuple[int, ...]]:
+    """What every rank must have alike: each whole parameter, at each use (ZeRO-3) or after the step (replicas).
+
+    By a key that sorts by execution: micro-batch, phase, how often before, parameter.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    times: Counter[tuple[int, str, str]] = Counter()
+    for one in sorted(sums, key=lambda one: one.order):
+        if one.partition is not Kind.PARAMETER or one.event not in (Event.USE, Event.UPDATE):
+            continue
+        use = (one.micro_batch, one.phase, one.parameter)
+        key = f"{one.micro_batch:06d}/{PHASES.index(one.phase)}/{times[use]:03d}/{one.parameter}"
+        times[use] += 1
+        found[key] = one.sums
+    return found
+
+
+def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[int]]]) -> Finding | None:
+    """The first parameter that is not the same on all ranks, and the rank that differs.
+
+    A part's own rank is right about it; where parameters are whole on every rank, the many are.
+    """
+    for key in sorted(set.intersection(*(set(table) for table in tables)) if tables else ()):
+        rows = [tuple(table[key]) for table in tables]
+        if len(set(rows)) == 1:
+            continue
+        micro_batch, phase, _, parameter = key.split("/", 3)
+        wrong = _wrong(rows)
+        rank, part = wrong[0]
+        whole = len(rows[0]) == 1
+        cause = Cause.CORRUPTION if whole else Cause.GATHER
+        evidence = [
+            f"Rank {rank} holds {rows[rank][part]:016x}, "
+            f"{'most others' if whole else 'the rank whose part it is'} {_truth(rows, part):016x}."
+        ]
+        if whole and len(set(rows)) == len(rows):
+            held = ", ".join(f"{add(*row):016x}" for row in rows[:8])
+            evidence = [f"All ranks should hold the same; they hold {held}."]
+        return Finding(
+            cause=cause,
+            kind=Kind.PARAMETER,
+            step=step,
+            micro_batch=int(micro_batch),
+            phase=PHASES[int(phase)],
+            order=0,
+            rank=rank,
+            ranks=tuple(sorted({one for one, _ in wrong})),
+            module=parameter.rpartition(".")[0],
+            parameter=parameter,
+            part=-1 if whole else part,
+            evidence=tuple(evidence),
+        )
+    return None
+
+
+def _truth(rows: Sequence[tuple[int, ...]], part: int) -> int:
+    if len(rows[0]) > 1 and part < len(rows):
+        return rows[part][part]
+    return Counter(row[part] for row in rows).most_common(1)[0][0]
+
+
+def _wrong(rows: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """(rank, part) of all that differ from the truth."""
+    return [
+        (rank, part)
+        for part in range(len(rows[0]))
+        for rank, row in enumerate(rows)
+        if row[part] != _truth(rows, part)
+    ]

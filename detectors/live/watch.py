@@ -1,0 +1,281 @@
+"""The NaN watch: a line or two in a training program that say where the first bad value came from.
+
+    with NanWatch(engine):            # DeepSpeed's engine, a DDP model, or a plain one
+        for batch in data: ...
+
+It looks at what training computes on the stream that computes it, reads what it saw without blocking
+the host, and adds no ordering between streams: a watch that synchronises would hide the very race that
+it looks for (EVIDENCE section 1: a NaN check after the partition hid hpZ's).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from detectors.live import replicas
+from detectors.live.actions import Actions, OnFinding
+from detectors.live.board import Board, Passed
+from detectors.live.engines import EngineHooks, WatchError, engine_class
+from detectors.live.finding import PHASES, Finding, Kind
+from detectors.live.hardware import hardware_of
+from detectors.live.judge import Judge, Step, merge
+from detectors.live.modules import ModuleHooks, unwrapped
+from detectors.live.optimizers import OptimizerHooks
+from detectors.live.ranks import KEPT, Ranks
+
+if TYPE_CHECKING:
+    from detectors.live.recording import StepRecorder
+
+WATCHABLE: Mapping[str, frozenset[Kind]] = {
+    "inputs": frozenset({Kind.INPUT}),
+    "outputs": frozenset({Kind.TAKEN, Kind.OUTPUT}),
+    "loss": frozenset({Kind.LOSS}),
+    "gradients": frozenset({Kind.GRADIENT, Kind.OUTPUT_GRADIENT}),
+    "parameters": frozenset({Kind.PARAMETER}),
+    "partitions": frozenset({Kind.PRIMARY, Kind.SECONDARY}),
+    "optimizer": frozenset({Kind.OPTIMIZER}),
+}
+_CLOSING_S = 20.0
+_numbers = count(1)
+
+
+class NanWatch:
+    """Watches one model's training for NaN, Inf and values beyond a bound, and says where the first came from.
+
+    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to look at
+    (:data:`WATCHABLE`; all by default). ``modules``: a pattern of module paths whose outputs are looked
+    at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
+    ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values
+    too, and tells race, stale, uncovered and corruption apart. ``on_finding``: "warn", "raise", "stop"
+    (sets :attr:`stopped`), "save" (an incident under ``folder``, for ``python -m repro report``), a
+    function that gets the :class:`Finding`, or several of these. ``history``: steps whose statistics an
+    incident holds. ``record``: a folder that takes what each step computed, for ``python -m repro diverge``.
+
+    Raises :class:`WatchError` at once when it is used wrongly. When the watch itself fails later, it warns
+    (:class:`WatchFailed`) and steps aside. At its end the watch takes all its hooks away.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        watch: Iterable[str] = tuple(WATCHABLE),
+        modules: str = "*",
+        bound: float | Mapping[str, float] | None = None,
+        checksums: bool = False,
+        on_finding: OnFinding | Sequence[OnFinding] = "warn",
+        folder: str | Path = "incidents",
+        history: int = 4,
+        record: str | Path | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        framework: bool = False,
+    ) -> None:
+        engine, root = _model_of(model)
+        kinds = frozenset[Kind]().union(*(WATCHABLE[_known(word, "watch")] for word in _words(watch)))
+        self.finding: Finding | None = None
+        self.stopped = False
+        self._actions = Actions(on_finding, Path(folder), configuration or {}, engine=engine)
+        self._board = Board(
+            hardware_of(root),
+            kinds,
+            _bounds(bound),
+            checksums=checksums or record is not None,
+            keep=history if self._actions.saves else 0,
+        )
+        self._ranks = Ranks(f"watch {next(_numbers)}") if dist.is_initialized() and dist.get_world_size() > 1 else None
+        self.rank = self._ranks.rank if self._ranks else 0
+        self._judge = Judge(self.rank, kinds)
+        self._tables: dict[int, dict[str, tuple[int, ...]]] = {}
+        self._shown: set[int] = set()
+        self._recorder: StepRecorder | None = None
+        if record is not None:
+            from detectors.live.recording import StepRecorder
+
+            self._recorder = StepRecorder.of(record, root, self.rank, self._ranks.world if self._ranks else 1)
+        try:
+            self._modules = ModuleHooks(
+                self._board, root, pattern=modules, began=self._began, framework=framework
+            )
+            self._engine = EngineHooks(self._board, root, self._modules, engine=engine, ended=self._ended)
+            if engine is None:
+                OptimizerHooks(self._board, root, engine=self._engine, recorded=record is not None, ended=self._ended)
+        except BaseException:
+            self._board.close()
+            raise
+
+    # -- for programs whose passes the hooks do not see ---------------------------------------------
+
+    def phase(self, name: str, batch: Mapping[str, Any] | None = None) -> None:
+        """Say that a phase begins: forward (with its batch), backward, or step."""
+        if name not in PHASES:
+            raise WatchError(f"unknown phase '{name}': choose from {', '.join(PHASES)}")
+        if self._board.closed:
+            return
+        begin = {
+            "forward": lambda: self._modules.begin(batch or {}),
+            "backward": self._board.begin_backward,
+            "step": self._board.begin_step,
+        }
+        self._board.guard(begin[name])()
+
+    def loss(self, loss: Tensor) -> None:
+        """Show the watch a loss that the model does not return itself."""
+        self._board.guard(self._modules.loss)(loss)
+
+    def step(self, *, skipped: bool = False) -> None:
+        """Say that an optimizer step is over, where neither a torch optimizer nor DeepSpeed made it.
+
+        Else it only takes in what has arrived since.
+        """
+
+        def step() -> None:
+            if self._board.order and self._board.phase == "step" and self._board.micro_batch:
+                self._board.end_step(skipped=skipped)
+            self._ended()
+
+        self._board.guard(step)()
+
+    def _began(self, batch: Mapping[str, Any]) -> None:
+        self._actions.began(self._board.step, self._board.micro_batch, batch)
+
+    # -- judgement -----------------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """A step is over. Judge those that are complete; act on a finding that all ranks know of."""
+        for step in self._board.complete():
+            self._judged(step)
+        self._decide(last=False)
+
+    def _judged(self, step: Step) -> None:
+        finding = self._judge.step(step)
+        if self._recorder is not None:
+            self._recorder.add(step)
+        if self._ranks is None:
+            if finding is not None:
+                self._act(finding)
+            return
+        self._tables[step.number] = replicas.table(step.sums)
+        self._tables.pop(step.number - KEPT, None)
+        self._ranks.tell(step.number, finding, self._digest(step.number))
+        before = step.number - 1
+        if before in self._tables and self._ranks.neighbour(before) not in (None, self._digest(before)):
+            self._ranks.raise_alarm(before)
+
+    def _digest(self, step: int) -> str:
+        table = self._tables[step]
+        return f"{zlib.crc32(repr(sorted(table.items())).encode()):08x}" if table else ""
+
+    def _decide(self, *, last: bool) -> None:
+        """One finding for all ranks: the earliest of the first step in which any rank found something."""
+        ranks = self._ranks
+        if ranks is None or self.finding is not None:
+            return
+        alarm = ranks.alarm()
+        if alarm is None:
+            return
+        if last:
+            ranks.wait("step", alarm, _CLOSING_S)
+        for step in range(max(1, alarm - KEPT + 1), alarm + 1):
+            lines = ranks.heard(step)
+            if lines is None:
+                if step == alarm:
+                    return
+                continue
+            found = [Finding.from_dict(line["finding"]) for line in lines if line["finding"]]
+            if len({line["digest"] for line in lines}) > 1:
+                if step not in self._shown:
+                    ranks.show(step, self._tables.get(step, {}))
+                    self._shown.add(step)
+                if last:
+                    ranks.wait("table", step, _CLOSING_S)
+                tables = ranks.shown(step)
+                if tables is None:
+                    return
+                odd = replicas.odd_one_out(step, tables)
+                found += [odd] if odd else []
+            first = merge(found)
+            if first is not None:
+                self._act(first)
+                return
+
+    def _act(self, finding: Finding) -> None:
+        self.finding = finding
+        self._board.close()
+        self.stopped = self._actions.stops
+        try:
+            self._actions.act(finding, self.rank, self._ranks.world if self._ranks else 1, self._board.kept)
+        except BaseException as error:
+            raise Passed(error) from None
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def close(self) -> Finding | None:
+        """End the watch: take in what is still on its way, take all hooks away. Gives the finding, if there is one.
+
+        The only moment at which the watch waits for the device, and for the other ranks.
+        """
+        if not self._board.closed:
+            try:
+                for step in self._board.finish():
+                    self._judged(step)
+                self._decide(last=True)
+            except Passed as passed:
+                raise passed.error from None
+            except Exception as error:
+                self._board.step_aside(error)
+            finally:
+                self._board.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        return self.finding
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(Exception):  # the program's own error is the one to show
+            self._board.close()
+
+
+def _model_of(model: Any) -> tuple[Any, nn.Module]:
+    """The engine, if it is one, and the user's own module. Raises :class:`WatchError` for what cannot be watched."""
+    kind = engine_class()
+    engine = model if kind is not None and isinstance(model, kind) else None
+    if not isinstance(model, nn.Module):
+        raise WatchError(f"a watch needs a torch module or a DeepSpeed engine, not a {type(model).__name__}")
+    root = unwrapped(model)
+    if not any(True for _ in root.parameters()):
+        raise WatchError("the model has no parameters: there is nothing to watch")
+    return engine, root
+
+
+def _words(words: Iterable[str]) -> list[str]:
+    return [words] if isinstance(words, str) else list(words)
+
+
+def _known(word: str, option: str) -> str:
+    if word not in WATCHABLE:
+        raise WatchError(f"unknown {option} '{word}': choose from {', '.join(WATCHABLE)}")
+    return word
+
+
+def _bounds(bound: float | Mapping[str, float] | None) -> dict[Kind, float]:
+    if bound is None:
+        return {}
+    by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE, bound)
+    limits = {kind: float(limit) for word, limit in by_word.items() for kind in WATCHABLE[_known(word, "bound")]}
+    if any(not limit > 0 for limit in limits.values()):
+        raise WatchError("a bound is the largest absolute value that is good: give one above 0")
+    limits.pop(Kind.INPUT, None) if not isinstance(bound, Mapping) else None  # token ids are large, and no fault
+    return limits

@@ -1,0 +1,235 @@
+"""ZeRO-3 and hpZ: parameters while they are gathered, and partitions as they are.
+
+What is used of DeepSpeed (deepspeed/runtime/zero/): a parameter's ``ds_tensor`` (primary partition),
+``ds_secondary_tensor`` (hpZ), ``ds_numel``, ``ds_process_group``, ``ds_zero_param_process_group``,
+``ds_secondary_tensor_num_of_groups``, ``ds_status``, its ``partition`` and ``all_gather_coalesced``
+(partition_parameters.py: ``_convert_to_deepspeed_param``); the coordinator's ``fetch_sub_module``
+(partitioned_param_coordinator.py); the optimizer's ``grad_position`` and ``fp32_partitioned_groups_flat``
+(stage3.py). Each is listened to on the one object, before and after; none is replaced. Its own
+accessors (``safe_get_local_optimizer_state``) are left alone: they synchronise a stream.
+
+A partition on another device (offload) is left out: its bytes are not on the streams that are watched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from detectors.live.board import Board
+from detectors.live.chains import Event, Shape
+from detectors.live.finding import Kind, Point
+from detectors.live.patches import listen
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Has ZeRO-3 taken the model's parameters?"""
+    return any(hasattr(parameter, "ds_tensor") for parameter in model.parameters())
+
+
+class _Parameter:
+    """One parameter: its points, and how it is partitioned."""
+
+    def __init__(self, board: Board, name: str, parameter: Any) -> None:
+        self.name = name
+        self.parameter = parameter
+        module = name.rpartition(".")[0]
+        self.gathered = board.point(Point(Kind.PARAMETER, module, name))
+        self.primary = board.point(Point(Kind.PRIMARY, module, name))
+        self.secondary = board.point(Point(Kind.SECONDARY, module, name))
+        self.size = int(parameter.ds_tensor.ds_numel)  # of a primary partition, with padding
+        self.rank = dist.get_rank(group=parameter.ds_process_group)
+        self.world = dist.get_world_size(group=parameter.ds_process_group)
+        self.numel = int(parameter.ds_numel)
+        self.parts = max(1, -(-self.numel // self.size))  # the last ranks may have none
+        group = getattr(parameter, "ds_zero_param_process_group", None)
+        self.merged = 0  # primary partitions in a secondary one; 0: no hpZ
+        self.inner = 0  # this rank in its hpZ group
+        if group is not None:
+            self.merged = self.world // dist.get_world_size(group=group)
+            self.inner = dist.get_rank(group=group)
+        first = self.inner * self.merged
+        self.shape = Shape(self.rank, (first, first + self.merged), inner=self.inner)
+        board.shape(name, self.shape)
+
+    def covered(self, partition: Tensor, first: int) -> Tensor | None:
+        """The partition without the padding behind the parameter's end; ``first``: its first element's place."""
+        size = min(partition.numel(), self.numel - first)
+        return partition.detach().view(-1)[:size] if size > 0 else None
+
+    @property
+    def first(self) -> int:
+        return self.rank * self.size
+
+    @property
+    def secondary_first(self) -> int:
+        return self.inner * self.merged * self.size
+
+
+class Zero3Hooks:
+    """Watches an engine's sharded parameters."""
+
+    def __init__(self, board: Board, engine: Any) -> None:
+        self._board = board
+        self._engine = engine
+        self._parameters = {
+            id(parameter): _Parameter(board, name, parameter)
+            for name, parameter in engine.module.named_parameters()
+            if hasattr(parameter, "ds_tensor")
+        }
+        guard = board.guard
+        if board.checksums or board.kinds & {Kind.PARAMETER, Kind.SECONDARY}:
+            offload = getattr(engine.optimizer, "parameter_offload", None)
+            coordinator = getattr(offload, "get_param_coordinator", lambda: None)()
+            if coordinator is None:
+                raise LookupError("DeepSpeed's parameter coordinator was not found: is this a ZeRO-3 engine?")
+            board.on_close(listen(coordinator, "fetch_sub_module", after=guard(self._fetched)))
+            for one in self._parameters.values():
+                board.on_close(
+                    listen(
+                        one.parameter,
+                        "partition",
+                        before=guard(self._partitioning(one.parameter)),
+                        after=guard(self._partitioned(one.parameter)),
+                    )
+                )
+                if board.checksums:
+                    board.on_close(listen(one.parameter, "all_gather_coalesced", before=guard(self._gathering)))
+        self._copying: list[_Parameter] = []
+        if board.checksums:
+            self._primaries(Event.UPDATE)
+
+    # -- use ---------------------------------------------------------------------------------------
+
+    def _fetched(self, _: None, module: nn.Module, forward: bool = True, *__: Any, **___: Any) -> None:
+        """The current stream is ordered behind the all-gather: what the parameter holds now is what is used."""
+        board = self._board
+        if not forward:
+            board.begin_backward()
+        for parameter in module.parameters(recurse=False):
+            one = self._parameters.get(id(parameter))
+            if one is None or parameter.numel() != one.numel:
+                continue
+            values = parameter.detach().reshape(-1)
+            if Kind.PARAMETER in board.kinds:
+                board.see(one.gathered, values)
+            if board.checksums:
+                board.sum(Event.USE, one.gathered, values, part=one.size, parts=one.parts)
+
+    # -- copy into the secondary partition ---------------------------------------------------------
+
+    def _partitioning(self, parameter: Any) -> Any:
+        def before(param_list: Any = None, hierarchy: int = 0, has_been_updated: bool = False, **_: Any) -> None:
+            self._copying = []
+            for each in param_list if param_list is not None else [parameter]:
+                one = self._parameters.get(id(each))
+                if one is None or not one.merged or each.numel() != one.numel:
+                    continue  # without hpZ, or not gathered: nothing is copied
+                if each.ds_secondary_tensor is None or has_been_updated:
+                    self._copying.append(one)
+                    source = each.detach().reshape(-1)[one.secondary_first :][: one.size * one.merged]
+                    if self._board.checksums and source.numel():
+                        self._board.sum(Event.SOURCE, one.secondary, source, first=one.secondary_first)
+
+        return before
+
+    def _partitioned(self, parameter: Any) -> Any:
+        def after(
+            _: Any, param_list: Any = None, hierarchy: int = 0, has_been_updated: bool = False, **__: Any
+        ) -> None:
+            board = self._board
+            for one in self._copying:
+                secondary = one.parameter.ds_secondary_tensor
+                held = one.covered(secondary, one.secondary_first) if secondary is not None else None
+                if held is None:
+                    continue
+                if Kind.SECONDARY in board.kinds:
+                    board.see(one.secondary, held)
+                if board.checksums:
+                    board.sum(Event.COPIED, one.secondary, held, first=one.secondary_first)
+            self._copying = []
+            if has_been_updated and board.checksums:  # an edit through GatheredParameters
+                for each in param_list if param_list is not None else [parameter]:
+                    edited = self._parameters.get(id(each))
+                    if edited is not None:
+                        self._primary(edited, Event.UPDATE)
+
+        return after
+
+    # -- all-gather --------------------------------------------------------------------------------
+
+    def _gathering(self, params: Any, safe_mode: bool = False, quantize: bool = False, *_: Any, **__: Any) -> None:
+        """On the all-gather stream, before the all-gather is issued: what it is about to read."""
+        for each in params:
+            one = self._parameters.get(id(each))
+            if one is None:
+                continue
+            if quantize:
+                self._board.shape(one.name, one.shape._replace(lossy=True))
+            secondary = each.ds_secondary_tensor if one.merged else None
+            if secondary is None:
+                self._primary(one, Event.READ)
+            else:
+                self._secondary(one, secondary, Event.READ)
+
+    # -- step --------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Before the optimizer step: what the partitions hold when every copy of the step is behind us."""
+        if self._board.checksums:
+            self._primaries(Event.SETTLED)
+            for one in self._parameters.values():
+                secondary = one.parameter.ds_secondary_tensor if one.merged else None
+                if secondary is not None:
+                    self._secondary(one, secondary, Event.SETTLED)
+
+    def stepped(self) -> None:
+        """After it: optimizer state, the new primary partitions, their checksums."""
+        board = self._board
+        if Kind.OPTIMIZER in board.kinds:
+            self._states()
+        if Kind.PRIMARY in board.kinds:
+            for one in self._parameters.values():
+                held = one.covered(one.parameter.ds_tensor, one.first)
+                if held is not None and one.parameter.requires_grad:
+                    board.see(one.primary, held)
+        if board.checksums:
+            for one in self._parameters.values():
+                if one.parameter.requires_grad:
+                    self._primary(one, Event.UPDATE)
+
+    def _states(self) -> None:
+        board, optimizer = self._board, self._engine.optimizer
+        places = getattr(optimizer, "grad_position", {})
+        flats = getattr(optimizer, "fp32_partitioned_groups_flat", [])
+        states = getattr(getattr(optimizer, "optimizer", None), "state", {})
+        for one in self._parameters.values():
+            place = places.get(getattr(one.parameter, "ds_id", None))
+            if place is None or place[0] >= len(flats) or flats[place[0]] is None:
+                continue
+            group, offset, size = (int(number) for number in place[:3])
+            flat = flats[group]
+            size = min(size, one.numel - one.first)
+            if size <= 0:
+                continue
+            held = {"fp32 master": flat, **states.get(flat, {})}
+            for key, value in held.items():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.numel() >= offset + size:
+                    point = board.point(Point(Kind.OPTIMIZER, one.name.rpartition(".")[0], one.name, str(key)))
+                    board.see(point, value.detach().view(-1)[offset : offset + size])
+
+    def _primaries(self, event: Event) -> None:
+        for one in self._parameters.values():
+            self._primary(one, event)
+
+    def _primary(self, one: _Parameter, event: Event) -> None:
+        held = one.covered(one.parameter.ds_tensor, one.first)
+        if held is not None:
+            self._board.sum(event, one.primary, held, first=one.first)
+
+    def _secondary(self, one: _Parameter, secondary: Tensor, event: Event) -> None:
+        held = one.covered(secondary, one.secondary_first)
+        if held is not None:
+            self._board.sum(event, one.secondary, held, first=one.secondary_first)
