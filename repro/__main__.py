@@ -16,6 +16,8 @@ class _Lazy(click.Group):
         "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
         "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
         "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
+        "report": ("repro.commands.report", "report", "Make a page of an incident that the live watch saved."),
+        "watch": ("repro.commands.watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
     }
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -25,7 +27,9 @@ class _Lazy(click.Group):
         if name not in self.places:
             return None
         module, attribute, _ = self.places[name]
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+        if name != "watch":  # that runs the user's own training, as it is
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
         from importlib import import_module
 
         command: click.Command = getattr(import_module(module), attribute)
@@ -37,16 +41,18 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-def cli() -> None:
+@click.option("--local_rank", hidden=True)  # DeepSpeed's launcher puts it behind the module's name
+@click.pass_context
+def cli(context: click.Context, local_rank: str | None) -> None:
     """Stream races in sharded LLM training: reproduce them, find them, prove the cure.
 
     Stock DeepSpeed runs on a simulated asynchronous accelerator, on a laptop, the same way every time.
     """
+    context.obj = None if local_rank is None else f"--local_rank={local_rank}"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
     try:
         cli.main(arguments, prog_name="repro", standalone_mode=False)
     except click.ClickException as error:
@@ -60,6 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _explain(error: Exception) -> int:
+    from detectors.live.incident import IncidentError
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError
@@ -74,7 +81,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, RankFailed):
         print(f"Failed: {error}", file=sys.stderr)
         return 3
-    if isinstance(error, (ScenarioError, ReleaseError, TraceError)):
+    if isinstance(error, (ScenarioError, ReleaseError, TraceError, IncidentError)):
         print(f"Error: {error}", file=sys.stderr)
         return 2
     raise error

@@ -121,7 +121,7 @@ class Chains:
                 case Event.USE:
                     found += self._use(chain, one)
                 case Event.SOURCE:
-                    chain.source = one.sums[0]
+                    found += self._source(chain, one)
                 case Event.COPIED:
                     found += self._copied(chain, one)
                 case Event.SETTLED:
@@ -192,6 +192,17 @@ class Chains:
         if not wrong or explained:
             return []
         return [_gather(one, wrong[0], "the same version of the parameter was other at its first use")]
+
+    def _source(self, chain: _Chain, one: Sum) -> list[Mismatch]:
+        chain.source = one.sums[0]
+        if chain.first_use is None or chain.shape.lossy:
+            return []
+        used = add(*chain.first_use[slice(*chain.shape.secondary)])
+        if used == one.sums[0] or any(at.partition is chain.reads_from for at, _ in chain.pending):
+            return []
+        evidence = ("What is copied into the secondary partition is not what was used: it changed while gathered.",)
+        at = one._replace(partition=Kind.PARAMETER)
+        return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
     def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
         self._remember(chain, Kind.SECONDARY, chain.copied)

@@ -78,6 +78,8 @@ class EngineHooks:
         if is_sharded(self._model):
             self._board.sharded = True
             self._zero3 = Zero3Hooks(self._board, engine)
+        else:
+            self._sums(Event.UPDATE)
 
     def _made(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         given = kwargs.get("model", args[1] if len(args) > 1 else None)
@@ -103,6 +105,8 @@ class EngineHooks:
             self._board.scaled = bool(getattr(scaler, "dynamic", False))
             if self._zero3 is not None:
                 self._zero3.settle()
+            else:
+                self._sums(Event.SETTLED)
 
     def _after_step(self, _: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
         if not self._mine(engine) or self._board.phase != "step":
@@ -119,17 +123,21 @@ class EngineHooks:
     def _states(self) -> None:
         """ZeRO-1 and 2, or none: parameters are whole, optimizer state may be this rank's part of it."""
         board = self._board
-        for name, parameter in self._model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            if Kind.PARAMETER in board.kinds:
+        trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
+        if Kind.OPTIMIZER in board.kinds:
+            for name, parameter in trained:
+                mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
+                for key, value in (getattr(mapping, "optim_fragment", None) or {}).items():
+                    if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                        point = Point(Kind.OPTIMIZER, name.rpartition(".")[0], name, key)
+                        board.see(board.point(point), value)
+        if Kind.PARAMETER in board.kinds:
+            for name, parameter in trained:
                 board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
-            if board.checksums:
-                board.sum(Event.UPDATE, board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
-            mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
-            if mapping is None or Kind.OPTIMIZER not in board.kinds:
-                continue
-            fragments = getattr(mapping, "optim_fragment", None) or {}
-            for key, value in fragments.items():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-                    board.see(board.point(Point(Kind.OPTIMIZER, parameter=name, detail=key)), value)
+        self._sums(Event.UPDATE)
+
+    def _sums(self, event: Event) -> None:
+        if self._board.checksums:
+            for name, parameter in self._model.named_parameters():
+                point = self._board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name))
+                self._board.sum(event, point, parameter)

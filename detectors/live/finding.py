@@ -42,6 +42,8 @@ class Cause(StrEnum):
     GATHER = "all-gather"  # good where it was read, bad where it arrived
     SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; without checksums nobody knows why
 
+PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER}  # by checksums
+
 
 class Point(NamedTuple):
     """One watched place. ``module`` and ``parameter`` are paths in the model, or ''; ``detail`` a name within them."""
@@ -93,7 +95,7 @@ class Finding:
 
     ``rank`` has it first; ``ranks`` all that report something bad in that step. ``part``: for a sharded
     parameter, the rank in its group whose part is wrong. ``nan``, ``inf``: how many of ``numel`` values; both
-    0: finite and wrong, or beyond the bound. ``low``, ``high``: the good values' extremes (NaN: none, or unknown).
+    0: finite and wrong, or ``beyond`` the bound. ``low``, ``high``: the good values' extremes (NaN: none, or unknown).
     ``version``: the step whose values a stale part holds (-1: not known). ``evidence``: sentences.
     ``spread``: the bad points that follow, in order.
     """
@@ -116,6 +118,7 @@ class Finding:
     low: float = math.nan
     high: float = math.nan
     version: int = -1
+    beyond: bool = False
     evidence: tuple[str, ...] = ()
     spread: tuple[str, ...] = ()
 
@@ -132,8 +135,11 @@ class Finding:
             text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
         )
         what = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            what += f" (good ones from {self.low:.4g} to {self.high:.4g})"
+        extremes = f"from {self.low:.4g} to {self.high:.4g}" if math.isfinite(self.low + self.high) else ""
+        if self.beyond:
+            what = " and ".join(filter(None, (bad, f"beyond the bound, {extremes}")))
+        elif extremes:
+            what += f" (good ones {extremes})"
         return (
             f"{_MEANING[self.cause]} Step {self.step}, micro-batch {self.micro_batch}, {self.phase}, "
             f"rank {self.rank}: {where}{part}: {what}."
@@ -160,6 +166,7 @@ class Finding:
                 values[name] = math.nan if values.get(name) is None else float(values[name])
             for name in ("step", "micro_batch", "order", "rank", "part", "nan", "inf", "numel", "version"):
                 values[name] = int(values.get(name, 0))
+            values["beyond"] = bool(values.get("beyond", False))
             values["ranks"] = tuple(int(rank) for rank in values["ranks"])
             for name in ("phase", "module", "parameter", "detail"):
                 values[name] = str(values.get(name, ""))

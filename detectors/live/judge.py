@@ -19,7 +19,6 @@ from detectors.live.finding import Cause, Finding, Kind, Look, Point
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
 _PASSED = {Kind.OUTPUT, Kind.TAKEN}
 _GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
-_PARTITIONS = {Kind.PRIMARY, Kind.SECONDARY}
 _SPREAD = 12
 
 
@@ -110,8 +109,9 @@ class Judge:
             numel=look.numel,
             low=look.low,
             high=look.high,
+            beyond=look.beyond,
             evidence=tuple(evidence),
-            spread=_spread(bad, look.order),
+            spread=self._spread(bad, look.order),
         )
 
     def _cause(self, look: Look, step: Step, bad: Sequence[Look]) -> tuple[Cause, list[str]]:
@@ -139,7 +139,9 @@ class Judge:
             return Cause.GRADIENT, good + beyond
         if kind is Kind.OPTIMIZER:
             return Cause.OPTIMIZER, [*self._no_gradient(), *beyond]
-        if kind in _PARTITIONS or not step.sharded or look.phase == "step":
+        if kind is Kind.SECONDARY:
+            return Cause.SHARDING, ["The parameter that it is copied from was good when it was gathered."]
+        if kind is Kind.PRIMARY or not step.sharded or look.phase == "step":
             state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == look.step]
             if any(one.point.parameter == look.point.parameter for one in state):
                 return Cause.OPTIMIZER, ["Its optimizer state is bad in the same step."]
@@ -172,8 +174,17 @@ class Judge:
             high=seen.high if seen else math.nan,
             version=mismatch.version,
             evidence=mismatch.evidence,
-            spread=_spread(bad, at.order),
+            spread=self._spread(bad, at.order),
         )
+
+    def _spread(self, bad: Sequence[Look], after: int) -> tuple[str, ...]:
+        lines: list[str] = []
+        for look in bad:
+            if look.order > after and look.point not in self._usual and len(lines) < _SPREAD:
+                count = look.nan + look.plus_inf + look.minus_inf
+                what = f"{count} of {look.numel} bad" if count else f"{look.low:.4g} to {look.high:.4g}"
+                lines.append(f"{look.phase} of micro-batch {look.micro_batch}: {look.point}: {what}")
+        return tuple(lines)
 
 
 def merge(findings: Iterable[Finding]) -> Finding | None:
@@ -186,16 +197,6 @@ def merge(findings: Iterable[Finding]) -> Finding | None:
     evidence = first.evidence
     others = [one for one in found[1:] if one.rank != first.rank]
     if others:
-        names = ", ".join(str(one.rank) for one in others[:8])
+        names = ", ".join(str(rank) for rank in sorted({one.rank for one in others})[:8])
         evidence = (*evidence, f"Seen later, or at the same place, on rank {names}.")
     return Finding(**{**first.__dict__, "ranks": ranks, "evidence": evidence})
-
-
-def _spread(bad: Sequence[Look], after: int) -> tuple[str, ...]:
-    lines: list[str] = []
-    for look in bad:
-        if look.order > after and len(lines) < _SPREAD:
-            count = look.nan + look.plus_inf + look.minus_inf
-            what = f"{count} of {look.numel} bad" if count else f"{look.low:.4g} to {look.high:.4g}"
-            lines.append(f"{look.phase} of micro-batch {look.micro_batch}: {look.point}: {what}")
-    return tuple(lines)

@@ -85,6 +85,7 @@ class ModuleHooks:
         self._began(batch)
         if Kind.INPUT in board.kinds:
             for name, tensor in _tensors(batch):
+                self._new(tensor)
                 board.see(board.point(Point(Kind.INPUT, detail=name)), tensor)
 
     def _output(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:

@@ -54,11 +54,11 @@ class Ranks:
         key = f"step/{step}/{(self.rank + 1) % self.world}"
         return str(json.loads(self._store.get(key))["digest"]) if self._store.check([key]) else None
 
-    def show(self, step: int, table: Mapping[str, Sequence[int]]) -> None:
+    def show(self, step: int, table: Mapping[str, Sequence[Any]]) -> None:
         """Give the others all checksums of the step: the digests differ."""
         self._store.set(f"table/{step}/{self.rank}", json.dumps(table))
 
-    def shown(self, step: int) -> list[dict[str, list[int]]] | None:
+    def shown(self, step: int) -> list[dict[str, list[Any]]] | None:
         """What all ranks have shown of the step, by rank; None while one of them has not yet."""
         return self._all(f"table/{step}")
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from detectors.live.chains import Event, Sum
 from detectors.live.finding import PHASES, Cause, Finding, Kind
 from detectors.live.ops import add
 
+Table = dict[str, tuple[int, tuple[int, ...]]]
 
-def table(sums: Iterable[Sum]) -> dict[str, tuple[int, ...]]:
+
+def table(sums: Iterable[Sum]) -> Table:
     """What every rank must have alike: each whole parameter, at each use (ZeRO-3) or after the step (replicas).
 
-    By a key that sorts by execution: micro-batch, phase, how often before, parameter.
+    (Order of execution, sums), by a key that is the same on all ranks: micro-batch, phase, how often before, parameter.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    found: Table = {}
     times: Counter[tuple[int, str, str]] = Counter()
     for one in sorted(sums, key=lambda one: one.order):
         if one.partition is not Kind.PARAMETER or one.event not in (Event.USE, Event.UPDATE):
@@ -23,17 +27,23 @@ def table(sums: Iterable[Sum]) -> dict[str, tuple[int, ...]]:
         use = (one.micro_batch, one.phase, one.parameter)
         key = f"{one.micro_batch:06d}/{PHASES.index(one.phase)}/{times[use]:03d}/{one.parameter}"
         times[use] += 1
-        found[key] = one.sums
+        found[key] = (one.order, one.sums)
     return found
 
 
-def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[int]]]) -> Finding | None:
+def digest(table: Table) -> str:
+    """Equal where all checksums are; '' where there are none."""
+    return f"{zlib.crc32(repr(sorted((key, sums) for key, (_, sums) in table.items())).encode()):08x}" if table else ""
+
+
+def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[Any]]]) -> Finding | None:
     """The first parameter that is not the same on all ranks, and the rank that differs.
 
     A part's own rank is right about it; where parameters are whole on every rank, the many are.
     """
-    for key in sorted(set.intersection(*(set(table) for table in tables)) if tables else ()):
-        rows = [tuple(table[key]) for table in tables]
+    common = set.intersection(*(set(table) for table in tables)) if tables else set()
+    for key in sorted(common, key=lambda key: (key[:8], tables[0][key][0])):
+        rows = [tuple(table[key][1]) for table in tables]
         if len(set(rows)) == 1:
             continue
         micro_batch, phase, _, parameter = key.split("/", 3)
@@ -54,7 +64,7 @@ def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[int]]]) -> Fin
             step=step,
             micro_batch=int(micro_batch),
             phase=PHASES[int(phase)],
-            order=0,
+            order=int(tables[rank][key][0]),
             rank=rank,
             ranks=tuple(sorted({one for one, _ in wrong})),
             module=parameter.rpartition(".")[0],

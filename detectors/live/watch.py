@@ -10,7 +10,6 @@ it looks for (EVIDENCE section 1: a NaN check after the partition hid hpZ's).
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -24,7 +23,7 @@ from detectors.live import replicas
 from detectors.live.actions import Actions, OnFinding
 from detectors.live.board import Board, Passed
 from detectors.live.engines import EngineHooks, WatchError, engine_class
-from detectors.live.finding import PHASES, Finding, Kind
+from detectors.live.finding import PHASES, PROVEN, Finding, Kind
 from detectors.live.hardware import hardware_of
 from detectors.live.judge import Judge, Step, merge
 from detectors.live.modules import ModuleHooks, unwrapped
@@ -44,6 +43,7 @@ WATCHABLE: Mapping[str, frozenset[Kind]] = {
     "optimizer": frozenset({Kind.OPTIMIZER}),
 }
 _CLOSING_S = 20.0
+_SHOWN_AFTER = 2  # steps until the last rank has noticed that digests differ, and has shown its checksums
 _numbers = count(1)
 
 
@@ -93,8 +93,9 @@ class NanWatch:
         self._ranks = Ranks(f"watch {next(_numbers)}") if dist.is_initialized() and dist.get_world_size() > 1 else None
         self.rank = self._ranks.rank if self._ranks else 0
         self._judge = Judge(self.rank, kinds)
-        self._tables: dict[int, dict[str, tuple[int, ...]]] = {}
+        self._tables: dict[int, replicas.Table] = {}
         self._shown: set[int] = set()
+        self._told = 0
         self._recorder: StepRecorder | None = None
         if record is not None:
             from detectors.live.recording import StepRecorder
@@ -164,14 +165,14 @@ class NanWatch:
             return
         self._tables[step.number] = replicas.table(step.sums)
         self._tables.pop(step.number - KEPT, None)
-        self._ranks.tell(step.number, finding, self._digest(step.number))
+        self._told = step.number
+        self._ranks.tell(step.number, finding, replicas.digest(self._tables[step.number]))
         before = step.number - 1
-        if before in self._tables and self._ranks.neighbour(before) not in (None, self._digest(before)):
+        if before in self._tables and self._ranks.neighbour(before) not in (
+            None,
+            replicas.digest(self._tables[before]),
+        ):
             self._ranks.raise_alarm(before)
-
-    def _digest(self, step: int) -> str:
-        table = self._tables[step]
-        return f"{zlib.crc32(repr(sorted(table.items())).encode()):08x}" if table else ""
 
     def _decide(self, *, last: bool) -> None:
         """One finding for all ranks: the earliest of the first step in which any rank found something."""
@@ -184,18 +185,23 @@ class NanWatch:
         if last:
             ranks.wait("step", alarm, _CLOSING_S)
         for step in range(max(1, alarm - KEPT + 1), alarm + 1):
+            if not last and self._told <= step:
+                return  # some ranks may not have told of it: all shall act at the end of the same step
             lines = ranks.heard(step)
             if lines is None:
                 if step == alarm:
                     return
                 continue
             found = [Finding.from_dict(line["finding"]) for line in lines if line["finding"]]
-            if len({line["digest"] for line in lines}) > 1:
+            proven = any(one.cause in PROVEN for one in found)
+            if not proven and len({line["digest"] for line in lines}) > 1:
                 if step not in self._shown:
                     ranks.show(step, self._tables.get(step, {}))
                     self._shown.add(step)
                 if last:
                     ranks.wait("table", step, _CLOSING_S)
+                elif self._told <= step + _SHOWN_AFTER:
+                    return
                 tables = ranks.shown(step)
                 if tables is None:
                     return

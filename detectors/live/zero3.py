@@ -113,10 +113,10 @@ class Zero3Hooks:
             if one is None or parameter.numel() != one.numel:
                 continue
             values = parameter.detach().reshape(-1)
+            if board.checksums:  # first: it says more of why than what the values are
+                board.sum(Event.USE, one.gathered, values, part=one.size, parts=one.parts)
             if Kind.PARAMETER in board.kinds:
                 board.see(one.gathered, values)
-            if board.checksums:
-                board.sum(Event.USE, one.gathered, values, part=one.size, parts=one.parts)
 
     # -- copy into the secondary partition ---------------------------------------------------------
 
@@ -145,10 +145,10 @@ class Zero3Hooks:
                 held = one.covered(secondary, one.secondary_first) if secondary is not None else None
                 if held is None:
                     continue
-                if Kind.SECONDARY in board.kinds:
-                    board.see(one.secondary, held)
                 if board.checksums:
                     board.sum(Event.COPIED, one.secondary, held, first=one.secondary_first)
+                if Kind.SECONDARY in board.kinds:
+                    board.see(one.secondary, held)
             self._copying = []
             if has_been_updated and board.checksums:  # an edit through GatheredParameters
                 for each in param_list if param_list is not None else [parameter]:
@@ -214,7 +214,7 @@ class Zero3Hooks:
             size = min(size, one.numel - one.first)
             if size <= 0:
                 continue
-            held = {"fp32 master": flat, **states.get(flat, {})}
+            held = {**states.get(flat, {}), "fp32 master": flat}
             for key, value in held.items():
                 if isinstance(value, Tensor) and value.is_floating_point() and value.numel() >= offset + size:
                     point = board.point(Point(Kind.OPTIMIZER, one.name.rpartition(".")[0], one.name, str(key)))

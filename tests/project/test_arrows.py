@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "repro.__main__": PACKAGES,
     "repro": ("repro",),
     "detectors": ("detectors", "repro.trace"),
-    "scenarios": ("scenarios", "repro"),
+    "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "reports": ("reports", "detectors", "repro.trace", "scenarios.scenario"),
 }
 COMMAND_LINE = ("repro.commands", "repro.__main__")
@@ -31,7 +31,7 @@ COMMAND_LINE = ("repro.commands", "repro.__main__")
 # Who may know of a package that is not ours.
 KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
-    "transformers": ("scenarios",),
+    "transformers": ("scenarios", "detectors.live.huggingface"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

@@ -1,0 +1,10 @@
+"""Imports that take seconds are done once, in the process that the ranks are forked from."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imports() -> None:
+    from repro import deepspeed
+
+    deepspeed.warm_up()
