@@ -16,6 +16,7 @@ class _Lazy(click.Group):
         "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
         "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
         "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
+        "diverge": ("repro.commands.diverge", "diverge", "Compare two recordings of the live watch."),
         "report": ("repro.commands.report", "report", "Make a page of an incident that the live watch saved."),
         "watch": ("repro.commands.watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
     }
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _explain(error: Exception) -> int:
     from detectors.live.incident import IncidentError
+    from detectors.recordings import RecordingError
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError
@@ -81,7 +83,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, RankFailed):
         print(f"Failed: {error}", file=sys.stderr)
         return 3
-    if isinstance(error, (ScenarioError, ReleaseError, TraceError, IncidentError)):
+    if isinstance(error, (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError)):
         print(f"Error: {error}", file=sys.stderr)
         return 2
     raise error

@@ -49,6 +49,7 @@ PASSING_FILES = (
     "deepspeed/comm/torch.py",
     "deepspeed/runtime/compiler.py",
     "repro/deepspeed.py",
+    "detectors/live/patches.py",
     "typing_extensions.py",  # torch's "deprecated" decorator
 )
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from detectors import NanWatch
+from detectors.live.ops import PROBES
 from detectors.live.patches import listen
 from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
@@ -130,7 +131,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         adapter.label_memory(engine, device)
         device.journal.flush()
     adapter.watch_parameters(engine, watch.parameter)
-    nan_watch = _nan_watch(me, scenario, engine)
+    nan_watch = _nan_watch(me, scenario, device, engine)
     data = batches(
         scenario.questions(),
         sequence=scenario.sequence,
@@ -183,12 +184,14 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
     )
 
 
-def _nan_watch(me: Rank, scenario: Scenario, engine: Any) -> NanWatch | None:
+def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:
     """The watch that a user would run, on the same streams as training."""
     if scenario.watch == "blocking":
         _look_and_wait(engine)
-    if scenario.watch != "on":
+    if scenario.watch in ("off", "blocking"):
         return None
+    if device is not None and scenario.watch == "weightless":
+        device.weightless = PROBES
     return NanWatch(
         engine,
         checksums=True,

@@ -77,10 +77,10 @@ class Scenario(BaseModel):
     overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
     frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
     checkpointing: bool = Field(False, description="Gradient checkpointing.")
-    watch: Literal["off", "on", "blocking"] = Field(
+    watch: Literal["off", "on", "weightless", "blocking"] = Field(
         "off",
-        description="Run the NaN watch with checksums beside the training; 'blocking': a watch that reads each value "
-        "at once, which hides the race it looks for.",
+        description="Run the NaN watch with checksums beside the training; weightless: in no time; blocking: a check "
+        "that waits for each value, which hides the race it looks for.",
     )
     data: str = Field(
         "sample", description="MMLU: a folder of its CSV files, 'cais/mmlu' (datasets package), or the sample."

@@ -88,12 +88,14 @@ class Actions:
     def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> None:
         """Do all that was asked for; raising comes last."""
         speaks = rank == 0
+        saved = ""
         if self.saves:
-            where = self._save(finding, rank, world, kept)
-            if speaks:
-                warnings.warn(f"{describe(finding)}\nSaved: {where}", BadValueWarning, stacklevel=2)
-        elif speaks and ("warn" in self._wanted or "stop" in self._wanted):
-            warnings.warn(describe(finding), BadValueWarning, stacklevel=2)
+            try:
+                saved = f"\nSaved: {self._save(finding, rank, world, kept)}"
+            except (incident.IncidentError, OSError) as error:  # no reason to end somebody's training
+                saved = f"\nNot saved: {error}"
+        if speaks and (self.saves or "warn" in self._wanted or "stop" in self._wanted):
+            warnings.warn(describe(finding) + saved, BadValueWarning, stacklevel=_outside())
         for one in self._wanted:
             if callable(one):
                 one(finding)
@@ -120,6 +122,15 @@ class Actions:
     def _all_configuration(self) -> dict[str, Any]:
         config = getattr(getattr(self._engine, "_config", None), "_param_dict", None)
         return {**({"deepspeed": config} if isinstance(config, Mapping) else {}), **self._configuration}
+
+
+def _outside() -> int:
+    """How many frames up the program's own line stands: not in the watch, torch or DeepSpeed."""
+    frame, level = sys._getframe(1), 1
+    passing = ("detectors.", "torch.", "deepspeed.", "contextlib")
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(passing):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def describe(finding: Finding) -> str:

@@ -95,7 +95,6 @@ class Board:
             self.phase = "backward"
 
     def begin_step(self) -> None:
-        self.micro_batch = max(self.micro_batch, 1)
         self.phase = "step"
 
     def end_step(self, *, skipped: bool = False) -> None:
@@ -121,7 +120,7 @@ class Board:
     def see(self, point: int, values: Tensor) -> None:
         """Look at ``values``: any shape, any dtype, on the current stream."""
         plain = _plain(values)
-        if plain is not None:
+        if plain is not None and plain.numel():
             self._lanes.look(plain, self._note(point, plain.numel()))
 
     def sum(
@@ -129,7 +128,7 @@ class Board:
     ) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
         plain = _plain(values)
-        if plain is not None:
+        if plain is not None:  # of nothing too: it is an event
             note = self._note(point, plain.numel(), event)
             self._lanes.checksum(plain, note, first=first, part=part, parts=parts)
 
@@ -268,7 +267,7 @@ def _plain(values: Any) -> Tensor | None:
     tensor = values.to_local() if hasattr(values, "to_local") else values
     if tensor.layout is not torch.strided:
         tensor = tensor._values()
-    if tensor.is_meta or tensor.numel() == 0 or tensor.is_quantized:
+    if tensor.is_meta or tensor.is_quantized:
         return None
     plain: Tensor = tensor.detach()
     return plain

@@ -47,7 +47,7 @@ class EngineHooks:
         kind = type(engine) if engine is not None else engine_class()
         if engine is not None:
             self._bind(engine)
-        elif is_sharded(model):
+        elif is_sharded(model) and not modules.framework:  # a framework's engine is found at its first forward pass
             raise WatchError(
                 "the model's parameters are sharded by ZeRO-3 already, and no engine runs it yet: "
                 "watch what deepspeed.initialize returns"

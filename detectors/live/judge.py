@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from detectors.live.chains import Mismatch, Sum
+from detectors.live.chains import Event, Mismatch, Sum
 from detectors.live.finding import Cause, Finding, Kind, Look, Point
 
 # What training keeps. The others only count when one of these is bad.
@@ -63,7 +63,9 @@ class Judge:
             self._usual.update(look.point for look in bad if look.point.kind not in _GRADIENTS)
             return None
         first = self._first(bad, alarms) if alarms else None
-        if mismatch is not None and (first is None or mismatch.at.order <= first.order):
+        # Memory that changed in a whole parameter shows at the step; no bad value that was seen can have done it.
+        whole = mismatch is not None and mismatch.at.event is Event.SETTLED and mismatch.at.partition is Kind.PARAMETER
+        if mismatch is not None and (first is None or whole or mismatch.at.order <= first.order):
             return self._of_mismatch(mismatch, step, bad)
         assert first is not None
         return self._of_look(first, step, bad)
@@ -126,8 +128,10 @@ class Judge:
         if kind in _PASSED:
             evidence = ["No output that was looked at before it is bad."]
             if Kind.PARAMETER in self._watched:
-                of = "All" if kind is Kind.TAKEN else f"The parameters of {look.point.module or 'the model'} and all"
-                evidence = [f"{of} outputs before it are good."]
+                evidence = ["All outputs before it are good."]
+                if kind is Kind.OUTPUT:
+                    when = "are good" if step.sharded else "were good after the step before"
+                    evidence.append(f"The parameters of {look.point.module or 'the model'} {when}.")
             if kind is Kind.TAKEN:
                 evidence.append("No module made it: it was computed between modules.")
             if step.largest is not None:

@@ -85,7 +85,7 @@ class _Lane:
         self.spare: list[_Host] = []
         self.host: _Host | None = None
         if hardware.asynchronous:
-            self.stamp = torch.zeros(1, dtype=torch.int64, device=device)
+            self.scratch = torch.empty(1, dtype=torch.int64, device=device)
         else:
             self.own_looks, self.own_sums = self.looks.numpy(), self.sums.numpy()
 
@@ -99,11 +99,10 @@ class _Lane:
             looks, sums = len(self.look_notes), self.sums_used
             with self.hardware.on(self.stream):
                 if looks:
-                    self.host.looks_pinned[:looks].copy_(self.looks[:looks], non_blocking=True)
+                    ops.send(self.looks[:looks], self.host.looks_pinned[:looks])
                 if sums:
-                    self.host.sums_pinned[:sums].copy_(self.sums[:sums], non_blocking=True)
-                self.stamp.add_(1)
-                self.host.stamp_pinned.copy_(self.stamp, non_blocking=True)
+                    ops.send(self.sums[:sums], self.host.sums_pinned[:sums])
+                ops.stamp(self.scratch, self.host.stamp_pinned, self.sent)
         parcel = _Parcel(self)
         self.look_notes, self.sum_notes, self.sums_used = [], [], 0
         return parcel

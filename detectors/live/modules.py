@@ -50,6 +50,7 @@ class ModuleHooks:
         framework: bool = False,
     ) -> None:
         self.framework = framework  # made by a framework's hook, which knows when DeepSpeed comes
+        self.external = False  # the program says itself where a micro-batch begins: a call of the model does not
         self._board = board
         self._model = model
         self._began = began
@@ -70,7 +71,7 @@ class ModuleHooks:
     # -- forward -----------------------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._watching():
+        if self._watching() and not self.external:
             self.begin({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
 
     def _watching(self) -> bool:

@@ -1,4 +1,4 @@
-"""The two measurements, as operators of torch: what values a tensor holds, and which bits.
+"""The measurements, as operators of torch: what values a tensor holds, and which bits; and their way to the host.
 
 They are operators so that every device treats them as its own work: on CUDA they are kernels on the
 current stream, on the simulated accelerator one launch each. They write into a row of memory that
@@ -30,6 +30,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+PROBES = "detectors::"  # how the operators' names begin in a trace
 LOOK_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
 _ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
@@ -39,6 +40,8 @@ _MASK = (1 << 64) - 1
 _library = torch.library.Library("detectors", "DEF")
 _library.define("look(Tensor values, Tensor(a!) row) -> ()")
 _library.define("checksum(Tensor values, Tensor(a!) sums, int first, int part) -> ()")
+_library.define("send(Tensor values, Tensor(a!) pinned) -> ()")
+_library.define("stamp(Tensor(a!) scratch, Tensor(b!) pinned, int number) -> ()")
 
 
 def look(values: Tensor, row: Tensor) -> None:
@@ -52,6 +55,16 @@ def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> 
     ``values``: contiguous, any dtype, elements ``first`` and following of the parameter, in row order.
     """
     torch.ops.detectors.checksum.default(values, sums, first, part)
+
+
+def send(values: Tensor, pinned: Tensor) -> None:
+    """Copy ``values`` to memory of the host, as work of the current stream."""
+    torch.ops.detectors.send.default(values, pinned)
+
+
+def stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
+    """Write ``number`` to memory of the host, behind what the current stream was given before. Both int64, (1,)."""
+    torch.ops.detectors.stamp.default(scratch, pinned, number)
 
 
 def unsigned(value: int) -> int:
@@ -85,7 +98,7 @@ def _look_on_cpu(values: Tensor, row: Tensor) -> None:
     held[3], held[4] = (float(one) for one in torch.aminmax(good)) if good.numel() else (math.nan, math.nan)
 
 
-def _look_on_device(values: Tensor, row: Tensor) -> None:
+def look_on_device(values: Tensor, row: Tensor) -> None:
     """The same where the host must not know: no decision, so each pass is always made."""
     seen = _real(values)
     if seen.numel() == 0:
@@ -171,6 +184,17 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+def _send(values: Tensor, pinned: Tensor) -> None:
+    pinned.copy_(values, non_blocking=True)
+
+
+def _stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
+    scratch.fill_(number)
+    pinned.copy_(scratch, non_blocking=True)
+
+
+_library.impl("send", _send, "CompositeExplicitAutograd")
+_library.impl("stamp", _stamp, "CompositeExplicitAutograd")
 _library.impl("look", _look_on_cpu, "CPU")
-_library.impl("look", _look_on_device, "CompositeExplicitAutograd")
+_library.impl("look", look_on_device, "CompositeExplicitAutograd")
 _library.impl("checksum", _checksum, "CompositeExplicitAutograd")

@@ -39,9 +39,9 @@ class OptimizerHooks:
             self._measure(Event.UPDATE)
         for register, hook in (
             (torch_optimizer.register_optimizer_step_pre_hook, self._before),
-            (torch_optimizer.register_optimizer_step_post_hook, self._after),
+            (torch_optimizer.register_optimizer_step_post_hook, board.guard(self._after)),
         ):
-            board.on_close(register(board.guard(hook)).remove)
+            board.on_close(register(hook).remove)
         board.on_close(listen(GradScaler, "scale", before=board.guard(self._scaled)))
         board.on_close(listen(GradScaler, "update", after=board.guard(self._tried)))
 
@@ -50,27 +50,54 @@ class OptimizerHooks:
             return False
         return any(id(parameter) in self._names for group in optimizer.param_groups for parameter in group["params"])
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._mine(optimizer):
-            self._board.begin_step()
-            overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip by themselves, on the device
-            if isinstance(overflow, Tensor):
-                self._board.see(self._board.point(SKIPPED), overflow)
-            if self._board.checksums:
-                self._measure(Event.SETTLED)
-            if Kind.GRADIENT in self._board.kinds:
-                for name, parameter in self._model.named_parameters():
-                    if parameter.grad is not None:
-                        point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
-                        self._board.see(self._board.point(point), parameter.grad)
-            if self._recorded:
-                gradients = [one.grad for one in self._model.parameters() if one.grad is not None]
-                self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        """Where the optimizer gets a closure (Lightning, LBFGS), forward and backward pass run inside the step.
+
+        The optimizer is then given one that does the same, and says when it is through.
+        """
+        if not self._mine(optimizer):
+            return None
+        begins = self._board.guard(self._begins)
+        place = 1 if len(args) > 1 else None
+        closure = kwargs.get("closure") if place is None else args[1]
+        if not callable(closure):
+            begins(optimizer)
+            return None
+        begun = False
+
+        def called() -> Any:
+            nonlocal begun
+            result = closure()
+            if not begun:  # LBFGS calls it again, and has changed the parameters by then
+                begun = True
+                begins(optimizer)
+            return result
+
+        if place is None:
+            return args, {**kwargs, "closure": called}
+        return (args[0], called, *args[2:]), kwargs
+
+    def _begins(self, optimizer: torch.optim.Optimizer) -> None:
+        self._board.begin_step()
+        overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip by themselves, on the device
+        if isinstance(overflow, Tensor):
+            self._board.see(self._board.point(SKIPPED), overflow)
+        if self._board.checksums:
+            self._measure(Event.SETTLED)
+        if Kind.GRADIENT in self._board.kinds:
+            for name, parameter in self._model.named_parameters():
+                if parameter.grad is not None:
+                    point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
+                    self._board.see(self._board.point(point), parameter.grad)
+        if self._recorded:
+            gradients = [one.grad for one in self._model.parameters() if one.grad is not None]
+            self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._mine(optimizer):
             return
         board = self._board
+        board.begin_step()
         for parameter, state in optimizer.state.items():
             name = self._names.get(id(parameter))
             if name is None or Kind.OPTIMIZER not in board.kinds:

@@ -112,20 +112,38 @@ class NanWatch:
             self._board.close()
             raise
 
+    @property
+    def closed(self) -> bool:
+        """Has the watch ended: closed, or with a finding, or stepped aside?"""
+        return self._board.closed
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that are over, skipped ones too."""
+        return self._board.step - 1
+
     # -- for programs whose passes the hooks do not see ---------------------------------------------
 
-    def phase(self, name: str, batch: Mapping[str, Any] | None = None) -> None:
-        """Say that a phase begins: forward (with its batch), backward, or step."""
+    def phase(self, name: str, batch: Mapping[str, Any] | None = None, *, once: bool = False) -> None:
+        """Say that a phase begins: forward (with its batch: a new micro-batch), backward, or step.
+
+        From the first forward on, micro-batches begin when you say so, and no more when the model is called;
+        ``once``: only this one.
+        """
         if name not in PHASES:
             raise WatchError(f"unknown phase '{name}': choose from {', '.join(PHASES)}")
         if self._board.closed:
             return
         begin = {
-            "forward": lambda: self._modules.begin(batch or {}),
+            "forward": lambda: self._forward(batch or {}, once=once),
             "backward": self._board.begin_backward,
             "step": self._board.begin_step,
         }
         self._board.guard(begin[name])()
+
+    def _forward(self, batch: Mapping[str, Any], *, once: bool) -> None:
+        self._modules.external = not once
+        self._modules.begin(batch)
 
     def loss(self, loss: Tensor) -> None:
         """Show the watch a loss that the model does not return itself."""
@@ -138,7 +156,7 @@ class NanWatch:
         """
 
         def step() -> None:
-            if self._board.order and self._board.phase == "step" and self._board.micro_batch:
+            if self._board.order and self._board.phase == "step":
                 self._board.end_step(skipped=skipped)
             self._ended()
 
@@ -232,9 +250,12 @@ class NanWatch:
             try:
                 for step in self._board.finish():
                     self._judged(step)
+                self._decide(last=False)  # a rank that acted tells no more: what is known already needs no waiting
                 self._decide(last=True)
             except Passed as passed:
                 raise passed.error from None
+            except dist.DistError:
+                pass  # the other ranks have ended, and the store with them
             except Exception as error:
                 self._board.step_aside(error)
             finally:

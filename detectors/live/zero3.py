@@ -226,8 +226,9 @@ class Zero3Hooks:
 
     def _primary(self, one: _Parameter, event: Event) -> None:
         held = one.covered(one.parameter.ds_tensor, one.first)
-        if held is not None:
-            self._board.sum(event, one.primary, held, first=one.first)
+        if held is None:  # all padding; that there is a new version has to be known all the same
+            held = one.parameter.ds_tensor.detach().view(-1)[:0]
+        self._board.sum(event, one.primary, held, first=one.first)
 
     def _secondary(self, one: _Parameter, secondary: Tensor, event: Event) -> None:
         held = one.covered(secondary, one.secondary_first)

@@ -154,7 +154,8 @@ class Job:
         self.scaler = torch.amp.GradScaler("cpu", enabled=precision == "scaled", init_scale=2.0**127)
         self.clip = clip
         self.step, self.micro_batch = 0, 0
-        self.more: Any = None
+        self.more: dict[str, Any] = {}
+        self.skipped = 0
         rank, world = str(me.rank), str(me.world)
         os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)
         if form in STAGES:
@@ -200,7 +201,7 @@ class Job:
             "gradient_clipping": self.clip,
         }
         if precision == "fp16":
-            config["fp16"] = {"enabled": True, "initial_scale_power": 16, "loss_scale_window": 20}
+            config["fp16"] = {"enabled": True, "initial_scale_power": 24, "loss_scale_window": 20}
         if precision == "bf16":
             config["bf16"] = {"enabled": True}
         return config
@@ -236,6 +237,8 @@ class Job:
             except BadValue as error:
                 raised = str(error)
         finding = self.watch.finding if self.watch is not None else None
+        left = hooks_left(self.model)
+        self.more = {**(self.more or {}), "skipped": self.skipped, "steps": self._counted(), "left": left}
         self.me.say(
             {
                 "finding": finding.as_dict() if finding else None,
@@ -259,17 +262,24 @@ class Job:
             loss = self.engine(**self.batch)["loss"]
             self.engine.backward(loss)
             self.engine.step()
+            self.skipped = self.engine.skipped_steps
             return float(loss)
         loss = self.wrapped(**self.batch)["loss"]
-        self.scaler.scale(loss / self.accumulation).backward()
+        # The factor is what overflows with the scale that training begins with.
+        self.scaler.scale(loss * (8 if self.scaler.is_enabled() else 1) / self.accumulation).backward()
         if self.micro_batch == self.accumulation:
             if self.clip:
                 self.scaler.unscale_(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            before = self.scaler.get_scale()
             self.scaler.step(self.optimizer)
             self.scaler.update()
+            self.skipped += self.scaler.get_scale() < before
             self.optimizer.zero_grad()
         return float(loss)
+
+    def _counted(self) -> int:
+        return self.watch.steps if self.watch is not None else self.step
 
     def _final(self) -> int:
         total = 0

@@ -1,0 +1,93 @@
+"""The NaN watch in a Hugging Face Trainer: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
+
+What is used of transformers: ``TrainerCallback``'s events, ``TrainerControl.should_training_stop``, and of the
+arguments ``logging_nan_inf_filter`` and ``hf_deepspeed_config``. The Trainer gives a callback its model and not
+DeepSpeed's engine; the watch recognises the engine at its first forward pass, as the one that has this model.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import count
+from typing import Any
+
+import torch.distributed as dist
+from transformers import TrainerCallback
+
+from detectors.live.finding import Finding
+from detectors.live.ranks import Ranks
+from detectors.live.watch import NanWatch
+
+_PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
+_numbers = count(1)
+
+
+class NanWatchCallback(TrainerCallback):
+    """Watches the model from the beginning of ``Trainer.train`` to its end.
+
+    ``options``: those of :class:`~detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
+    step that holds the finding; several ranks stop together, a few steps later, when all know of it.
+    Steps are counted from 1 in each call of ``train``, also when it resumes from a checkpoint.
+
+    Raises :class:`~detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        wanted = options.get("on_finding", "warn")
+        self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
+        self._options = options
+        self._watch: NanWatch | None = None
+        self._ranks: Ranks | None = None
+        self._steps = 0
+
+    @property
+    def finding(self) -> Finding | None:
+        """What was found; None while all is well."""
+        return self._watch.finding if self._watch is not None else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
+        """The engine, if there is one, is made, and DeepSpeed's own hooks are in place."""
+        self._close()  # a run that raised: the Trainer has no event for that
+        if args.logging_nan_inf_filter and state.is_world_process_zero:
+            warnings.warn(
+                "The Trainer's log shows a loss that is NaN or Inf as the mean of the others, or as 0: "
+                "set logging_nan_inf_filter=False in TrainingArguments to see it.",
+                stacklevel=2,
+            )
+        options = dict(self._options)
+        deepspeed = getattr(getattr(args, "hf_deepspeed_config", None), "config", None)
+        if deepspeed is not None:  # an incident should hold it; the engine, which has it too, is not known yet
+            options["configuration"] = {"deepspeed": deepspeed, **(options.get("configuration") or {})}
+        self._steps = 0
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        self._ranks = Ranks(f"callback {next(_numbers)}") if self._stops and several else None
+        self._watch = NanWatch(model, framework=True, **options)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """An optimizer step is over."""
+        if self._watch is not None and self._stop(self._watch.stopped):
+            control.should_training_stop = True
+
+    def _stop(self, stopped: bool) -> bool:
+        """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
+
+        Ranks hear of a finding one step apart, so each says at the end of a step whether it has, and all go by what
+        was said at the end of the step before. They meet in the store: a collective would order streams.
+        """
+        self._steps += 1
+        ranks, before = self._ranks, self._steps - 1
+        if ranks is None:
+            return stopped
+        ranks.tell(self._steps, None, "stop" if stopped else "")
+        if not before:
+            return False
+        ranks.wait("step", before, _PATIENCE_S)
+        return any(line["digest"] for line in ranks.heard(before) or [])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take in what is still on its way, and take all hooks away."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()

@@ -1,0 +1,123 @@
+"""The NaN watch in Lightning: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
+
+What is used of Lightning: ``Callback``'s events, ``Trainer.should_stop``, and the module's ``training_step`` and
+``manual_backward``, which are listened to on the one module. The events alone do not do: Lightning computes a batch
+within the optimizer's step, after ``on_train_batch_start``, and ``on_before_backward`` has a loss that is divided
+for accumulation and scaled for fp16 already, so that a bound would be compared with another number than the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from detectors.live.finding import Finding
+from detectors.live.patches import listen
+from detectors.live.ranks import Ranks
+from detectors.live.watch import NanWatch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:  # the same, in the package of its former name
+        from pytorch_lightning import Callback
+
+_PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
+_numbers = count(1)
+
+
+class NanWatchCallback(Callback):
+    """Watches the module from the beginning of ``Trainer.fit`` to its end.
+
+    ``options``: those of :class:`~detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the
+    step that holds the finding; several ranks stop together, a few steps later, when all know of it.
+
+    Raises :class:`~detectors.live.engines.WatchError` when training begins and the watch is used wrongly.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        wanted = options.get("on_finding", "warn")
+        self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
+        self._options = options
+        self._watch: NanWatch | None = None
+        self._ranks: Ranks | None = None
+        self._batches = 0
+        self._ends: list[Any] = []
+
+    @property
+    def finding(self) -> Finding | None:
+        """What was found; None while all is well."""
+        return self._watch.finding if self._watch is not None else None
+
+    # -- what Lightning calls ----------------------------------------------------------------------
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The strategy has wrapped the module, and DeepSpeed's own hooks, if it is that one, are in place."""
+        self._batches = 0
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        self._ranks = Ranks(f"callback {next(_numbers)}") if self._stops and several else None
+        self._watch = watch = NanWatch(pl_module, framework=True, **self._options)
+
+        def begins(batch: Any = None, *_: Any, **__: Any) -> None:
+            watch.phase("forward", batch if isinstance(batch, Mapping) else {"batch": batch})
+
+        def ends(output: Any, *_: Any, **__: Any) -> None:
+            loss: Any = output.get("loss") if isinstance(output, Mapping) else output  # None: this batch is left out
+            watch.loss(loss)
+
+        def backward(loss: Any, *_: Any, **__: Any) -> None:
+            watch.loss(loss)
+
+        self._ends = [
+            listen(pl_module, "training_step", before=begins, after=ends),
+            listen(pl_module, "manual_backward", before=backward),
+        ]
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """The backward pass of a micro-batch begins."""
+        if self._watch is not None:
+            self._watch.phase("backward")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A micro-batch is over, and with the last one of a step the step is."""
+        if self._watch is not None and self._stop(self._watch.stopped):
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Take in what is still on its way, and take all hooks away."""
+        self._unlisten()
+        if self._watch is not None:
+            self._watch.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Take all hooks away, and wait for nothing: the program's own error is the one to show."""
+        self._unlisten()
+        if self._watch is not None:
+            self._watch.__exit__(type(exception), exception, None)
+
+    # -- its parts ---------------------------------------------------------------------------------
+
+    def _stop(self, stopped: bool) -> bool:
+        """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
+
+        Ranks hear of a finding one step apart, so each says at the end of a batch whether it has, and all go by what
+        was said at the end of the batch before. They meet in the store: a collective would order streams.
+        """
+        self._batches += 1
+        ranks, before = self._ranks, self._batches - 1
+        if ranks is None:
+            return stopped
+        ranks.tell(self._batches, None, "stop" if stopped else "")
+        if not before:
+            return False
+        ranks.wait("step", before, _PATIENCE_S)
+        return any(line["digest"] for line in ranks.heard(before) or [])
+
+    def _unlisten(self) -> None:
+        while self._ends:
+            self._ends.pop()()

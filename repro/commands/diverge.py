@@ -1,0 +1,207 @@
+"""``diverge``: two recordings of the live watch compared, as a verdict, tables, JSON and a curve."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from detectors.recordings import RecordedDivergence
+
+_ROWS = 12  # steps that are shown without leaving some out
+_BLUE, _ORANGE, _GREY, _RED = "#0060a8", "#c05a00", "#6b6b6b", "#b3001b"
+
+
+def _picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() not in (".png", ".svg"):
+        raise click.BadParameter(f"{path} is neither .png nor .svg")
+    return path
+
+
+@click.command()
+@click.argument("reference", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), callback=_picture, metavar="FILE", help="Draw the growth: .png or .svg."
+)
+def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> None:
+    """Find where RUN first differs from REFERENCE, two folders that the live watch recorded into.
+
+    Says whether sums in another order can explain the first difference, and how differences grow.
+    Exit status: 0 no difference, 1 the runs differ, 2 a folder that cannot be read or compared.
+    """
+    from detectors.recordings import compare, load
+
+    recordings = {folder: load(folder) for folder in (reference, run)}
+    found = compare(recordings[reference], recordings[run])
+    if plot is not None:
+        draw(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        console = Console()
+        show(found, console)
+        for folder, recording in recordings.items():
+            for rank in recording.truncated:
+                line = f"Rank {rank} of {folder} was killed while it wrote: its last line is left out."
+                console.print(_text(line), highlight=False)
+        if plot is not None:
+            console.print(_text(f"Plot: {plot}"), highlight=False)
+    raise SystemExit(1 if found.diverged else 0)
+
+
+def show(found: RecordedDivergence, console: Console) -> None:
+    """The verdict, the first difference, the growth."""
+    colour = "green" if not found.diverged else "yellow" if found.explained else "red"
+    console.print(_text(found.sentence(), f"bold {colour}"))
+    if found.what:
+        console.print(_first(found))
+    if found.unmatched and found.what:
+        console.print(f"{found.unmatched} values are in only one of the recordings.", highlight=False)
+    if found.diverged:
+        console.print(_growth(found))
+
+
+def _first(found: RecordedDivergence) -> Table:
+    table = Table(title="first difference", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    place = f"{found.step}, micro-batch {found.micro_batch}, {found.phase}"
+    rows = [("step", place), ("rank", ", ".join(map(str, found.ranks))), ("what", found.what)]
+    unit = ""
+    if found.parameter:
+        rows += [("parameter", found.parameter), ("parts that differ", ", ".join(map(str, found.parts)))]
+        unit = "largest value, "
+    rows += [(f"{unit}reference", f"{found.reference:.9g}"), (f"{unit}run", f"{found.value:.9g}")]
+    if found.parameter and math.isnan(found.reference) and math.isnan(found.value):
+        del rows[-2:]  # not measured
+    rows.append(("explained by the order of sums", f"{'yes' if found.explained else 'no'}: {found.why}"))
+    for name, value in rows:
+        table.add_row(name, _text(value))
+    return table
+
+
+def _growth(found: RecordedDivergence) -> Table:
+    kept = abridged([step for step, *_ in found.growth], found.step)
+    left_out = len(found.growth) - len(kept)
+    title = "growth: largest relative differences by step" + (f" ({left_out} steps left out)" if left_out else "")
+    table = Table(title=title, title_justify="left")
+    for name in ("step", "loss", "gradient norm", "uses that differ"):
+        table.add_column(name, justify="right")
+    for index in kept:
+        step, loss, norm, uses = found.growth[index]
+        style = "bold" if step == found.step else ""
+        table.add_row(str(step), _size(loss), _size(norm), str(uses), style=style)
+    return table
+
+
+def abridged(steps: Sequence[int], first: int) -> list[int]:
+    """Which rows to show: all where they are few, else the powers of two, the last, and the step ``first``."""
+    last = len(steps) - 1
+    if last < _ROWS:
+        return list(range(last + 1))
+    powers = {2**power - 1 for power in range(last.bit_length() + 1)}
+    return [index for index, step in enumerate(steps) if index in powers or index == last or step == first]
+
+
+def _size(value: float) -> str:
+    return "not finite" if math.isnan(value) else "equal" if value == 0 else f"{value:.2g}"
+
+
+def _text(line: str, style: str = "") -> Text:
+    """Names come from a file: neither markup nor control characters of theirs may reach the terminal."""
+    return Text("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line), style)
+
+
+def draw(found: RecordedDivergence, path: Path) -> None:
+    """The growth as curves, relative differences on a logarithmic axis. The same comparison gives the same file.
+
+    Raises :class:`click.ClickException` where it cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # Nothing of the machine's own settings, fonts or date may get into the file.
+    look = {"font.family": "DejaVu Sans", "svg.hashsalt": "stream-races"}
+    with rc_context({**look, "axes.spines.top": False, "axes.spines.right": False}):  # type: ignore[dict-item]
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        # A dollar sign in a name begins no formula.
+        above.set_title(_title(found), loc="left", fontsize=12, fontweight="bold", pad=22, parse_math=False)
+        _curves(above, found)
+        _uses(below, found)
+        try:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        except OSError as error:
+            raise click.ClickException(f"cannot draw {path}: {error.strerror}") from error
+
+
+def _title(found: RecordedDivergence) -> str:
+    if not found.what:
+        return "The runs differ nowhere" if not found.diverged else "The runs do not record the same values"
+    name = found.parameter or found.what
+    name = name if len(name) <= 40 else f"…{name[-39:]}"
+    verdict = "Reordered sums may explain it" if found.explained else "Reordered sums do not explain it"
+    return f"{_text(f'First difference: {found.phase} of step {found.step}, {name}').plain}\n{verdict}"
+
+
+def _curves(axes: Axes, found: RecordedDivergence) -> None:
+    """Steps that are equal have no point: a logarithmic axis has no 0. Those that are not finite stand above."""
+    steps = [row[0] for row in found.growth]
+    curves = [("loss", _BLUE, "o", [row[1] for row in found.growth])]
+    curves.append(("gradient norm", _ORANGE, "s", [row[2] for row in found.growth]))
+    known = [bound for bound in found.bounds if 0 < bound < math.inf]
+    sizes = [size for *_, values in curves for size in values if size > 0] + known + [0.1]
+    top = 10 ** (math.ceil(math.log10(max(sizes))) + 1)
+    axes.set_yscale("log")
+    axes.set_ylim(10 ** (math.floor(math.log10(min(sizes))) - 0.3), top * 3)
+    for (name, colour, marker, values), bound in zip(curves, found.bounds, strict=True):
+        shown = [value if value > 0 else math.nan for value in values]
+        dots = {"marker": marker, "markersize": 4 if len(steps) <= 200 else 0}
+        axes.plot(steps, shown, color=colour, linewidth=1.4, label=name, **dots)  # type: ignore[arg-type]
+        if lost := [step for step, value in zip(steps, values, strict=True) if math.isnan(value)]:
+            axes.plot(lost, [top] * len(lost), "x", color=colour, label=f"{name}: finite in one run only")
+        if bound in known:
+            axes.axhline(bound, color=colour, linestyle=(0, (4, 3)), linewidth=1)
+            above = bound == max(known)  # the other label stands below its line: they never overlap
+            axes.text(
+                *(0.005, bound, f" as a first difference, a {name} up to {bound:.1g} is explained"),
+                transform=axes.get_yaxis_transform(),  # x from 0 to 1, y in data
+                **{"color": colour, "fontsize": 8, "va": "bottom" if above else "top"},  # type: ignore[arg-type]
+            )
+    axes.set_ylabel("largest relative difference (no unit)")
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    if found.what:
+        label = f" first difference, step {found.step}"
+        right = found.step > (steps[0] + steps[-1]) / 2
+        side = {"ha": "right" if right else "left", "va": "bottom", "color": _RED}
+        axes.text(found.step, 1.0, label, transform=axes.get_xaxis_transform(), **side)  # type: ignore[arg-type]
+        axes.axvline(found.step, color=_RED, linewidth=1)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=4, frameon=False, fontsize=9)
+
+
+def _uses(axes: Axes, found: RecordedDivergence) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    steps, counts = [row[0] for row in found.growth], [row[3] for row in found.growth]
+    axes.step(steps, counts, where="mid", color=_GREY, linewidth=1.4)
+    axes.set_ylim(0, max(max(counts) * 1.1, 1))
+    axes.set_ylabel("uses that differ\n(count)")
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    if found.what:
+        axes.axvline(found.step, color=_RED, linewidth=1)
