@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
 
-from detectors import Divergence, Race, Stale, Uncovered
+from detectors import Divergence, Finding, Race, Stale, Uncovered
 from repro.trace import Frame
 
 FORMAT = "stream-race-findings"
@@ -48,6 +48,7 @@ class Findings:
     cost: Cost | None
     steps_done: int
     failure: str | None = None
+    watch: Finding | None = None  # what the NaN watch said, where it ran beside
     distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
 
     @property
@@ -99,6 +100,7 @@ class Findings:
             "divergence": self.divergence.as_dict() if self.divergence else None,
             "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
+            "watch": self.watch.as_dict() if self.watch else None,
             "races": [race.as_dict() for race in self.races],
             "virtual_ns_per_step": self.cost.step_ns if self.cost else None,
             "host_blocked_ns_per_step": self.cost.blocked_ns if self.cost else None,

@@ -110,6 +110,9 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
     if findings.stale:
         body.append(Text(f"Stale: {findings.stale.sentence()}; {findings.stale.uses} uses in all."))
     body += [Text(f"Uncovered: {one.sentence()}.") for one in findings.uncovered]
+    if findings.watch:
+        body.append(Text(f"The NaN watch: {findings.watch.sentence()}"))
+        body += [Text(f"  {line}") for line in findings.watch.evidence]
     for number, race in enumerate(findings.races, 1):
         body += [Text(""), _race(number, race)]
     if findings.cost:

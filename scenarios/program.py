@@ -185,12 +185,12 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:
-    """The watch that a user would run, on the same streams as training."""
+    """The watch that a user would run, on the same streams as training; not beside the reference."""
     if scenario.watch == "blocking":
         _look_and_wait(engine)
-    if scenario.watch in ("off", "blocking"):
+    if scenario.watch in ("off", "blocking") or device is None:
         return None
-    if device is not None and scenario.watch == "weightless":
+    if scenario.watch == "weightless":
         device.weightless = PROBES
     return NanWatch(
         engine,

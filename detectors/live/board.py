@@ -135,6 +135,10 @@ class Board:
     def shape(self, parameter: str, shape: Shape) -> None:
         self.chains.shape(parameter, shape)
 
+    def norm(self, value: float) -> None:
+        """The norm of the gradient that is applied, where the host knows it already."""
+        self._of(self.step).gradient_norm = value
+
     def _note(self, point: int, numel: int, event: Event | None = None) -> _Note:
         self.order += 1
         self._awaited[self.step] = self._awaited.get(self.step, 0) + 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from detectors.live.board import Board, Passed
+from detectors.live.board import NORM, Board, Passed
 from detectors.live.chains import Event
 from detectors.live.finding import Kind, Point
 from detectors.live.modules import ModuleHooks
@@ -36,9 +36,17 @@ class EngineHooks:
     """Watches the engine that has ``model`` as its module. ``ended`` is called when a step is over and looked at."""
 
     def __init__(
-        self, board: Board, model: nn.Module, modules: ModuleHooks, *, engine: Any, ended: Callable[[], None]
+        self,
+        board: Board,
+        model: nn.Module,
+        modules: ModuleHooks,
+        *,
+        engine: Any,
+        recorded: bool,
+        ended: Callable[[], None],
     ) -> None:
         self._board = board
+        self._recorded = recorded
         self._model = model
         self._modules = modules
         self._ended = ended
@@ -116,6 +124,11 @@ class EngineHooks:
             self._zero3.stepped()
         else:
             self._states()
+        norm = getattr(engine, "get_global_grad_norm", lambda: None)() if self._recorded else None
+        if isinstance(norm, Tensor):
+            board.see(board.point(NORM), norm.reshape(1))
+        elif norm is not None:
+            board.norm(float(norm))
         applied = getattr(engine, "was_step_applied", None)
         board.end_step(skipped=not applied() if applied else False)
         self._ended()

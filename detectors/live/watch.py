@@ -105,9 +105,12 @@ class NanWatch:
             self._modules = ModuleHooks(
                 self._board, root, pattern=modules, began=self._began, framework=framework
             )
-            self._engine = EngineHooks(self._board, root, self._modules, engine=engine, ended=self._ended)
+            recorded = record is not None
+            self._engine = EngineHooks(
+                self._board, root, self._modules, engine=engine, recorded=recorded, ended=self._ended
+            )
             if engine is None:
-                OptimizerHooks(self._board, root, engine=self._engine, recorded=record is not None, ended=self._ended)
+                OptimizerHooks(self._board, root, engine=self._engine, recorded=recorded, ended=self._ended)
         except BaseException:
             self._board.close()
             raise

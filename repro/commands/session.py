@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from detectors import Coverage, HappensBefore, Values, compare, find_stale
+from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
 from reports import findings as findings_file
 from reports import tables
 from reports.findings import Cost, Findings
@@ -96,6 +96,8 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
 
     def hear(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
+        if message["kind"] == "watch":
+            seen.append(Finding.from_dict(message["finding"]))
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
         follow(rank)
@@ -117,6 +119,8 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             full = scenario.ranks * scenario.accumulation
             progress.update(step for step in range(1, complete + 1) if len(progress.row(step).losses) == full)
 
+    seen: list[Finding] = []  # by the NaN watch: the same from each rank
+
     def conclude(failure: str | None) -> Findings:
         for rank in readers:
             follow(rank)
@@ -132,6 +136,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             cost=_cost(clocks, scenario.steps),
             steps_done=min(done.values(), default=0),
             failure=failure,
+            watch=seen[0] if seen else None,
             distance=_distance(values),
         )
         findings_file.write(found, folder)

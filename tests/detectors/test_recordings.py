@@ -16,16 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors import recordings
-from detectors.recordings import (
-    Recorder,
-    Recording,
-    RecordingError,
-    StepRecord,
-    UseRecord,
-    compare,
-    load,
-    rounding_bound,
-)
+from detectors.recorded import compare
+from detectors.recordings import Recorder, Recording, RecordingError, StepRecord, UseRecord, load
+from detectors.rounding import rounding_bound
 from repro.__main__ import main
 
 INFO: dict[str, Any] = {"precision": "fp32", "parameters": 1000, "tokens": 100}

@@ -16,7 +16,7 @@ from repro.commands import session
 from scenarios.program import preload
 from scenarios.scenario import Scenario, scenario
 
-_TIMING = ("fix", "hardware", "stands_for", "stands_for_micro_batch", "slow", "jitter", "timing_seed")
+_TIMING = ("fix", "hardware", "stands_for", "stands_for_micro_batch", "slow", "jitter", "timing_seed", "watch")
 _references: dict[str, Values] = {}
 
 

@@ -1,0 +1,102 @@
+"""The NaN watch on the simulated accelerator: it finds the race from inside, and does not hide it by looking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from detectors import Cause, Kind
+from reports.findings import Findings, Verdict
+from repro.trace import Collective, Launch, Stack, TraceReader, file_of
+
+Run = Callable[..., Findings]
+
+TIMINGS: dict[str, dict[str, Any]] = {
+    "fast network": {"hardware": "a100-100gbps"},
+    "paper": {"hardware": "a100-12.5gbps"},
+    "launch bound": {"stands_for": "itself"},
+    "jitter": {"jitter": 3.0, "timing_seed": 7},
+}
+
+
+def executed(folder: Path, rank: int) -> list[tuple[int, str, tuple[str, int]]]:
+    """The program's own work on one rank in the order of its execution: stream, kernel, line of code."""
+    reader = TraceReader(file_of(folder / "trace", rank))
+    stacks = {}
+    work = []
+    for record in reader.read():
+        if isinstance(record, Stack):
+            stacks[record.id] = record.frames
+        elif isinstance(record, (Launch, Collective)) and not record.kernel.startswith("detectors::"):
+            frame = stacks[record.stack][0]
+            work.append((record.end, record.op, (record.stream, record.kernel, (frame.function, frame.line))))
+    reader.close()
+    return [what for _, _, what in sorted(work, key=lambda one: one[:2])]
+
+
+def race_facts(found: Findings) -> list[tuple[Any, ...]]:
+    """Which races: both sides, parameters, ranks, and how often. Not when."""
+    return [
+        (
+            *(race.kind, race.first.kernel, race.first.stream, race.second.kernel, race.second.stream),
+            *(race.first.stack[:2], race.second.stack[:2], race.names, race.ranks, race.occurrences),
+        )
+        for race in found.races
+    ]
+
+
+@pytest.mark.parametrize(("timing", "fix"), [*((timing, "none") for timing in TIMINGS), ("paper", "stream-sync")])
+def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Path, timing: str, fix: str) -> None:
+    """It takes time, as any kernel does, and still nothing that training computes is other."""
+    bare = run(folder=tmp_path / "bare", fix=fix, **TIMINGS[timing])
+    watched = run(folder=tmp_path / "watched", fix=fix, watch="on", **TIMINGS[timing])
+    assert race_facts(watched) == race_facts(bare)
+    assert bool(bare.races) is (fix == "none")
+    assert watched.verdict is bare.verdict
+    losses = [pd.read_csv(tmp_path / name / "metrics.csv") for name in ("bare", "watched")]
+    pd.testing.assert_frame_equal(losses[0], losses[1], check_exact=True)
+
+
+@pytest.mark.parametrize("fix", ["none", "stream-sync"])
+def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run, tmp_path: Path, fix: str) -> None:
+    """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
+    run(folder=tmp_path / "bare", fix=fix)
+    run(folder=tmp_path / "watched", fix=fix, watch="weightless")
+    for rank in range(4):
+        bare = executed(tmp_path / "bare", rank)
+        assert len(bare) > 1000
+        assert executed(tmp_path / "watched", rank) == bare
+
+
+def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run) -> None:
+    """It sees no trace and knows no happens-before: the checksums are its evidence."""
+    found = run(fix="none", watch="on")
+    assert found.verdict is Verdict.UNSTABLE
+    watch = found.watch
+    assert watch is not None
+    assert (watch.cause, watch.kind) == (Cause.RACE, Kind.SECONDARY)
+    assert watch.parameter in {name.name for race in found.races for name in race.names}
+    assert found.divergence is not None
+    wrong = found.divergence.parameter
+    assert wrong is not None
+    assert (watch.step, watch.micro_batch) == (wrong.step, wrong.micro_batch)
+    assert "the write landed after the read" in " ".join(watch.evidence)
+
+
+def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:
+    found = run(fix="stream-sync", watch="on", steps=4)
+    assert found.verdict is Verdict.CLEAN
+    assert found.watch is None
+
+
+def test_a_check_that_waits_for_each_value_hides_the_race(run: Run) -> None:
+    """The trap: ``.item()`` after the partition orders the copy before the all-gather, and the bug is gone while it is
+    looked for (DeepSpeed issue 5059). That is why the watch never reads a value at once."""
+    found = run(fix="none", watch="blocking")
+    assert found.verdict is Verdict.CLEAN
+    assert not found.races
+    assert run(fix="none").verdict is Verdict.UNSTABLE
