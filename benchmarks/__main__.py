@@ -45,11 +45,11 @@ def _detector(say: Say) -> list[Figure]:
     ]
 
 
-def _module(name: str) -> Callable[[Say], list[Figure]]:
+def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure]]:
     """Imported when it is measured: torch and DeepSpeed take seconds, and the other rows do without."""
 
     def measure(say: Say) -> list[Figure]:
-        found: list[Figure] = import_module(f"benchmarks.{name}").measure(say)
+        found: list[Figure] = getattr(import_module(f"benchmarks.{name}"), function)(say)
         return found
 
     return measure
@@ -61,6 +61,8 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "memory": _module("memory"),
     "release": _module("release"),
     "detector": _detector,
+    "watch": _module("watch"),
+    "watch-zero3": _module("watch", "measure_zero3"),
 }
 
 

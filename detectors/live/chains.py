@@ -2,7 +2,8 @@
 
 Along a step a rank measures, for each parameter, in this order of issue:
 
-* ``update``: its primary partition, when the optimizer step (or an edit) has written it: a new version;
+* ``update``: its primary partition, when the optimizer step has written it, a new version; ``edit`` likewise, when
+  something else has, or when the watch begins;
 * ``read``: the partition that an all-gather is about to read, on the stream that reads;
 * ``use``: the gathered parameter, one sum for each rank's part, on the stream that computes with it;
 * ``source``, ``copied``: what should go into the secondary partition, before the copy is issued, and
@@ -30,6 +31,7 @@ from detectors.live.ops import add
 
 class Event(StrEnum):
     UPDATE = "update"
+    EDIT = "edit"
     READ = "read"
     USE = "use"
     SOURCE = "source"
@@ -68,7 +70,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A measurement that is not what it must be, and why."""
+    """A measurement that is not what it must be, and why. ``version``: the step that used what it holds (-1: none)."""
 
     cause: Cause
     at: Sum
@@ -79,18 +81,20 @@ class Mismatch:
 
 @dataclass
 class _Chain:
-    """One parameter on one rank. ``version``: the step after which its values came to be."""
+    """One parameter on one rank. ``version`` counts how often it was written; ``step``: after which step it was."""
 
     shape: Shape
     version: int = 0
+    step: int = 0
     primary: int | None = None
     source: int | None = None
     copied: int | None = None
     copied_version: int = -1
+    copied_step: int = -1
     copied_primary: int | None = None  # what the primary partition held at the copy
     reads_from: Kind = Kind.PRIMARY
     first_use: tuple[int, ...] | None = None  # of this version
-    older: dict[Kind, deque[tuple[int, int]]] = field(default_factory=dict)  # (version, sum)
+    older: dict[Kind, deque[tuple[int, int]]] = field(default_factory=dict)  # (step, sum)
     pending: list[tuple[Sum, int]] = field(default_factory=list)  # wrong reads, and what was expected
 
 
@@ -114,8 +118,10 @@ class Chains:
         for one in sorted(sums, key=lambda one: one.order):
             chain = self._chains.setdefault(one.parameter, _Chain(Shape()))
             match one.event:
-                case Event.UPDATE:
-                    self._update(chain, step, one, skipped=skipped)
+                case Event.UPDATE if not skipped or one.sums[0] != chain.primary:
+                    self._written(chain, step, one)
+                case Event.EDIT:
+                    self._written(chain, step - 1, one)
                 case Event.READ:
                     found += self._read(chain, one)
                 case Event.USE:
@@ -127,22 +133,21 @@ class Chains:
                 case Event.SETTLED:
                     found += self._settled(chain, one)
         for chain in self._chains.values():  # secondary partitions that were dropped before they could settle
-            found += [_race(at, chain, expected, "dropped") for at, expected in chain.pending]
+            found += [_race(at, chain, expected, "released") for at, expected in chain.pending]
             chain.pending.clear()
         return sorted(found, key=lambda one: one.at.order)
 
-    def _update(self, chain: _Chain, step: int, one: Sum, *, skipped: bool) -> None:
-        if skipped and chain.primary == one.sums[0]:
-            return
+    def _written(self, chain: _Chain, step: int, one: Sum) -> None:
         # Written anew, even where this rank's own part came out the same: the others' parts need not.
-        self._remember(chain, Kind.PRIMARY, chain.primary)
+        self._remember(chain, Kind.PRIMARY, chain.primary, chain.step)
         chain.primary = one.sums[0]
-        chain.version = step if one.phase == "step" else chain.version
+        chain.version += 1
+        chain.step = step
         chain.first_use = None
 
-    def _remember(self, chain: _Chain, kind: Kind, value: int | None) -> None:
+    def _remember(self, chain: _Chain, kind: Kind, value: int | None, step: int) -> None:
         if value is not None:
-            chain.older.setdefault(kind, deque(maxlen=self._versions)).append((chain.version, value))
+            chain.older.setdefault(kind, deque(maxlen=self._versions)).append((step, value))
 
     def _expected(self, chain: _Chain) -> int | None:
         """What the secondary partition must hold now."""
@@ -161,20 +166,31 @@ class Chains:
                 chain.pending.append((one, chain.primary))
             return []
         expected = self._expected(chain)
-        if expected is None or one.sums[0] == expected:
-            kept = expected is None and chain.copied_version != chain.version and one.sums[0] == chain.copied
-            if kept and chain.copied_primary != chain.primary:
-                return [_stale(one, chain, chain.copied_version)]  # kept though the parameter has changed
+        if one.sums[0] == expected:
+            if chain.copied_version != chain.version:
+                self._holds(chain, expected)  # it was copied before anybody looked
             return []
+        if expected is None:
+            kept = chain.copied_version != chain.version and one.sums[0] == chain.copied
+            changed = chain.copied_primary != chain.primary
+            return [_stale(one, chain, chain.copied_step + 1)] if kept and changed else []
         if chain.copied_version == chain.version:
             chain.pending.append((one, expected))
             return []
-        version = chain.copied_version if one.sums[0] == chain.copied else self._version(chain, one)
-        return [_stale(one, chain, version)]
+        if one.sums[0] == chain.copied:
+            return [_stale(one, chain, chain.copied_step + 1)]
+        return [_stale(one, chain, self._step_of(chain, one))]
 
-    def _version(self, chain: _Chain, one: Sum) -> int:
+    def _step_of(self, chain: _Chain, one: Sum) -> int:
+        """The step that used the version that was measured; -1: none that is remembered."""
         older = chain.older.get(one.partition, ())
-        return next((version for version, value in reversed(older) if value == one.sums[0]), -1)
+        return next((step + 1 for step, value in reversed(older) if value == one.sums[0]), -1)
+
+    def _holds(self, chain: _Chain, value: int) -> None:
+        """The secondary partition holds this, of the present version."""
+        self._remember(chain, Kind.SECONDARY, chain.copied, chain.copied_step)
+        chain.copied, chain.copied_primary = value, chain.primary
+        chain.copied_version, chain.copied_step = chain.version, chain.step
 
     def _use(self, chain: _Chain, one: Sum) -> list[Mismatch]:
         if chain.shape.lossy:
@@ -184,6 +200,8 @@ class Chains:
         if chain.first_use is None:
             known = -1 < mine < len(one.sums) and chain.primary is not None
             if known and one.sums[mine] != chain.primary and not explained:
+                if chain.reads_from is Kind.SECONDARY and chain.copied_version != chain.version:
+                    return [_unseen(one, mine)]
                 return [_gather(one, mine, "this rank's own part is not what its partition holds")]
             if not explained:
                 chain.first_use = one.sums
@@ -205,15 +223,19 @@ class Chains:
         return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
     def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        self._remember(chain, Kind.SECONDARY, chain.copied)
-        chain.copied, chain.copied_version, chain.copied_primary = one.sums[0], chain.version, chain.primary
-        if chain.source is None or chain.source == one.sums[0]:
-            return []
+        # Written anew, so nobody can see any more what the last copy came to.
+        anew = [pair for pair in chain.pending if pair[0].partition is one.partition]
+        found = [_race(at, chain, wanted, "written anew") for at, wanted in anew]
+        chain.pending = [pair for pair in chain.pending if pair[0].partition is not one.partition]
+        source, chain.source = chain.source, None
+        self._holds(chain, one.sums[0])
+        if source is None or source == one.sums[0]:
+            return found
         evidence = (
             "On the stream that copies, and behind the copy, the secondary partition is not what was to be copied: "
             "the copy leaves a part of it as it was.",
         )
-        return [Mismatch(Cause.UNCOVERED, one, chain.shape.part_of(one.partition), evidence=evidence)]
+        return [*found, Mismatch(Cause.UNCOVERED, one, chain.shape.part_of(one.partition), evidence=evidence)]
 
     def _settled(self, chain: _Chain, one: Sum) -> list[Mismatch]:
         expected = chain.copied if one.partition is Kind.SECONDARY else chain.primary
@@ -225,7 +247,7 @@ class Chains:
             if at.partition is not one.partition:
                 kept.append((at, wanted))
             elif one.sums[0] == wanted:
-                found.append(_race(at, chain, wanted, "settled", self._version(chain, at)))
+                found.append(_race(at, chain, wanted, "settled", self._step_of(chain, at)))
             else:
                 evidence = ("Written rightly, read wrongly, and wrong still: memory changed, no copy is late.",)
                 found.append(Mismatch(Cause.CORRUPTION, at, chain.shape.part_of(at.partition), evidence=evidence))
@@ -242,18 +264,26 @@ def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) ->
         f"The all-gather read {at.sums[0]:016x} from the {at.partition}, where {expected:016x} was being written."
     ]
     if how == "settled":
-        evidence.append("Before the optimizer step the same partition is right: the write landed after the read.")
+        evidence.append("Later in the step the same partition is right: the write landed after the read.")
     else:
-        evidence.append("The partition was released before it could be looked at again.")
+        evidence.append(f"The partition was {how} before it could be looked at again.")
     if version >= 0:
-        evidence.append(f"What was read equals the version of step {version}.")
+        evidence.append(f"What was read equals the values of step {version}.")
     return Mismatch(Cause.RACE, at, chain.shape.part_of(at.partition), version, tuple(evidence))
 
 
 def _stale(at: Sum, chain: _Chain, version: int) -> Mismatch:
-    held = f"It holds the version of step {version}." if version >= 0 else "It holds none of the versions remembered."
-    since = f"The parameter changed in step {chain.version}, and no copy into the {at.partition} was issued since."
+    held = f"It holds the values of step {version}." if version >= 0 else "It holds none of the versions remembered."
+    since = f"The parameter changed in step {chain.step}, and no copy into the {at.partition} was issued since."
     return Mismatch(Cause.STALE, at, chain.shape.part_of(at.partition), version, (since, held))
+
+
+def _unseen(at: Sum, part: int) -> Mismatch:
+    evidence = (
+        "It was gathered from secondary partitions, and is not what the primary partition holds.",
+        "Nothing was copied into the secondary partitions since the parameter changed or the watch began.",
+    )
+    return Mismatch(Cause.SHARDING, at, part, evidence=evidence)
 
 
 def _gather(at: Sum, part: int, why: str) -> Mismatch:

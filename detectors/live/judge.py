@@ -20,6 +20,7 @@ _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY,
 _PASSED = {Kind.OUTPUT, Kind.TAKEN}
 _GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
 _SPREAD = 12
+_MORE = "Watch with checksums to know which."
 
 
 @dataclass
@@ -144,20 +145,20 @@ class Judge:
         if kind is Kind.OPTIMIZER:
             return Cause.OPTIMIZER, [*self._no_gradient(), *beyond]
         if kind is Kind.SECONDARY:
-            return Cause.SHARDING, ["The parameter that it is copied from was good when it was gathered."]
+            return Cause.SHARDING, ["The parameter that it is copied from was good when it was gathered.", _MORE]
         if kind is Kind.PRIMARY or not step.sharded or look.phase == "step":
             state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == look.step]
             if any(one.point.parameter == look.point.parameter for one in state):
                 return Cause.OPTIMIZER, ["Its optimizer state is bad in the same step."]
             return Cause.STEP, [*self._no_gradient(), *beyond]
-        return Cause.SHARDING, ["The partition of this rank is good, and what was gathered is not.", *beyond]
+        return Cause.SHARDING, ["The partition of this rank is good, and what was gathered is not.", _MORE, *beyond]
 
     def _no_gradient(self) -> list[str]:
         return ["No gradient of the step was bad."] if Kind.GRADIENT in self._watched else []
 
     def _of_mismatch(self, mismatch: Mismatch, step: Step, bad: Sequence[Look]) -> Finding:
         at = mismatch.at
-        kind = Kind.PARAMETER if mismatch.cause is Cause.GATHER else at.partition
+        kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else at.partition
         seen = next((look for look in bad if look.point.parameter == at.parameter and look.order >= at.order), None)
         return Finding(
             cause=mismatch.cause,

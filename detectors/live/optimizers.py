@@ -36,7 +36,7 @@ class OptimizerHooks:
         self._stepped = False
         self._model = model
         if board.checksums:
-            self._measure(Event.UPDATE)
+            self._measure(Event.EDIT)
         for register, hook in (
             (torch_optimizer.register_optimizer_step_pre_hook, self._before),
             (torch_optimizer.register_optimizer_step_post_hook, board.guard(self._after)),

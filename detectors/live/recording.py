@@ -12,7 +12,7 @@ from detectors.live.chains import Event
 from detectors.live.judge import Step
 from detectors.recordings import Recorder, StepRecord, UseRecord
 
-_RECORDED = {Event.USE, Event.UPDATE}
+_RECORDED = {Event.USE, Event.UPDATE, Event.EDIT}
 _PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 

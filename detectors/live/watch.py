@@ -111,9 +111,11 @@ class NanWatch:
             )
             if engine is None:
                 OptimizerHooks(self._board, root, engine=self._engine, recorded=recorded, ended=self._ended)
-        except BaseException:
+        except (WatchError, KeyboardInterrupt):
             self._board.close()
             raise
+        except Exception as error:  # a DeepSpeed that is other than the known ones, perhaps
+            self._board.step_aside(error)
 
     @property
     def closed(self) -> bool:

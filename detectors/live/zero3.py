@@ -13,6 +13,7 @@ A partition on another device (offload) is left out: its bytes are not on the st
 
 from __future__ import annotations
 
+from inspect import isfunction, signature
 from typing import Any
 
 import torch.distributed as dist
@@ -68,6 +69,21 @@ class _Parameter:
         return self.inner * self.merged * self.size
 
 
+def _coordinator(engine: Any) -> Any:
+    get = engine.optimizer.parameter_offload.get_param_coordinator
+    return get(training=True) if "training" in signature(get).parameters else get()  # up to 0.18 there are two
+
+
+def _arguments(function: Any) -> list[str]:
+    """Names of a function's arguments, through decorators that hide them (deepspeed/utils/nvtx.py did)."""
+    names = list(signature(function).parameters)
+    if names == ["args", "kwargs"]:
+        for cell in function.__closure__ or ():
+            if isfunction(cell.cell_contents):
+                return _arguments(cell.cell_contents)
+    return names
+
+
 class Zero3Hooks:
     """Watches an engine's sharded parameters."""
 
@@ -81,10 +97,7 @@ class Zero3Hooks:
         }
         guard = board.guard
         if board.checksums or board.kinds & {Kind.PARAMETER, Kind.SECONDARY}:
-            offload = getattr(engine.optimizer, "parameter_offload", None)
-            coordinator = getattr(offload, "get_param_coordinator", lambda: None)()
-            if coordinator is None:
-                raise LookupError("DeepSpeed's parameter coordinator was not found: is this a ZeRO-3 engine?")
+            coordinator = _coordinator(engine)
             board.on_close(listen(coordinator, "fetch_sub_module", after=guard(self._fetched)))
             for one in self._parameters.values():
                 board.on_close(
@@ -96,10 +109,12 @@ class Zero3Hooks:
                     )
                 )
                 if board.checksums:
-                    board.on_close(listen(one.parameter, "all_gather_coalesced", before=guard(self._gathering)))
-        self._copying: list[_Parameter] = []
+                    gathering = guard(self._gathering(one.parameter))
+                    board.on_close(listen(one.parameter, "all_gather_coalesced", before=gathering))
+        self._copying: list[tuple[_Parameter, int]] = []
+        self._copies_anew = False
         if board.checksums:
-            self._primaries(Event.UPDATE)
+            self._primaries(Event.EDIT)
 
     # -- use ---------------------------------------------------------------------------------------
 
@@ -123,12 +138,17 @@ class Zero3Hooks:
     def _partitioning(self, parameter: Any) -> Any:
         def before(param_list: Any = None, hierarchy: int = 0, has_been_updated: bool = False, **_: Any) -> None:
             self._copying = []
+            if has_been_updated:  # through GatheredParameters: what is copied now is not what was used
+                self._edited(param_list, parameter)
             for each in param_list if param_list is not None else [parameter]:
                 one = self._parameters.get(id(each))
                 if one is None or not one.merged or each.numel() != one.numel:
                     continue  # without hpZ, or not gathered: nothing is copied
-                if each.ds_secondary_tensor is None or has_been_updated:
-                    self._copying.append(one)
+                secondary = each.ds_secondary_tensor
+                self._copying.append((one, -1 if secondary is None else secondary._version))
+                if secondary is None or has_been_updated or self._copies_anew:
+                    if secondary is not None and self._board.checksums:
+                        self._secondary(one, secondary, Event.SETTLED)
                     source = each.detach().reshape(-1)[one.secondary_first :][: one.size * one.merged]
                     if self._board.checksums and source.numel():
                         self._board.sum(Event.SOURCE, one.secondary, source, first=one.secondary_first)
@@ -140,9 +160,14 @@ class Zero3Hooks:
             _: Any, param_list: Any = None, hierarchy: int = 0, has_been_updated: bool = False, **__: Any
         ) -> None:
             board = self._board
-            for one in self._copying:
+            if has_been_updated:
+                self._edited(param_list, parameter)
+            for one, version in self._copying:
                 secondary = one.parameter.ds_secondary_tensor
-                held = one.covered(secondary, one.secondary_first) if secondary is not None else None
+                if secondary is None or secondary._version == version:
+                    continue  # it was there already, and nothing was copied
+                self._copies_anew = self._copies_anew or version >= 0  # up to 0.13.4 each release of a parameter copies
+                held = one.covered(secondary, one.secondary_first)
                 if held is None:
                     continue
                 if board.checksums:
@@ -150,29 +175,38 @@ class Zero3Hooks:
                 if Kind.SECONDARY in board.kinds:
                     board.see(one.secondary, held)
             self._copying = []
-            if has_been_updated and board.checksums:  # an edit through GatheredParameters
-                for each in param_list if param_list is not None else [parameter]:
-                    edited = self._parameters.get(id(each))
-                    if edited is not None:
-                        self._primary(edited, Event.UPDATE)
 
         return after
 
+    def _edited(self, param_list: Any, parameter: Any) -> None:
+        if self._board.checksums:
+            for each in param_list if param_list is not None else [parameter]:
+                one = self._parameters.get(id(each))
+                if one is not None:
+                    self._primary(one, Event.EDIT)
+
     # -- all-gather --------------------------------------------------------------------------------
 
-    def _gathering(self, params: Any, safe_mode: bool = False, quantize: bool = False, *_: Any, **__: Any) -> None:
-        """On the all-gather stream, before the all-gather is issued: what it is about to read."""
-        for each in params:
-            one = self._parameters.get(id(each))
-            if one is None:
-                continue
-            if quantize:
-                self._board.shape(one.name, one.shape._replace(lossy=True))
-            secondary = each.ds_secondary_tensor if one.merged else None
-            if secondary is None:
-                self._primary(one, Event.READ)
-            else:
-                self._secondary(one, secondary, Event.READ)
+    def _gathering(self, parameter: Any) -> Any:
+        names = _arguments(parameter.all_gather_coalesced)
+
+        def before(*args: Any, **kwargs: Any) -> None:
+            """On the all-gather stream, before the all-gather is issued: what it is about to read."""
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            for each in given["params"]:
+                one = self._parameters.get(id(each))
+                if one is None:
+                    continue
+                if given.get("quantize", False):
+                    self._board.shape(one.name, one.shape._replace(lossy=True))
+                # Up to 0.13.1 the forward pass reads the primary partition though there is a secondary one.
+                secondary = each.ds_secondary_tensor if one.merged and not given.get("forward", False) else None
+                if secondary is None:
+                    self._primary(one, Event.READ)
+                else:
+                    self._secondary(one, secondary, Event.READ)
+
+        return before
 
     # -- step --------------------------------------------------------------------------------------
 

@@ -1,0 +1,382 @@
+"""What the NaN watch costs a training step, against the same program without it, and beside what else there is.
+
+Rows ``watch`` (plain, on the CPU, and on a CUDA device if there is one) and ``watch-zero3`` (stock DeepSpeed on the
+CPU). Each is measured in a process of its own (``python -m benchmarks.watch <row>``), because the other rows want one
+thread and these want all. All variants train one and the same model there, in turn: a round is one step of each, the
+order moves on from round to round, and a figure is the median over the rounds of a step against the bare step of the
+same round. A hook is put on before its step's clock starts, and taken off after it has stopped.
+
+Other programs on the machine disturb single steps by more than the limits. So the time that passes inside the
+watch's own hooks is taken as well, and stands beside: it is measured within one step, needs no second one to compare
+with, and leaves out only what torch takes to call a hook.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from benchmarks.figures import Figure
+
+Say = Callable[[str], None]
+
+VOCABULARY = 16_384
+SHAPE: dict[str, Any] = {  # a Llama of 54.7 M parameters
+    "hidden_size": 512,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 1376,
+    "vocab_size": VOCABULARY,
+}
+BATCH, SEQUENCE = 4, 512  # a small GPU's micro-batch
+ROUNDS, ROUNDS_ON_CUDA = 7, 40
+WORLD, RANK_BATCH = 2, 2
+DEFAULT_LIMIT, SUMS_LIMIT, CUDA_LIMIT = 2.0, 5.0, 1.0  # % of a step
+_TITLES = {
+    "watch": "NanWatch, default settings",
+    "sums": "NanWatch, checksums=True",
+    "anomaly": "torch.autograd.detect_anomaly(check_nan=True)",
+    "debug": "transformers' DebugUnderflowOverflow",
+}
+
+
+class Timed(NamedTuple):
+    """One step, in seconds: of the clock, of the process on all its cores, and within the watch's hooks."""
+
+    wall: float
+    cpu: float
+    own: float
+
+
+Times = dict[str, list[Timed]]  # by variant, round by round
+
+
+def measure(say: Say) -> list[Figure]:
+    """Raises RuntimeError when the measuring process fails."""
+    return [Figure(**one) for one in _in_a_process("watch", say)]
+
+
+def measure_zero3(say: Say) -> list[Figure]:
+    """Raises RuntimeError when the measuring process fails."""
+    return [Figure(**one) for one in _in_a_process("watch-zero3", say)]
+
+
+def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
+    """The figures that ``python -m benchmarks.watch <row>`` measures."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-m", "benchmarks.watch", row]
+    figures: list[dict[str, Any]] = []
+    said: list[str] = []
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            if not line.startswith('{"bench": '):  # DeepSpeed and torch speak too
+                said.append(line)
+                continue
+            heard = json.loads(line)["bench"]
+            if isinstance(heard, str):
+                say(f"{row}: {heard}")
+            else:
+                figures = heard
+    if process.returncode:
+        raise RuntimeError(f"'{' '.join(command[1:])}' ended with {process.returncode}:\n{''.join(said)}")
+    return figures
+
+
+def _tell(what: str | list[dict[str, Any]]) -> None:
+    print(json.dumps({"bench": what}), flush=True)
+
+
+# -- the process that measures -----------------------------------------------------------------------------
+
+
+def llama() -> Any:
+    """The model that is trained: random weights, fp32. The same bits each time."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(use_cache=False, tie_word_embeddings=False, **SHAPE)).train()
+
+
+def batch_of(size: int, sequence: int, device: str = "cpu") -> dict[str, Any]:
+    import torch
+
+    ids = torch.randint(0, VOCABULARY, (size, sequence), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids.to(device), "labels": ids.to(device)}
+
+
+class Own:
+    """Times what passes inside a watch's hooks while it is entered; watches made inside are timed."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+
+    def __enter__(self) -> Own:
+        from detectors.live.board import Board
+
+        self._guard = Board.guard
+        Board.guard = self._timed  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from detectors.live.board import Board
+
+        Board.guard = self._guard  # type: ignore[method-assign]
+
+    @property
+    def _timed(self) -> Callable[..., Any]:
+        """In ``Board.guard``'s place: what it gives, with a clock around it."""
+        guard = self._guard
+
+        def timed(board: Any, hook: Callable[..., None]) -> Callable[..., None]:
+            guarded = guard(board, hook)
+
+            def called(*args: Any, **kwargs: Any) -> None:
+                began = time.perf_counter()
+                self._depth += 1
+                try:
+                    guarded(*args, **kwargs)
+                finally:
+                    self._depth -= 1
+                    if not self._depth:  # a hook may call another one
+                        self.seconds += time.perf_counter() - began
+
+            return called
+
+        return timed
+
+
+def rounds(
+    step: Callable[[], None],
+    variants: Mapping[str, Callable[[], AbstractContextManager[Any]]],
+    count: int,
+    said: Callable[[int], None],
+    settled: Callable[[], None] = lambda: None,
+) -> Times:
+    """``count`` rounds after one that only warms up. ``settled``: waits until the device and the ranks are idle."""
+    times: Times = defaultdict(list)
+    names = list(variants)
+    with Own() as own:
+        for round_ in range(count + 1):
+            said(round_)
+            turn = round_ % len(names)
+            for name in names[turn:] + names[:turn]:
+                gc.collect()
+                with variants[name]():
+                    settled()
+                    own.seconds = 0.0
+                    began, began_cpu = time.perf_counter(), time.process_time()
+                    step()
+                    settled()
+                    taken = Timed(time.perf_counter() - began, time.process_time() - began_cpu, own.seconds)
+                if round_:
+                    times[name].append(taken)
+    return dict(times)
+
+
+def costs(row: str, times: Times, limits: Mapping[str, float], where: str = "") -> Iterator[Figure]:
+    """In % of the bare step of the same round; the watch's own time in % of what is left of its own step."""
+    bare = times["bare"]
+    for name in times:
+        if name == "bare":
+            continue
+        wall = [100 * (one.wall / other.wall - 1) for one, other in zip(times[name], bare, strict=True)]
+        cpu = median(100 * (one.cpu / other.cpu - 1) for one, other in zip(times[name], bare, strict=True))
+        note = f"wall time, median of {len(wall)} rounds: {min(wall):.1f} to {max(wall):.1f}; processor time: {cpu:.1f}"
+        yield Figure(row, f"{_TITLES[name]}{where}", median(wall), "%", limits.get(name), note)
+    for name in [name for name in times if any(one.own for one in times[name])]:
+        own = [100 * one.own / (one.wall - one.own) for one in times[name]]
+        note = f"median of {len(own)} steps: {min(own):.1f} to {max(own):.1f}"
+        what = f"{_TITLES[name]}{where}: time in the watch's own code, of a step"
+        yield Figure(row, what, median(own), "%", None, note)
+
+
+# -- plain training ----------------------------------------------------------------------------------------
+
+
+def plain(device: str) -> Iterator[Figure]:
+    """The table on one device."""
+    import torch
+
+    from benchmarks.watch_memory import memory
+
+    model = llama().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    batch = batch_of(BATCH, SEQUENCE, device)
+    on_cuda = device != "cpu"
+    count = ROUNDS_ON_CUDA if on_cuda else ROUNDS
+
+    def step() -> None:
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "bare": nullcontext,
+        "watch": partial(_watched, model),
+        "sums": partial(_watched, model, checksums=True),
+        "anomaly": _anomaly,
+        "debug": partial(_debugged, model),
+    }
+    times = rounds(
+        step,
+        variants,
+        count,
+        lambda round_: _tell(f"{device}, {f'round {round_} of {count}' if round_ else 'warming up'}"),
+        torch.cuda.synchronize if on_cuda else lambda: None,
+    )
+    parameters = sum(one.numel() for one in model.parameters())
+    where = device if on_cuda else f"{device} ({torch.get_num_threads()} threads)"
+    model_is = f"Llama of {parameters / 1e6:.1f} M parameters, fp32, AdamW"
+    what = f"bare step on {where}: {model_is}, {BATCH} x {SEQUENCE} tokens, a small GPU's micro-batch"
+    yield Figure("watch", what, median(one.wall for one in times["bare"]), "s")
+    limits = {"watch": CUDA_LIMIT if on_cuda else DEFAULT_LIMIT, "sums": SUMS_LIMIT}
+    yield from costs("watch", times, limits, " (on cuda)" if on_cuda else "")
+    if not on_cuda:
+        _tell("memory")
+        yield from memory("watch", model, optimizer, batch_of(1, 16))
+
+
+@contextmanager
+def _watched(model: Any, **options: Any) -> Iterator[None]:
+    from detectors import NanWatch
+
+    watch = NanWatch(model, **options)
+    yield
+    aside = watch.closed
+    if watch.close() is not None or aside:
+        raise RuntimeError("the watch found something, or failed, where all is well: its cost says nothing")
+
+
+@contextmanager
+def _anomaly() -> Iterator[None]:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow
+        with torch.autograd.detect_anomaly(check_nan=True):
+            yield
+
+
+@contextmanager
+def _debugged(model: Any) -> Iterator[None]:
+    """It leaves its hooks on the model for good: they are taken away here."""
+    from transformers.debug_utils import DebugUnderflowOverflow
+
+    before = {module: set(module._forward_hooks) for module in model.modules()}
+    DebugUnderflowOverflow(model)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for module, kept in before.items():
+            for key in set(module._forward_hooks) - kept:
+                del module._forward_hooks[key]
+
+
+# -- ZeRO-3 ------------------------------------------------------------------------------------------------
+
+
+def zero3() -> Iterator[Figure]:
+    """Stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
+    import torch
+
+    from repro import deepspeed as adapter
+    from repro.cluster import Rank, run_ranks
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
+    torch.set_num_threads(1)  # forked thread pools hang
+    adapter.warm_up()
+    heard: dict[int, Times] = {}
+    facts: dict[str, int] = {}
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        if "round" in message and rank == 0:
+            round_ = message["round"]
+            _tell(f"round {round_} of {ROUNDS}" if round_ else "warming up")
+        if "times" in message:
+            facts["parameters"] = message["parameters"]
+            heard[rank] = {name: [Timed(*one) for one in times] for name, times in message["times"].items()}
+
+    def target(me: Rank) -> None:
+        _zero3_rank(me)
+
+    with TemporaryDirectory() as folder:
+        run_ranks(WORLD, target, folder=Path(folder), hear=hear)
+    times = {name: _mean([heard[rank][name] for rank in range(WORLD)]) for name in heard[0]}
+    million = facts["parameters"] / 1e6
+    what = f"bare step: Llama of {million:.1f} M parameters, fp32, AdamW, {RANK_BATCH} x {SEQUENCE} tokens a rank"
+    yield Figure("watch-zero3", f"{what}, {WORLD} ranks of one thread", median(one.wall for one in times["bare"]), "s")
+    yield from costs("watch-zero3", times, {"watch": DEFAULT_LIMIT, "sums": SUMS_LIMIT}, " (ZeRO-3)")
+
+
+def _mean(ranks: Sequence[list[Timed]]) -> list[Timed]:
+    """Step by step."""
+    steps = zip(*ranks, strict=True)
+    return [Timed(*(sum(values) / len(ranks) for values in zip(*step, strict=True))) for step in steps]
+
+
+def _zero3_rank(me: Any) -> None:
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    from repro import deepspeed as adapter
+
+    rank, world = str(me.rank), str(me.world)
+    os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)
+    adapter.use_plain()
+    store = dist.FileStore(str(me.store), me.world)
+    dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world, timeout=timedelta(seconds=120))
+    model = llama()
+    parameters = sum(one.numel() for one in model.parameters())
+    config = {
+        "train_micro_batch_size_per_gpu": RANK_BATCH,
+        "zero_optimization": {"stage": 3},
+        "zero_allow_untested_optimizer": True,
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
+    batch = batch_of(RANK_BATCH, SEQUENCE)
+
+    def step() -> None:
+        engine.backward(engine(**batch).loss)
+        engine.step()
+
+    variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "bare": nullcontext,
+        "watch": partial(_watched, engine),
+        "sums": partial(_watched, engine, checksums=True),
+    }
+    times = rounds(step, variants, ROUNDS, lambda round_: me.say({"round": round_}), dist.barrier)
+    me.say({"times": {name: [list(one) for one in times[name]] for name in times}, "parameters": parameters})
+
+
+def main() -> None:
+    import torch
+
+    if sys.argv[1:] == ["watch-zero3"]:
+        found = list(zero3())
+    else:
+        torch.set_num_threads(os.cpu_count() or 1)
+        found = [one for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])) for one in plain(device)]
+    _tell([one.__dict__ for one in found])
+
+
+if __name__ == "__main__":
+    main()
