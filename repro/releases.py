@@ -73,5 +73,5 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def _clean() -> dict[str, str]:
-    """Without what leads a build astray: another release, or an accelerator that old releases ask Intel's package for."""
+    """Without what leads a build astray: another release, or an accelerator that needs Intel's package."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DS_ACCELERATOR")}

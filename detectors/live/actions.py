@@ -56,7 +56,7 @@ class Actions:
         *,
         engine: Any = None,
     ) -> None:
-        self._wanted = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+        self._wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
         for one in self._wanted:
             if not callable(one) and one not in WORDS:
                 raise ValueError(f"unknown action '{one}': choose from {', '.join(WORDS)}, or give a function")

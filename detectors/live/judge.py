@@ -57,7 +57,7 @@ class Judge:
 
     def step(self, step: Step) -> Finding | None:
         """The first bad point of this rank's step; None where all is well."""
-        bad = sorted(step.bad, key=lambda look: look.place)
+        bad = sorted(step.bad, key=lambda look: look.order)  # what a step begins with is of phase "step" too
         alarms = [look for look in bad if self._alarms(look, step)]
         mismatch = min(step.mismatches, key=lambda one: one.at.order, default=None)
         if not alarms and mismatch is None:
@@ -84,7 +84,7 @@ class Judge:
     def _first(self, bad: Sequence[Look], alarms: Sequence[Look]) -> Look:
         """The earliest bad point that can have led to the alarm: not what is bad in every step."""
         alarm = alarms[0]
-        before = [look for look in bad if look.place <= alarm.place and look.point not in self._usual]
+        before = [look for look in bad if look.order <= alarm.order and look.point not in self._usual]
         for index, look in enumerate(before):
             # A mask of -inf is harmless unless what follows it is bad as well.
             mask = look.point.kind in _PASSED and look.minus_inf and not (look.nan or look.plus_inf or look.beyond)

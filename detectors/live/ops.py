@@ -35,6 +35,7 @@ LOOK_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
 _ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 _SPLIT = torch.complex64, torch.complex128
+_WIDE = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}
 _MASK = (1 << 64) - 1
 
 _library = torch.library.Library("detectors", "DEF")
@@ -111,8 +112,10 @@ def look_on_device(values: Tensor, row: Tensor) -> None:
     row[0].copy_(seen.isnan().sum())
     row[1].copy_((seen == math.inf).sum())
     row[2].copy_((seen == -math.inf).sum())
-    row[3].copy_(torch.nan_to_num(seen, nan=math.inf, neginf=math.inf).amin())
-    row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf).amax())
+    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not told.
+    row[3].copy_(torch.nan_to_num(seen, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
+    row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
+    row[3:].masked_fill_(row[3:].isinf(), math.nan)
 
 
 def _real(values: Tensor) -> Tensor:
@@ -121,6 +124,8 @@ def _real(values: Tensor) -> Tensor:
         seen = torch.view_as_real(seen)
     if seen.dtype is torch.bool:
         seen = seen.view(torch.uint8)
+    if seen.dtype in _WIDE:  # torch finds no extremes of these
+        seen = seen.to(_WIDE[seen.dtype])
     return seen.float() if seen.dtype.is_floating_point and seen.dtype.itemsize == 1 else seen
 
 
@@ -132,6 +137,8 @@ def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
     words = values.detach().reshape(-1)
     if words.dtype in _SPLIT:
         words = torch.view_as_real(words).reshape(-1)
+    if words.numel() and words.stride(0) != 1:  # reshape leaves a vector, or a single element, its stride
+        words = words.clone(memory_format=torch.contiguous_format)
     words = words.view(_WORDS[words.dtype.itemsize])
     count = words.numel()
     per_element = count // max(values.numel(), 1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
+from torch.utils.hooks import RemovableHandle
 
 from detectors.live.board import NORM, SKIPPED, Board
 from detectors.live.chains import Event
@@ -37,13 +38,11 @@ class OptimizerHooks:
         self._model = model
         if board.checksums:
             self._measure(Event.EDIT)
-        for register, hook in (
-            (torch_optimizer.register_optimizer_step_pre_hook, self._before),
-            (torch_optimizer.register_optimizer_step_post_hook, board.guard(self._after)),
-        ):
-            board.on_close(register(hook).remove)
-        board.on_close(listen(GradScaler, "scale", before=board.guard(self._scaled)))
-        board.on_close(listen(GradScaler, "update", after=board.guard(self._tried)))
+        self._tried = False
+        self.before, self.after = self._before, board.guard(self._after)
+        board.on_close(_attend(self))
+        board.on_close(listen(GradScaler, "step", before=board.guard(self._scaled)))
+        board.on_close(listen(GradScaler, "update", after=board.guard(self._updated)))
 
     def _mine(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._engine.bound:  # DeepSpeed calls it inside its own step
@@ -90,7 +89,7 @@ class OptimizerHooks:
                     point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
                     self._board.see(self._board.point(point), parameter.grad)
         if self._recorded:
-            gradients = [one.grad for one in self._model.parameters() if one.grad is not None]
+            gradients = [_dense(one.grad) for one in self._model.parameters() if one.grad is not None]
             self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -121,13 +120,60 @@ class OptimizerHooks:
         for name, parameter in self._model.named_parameters():
             board.sum(event, board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
 
-    def _scaled(self, scaler: GradScaler, *_: Any) -> None:
-        self._board.scaled = scaler.is_enabled()
+    def _scaled(self, scaler: GradScaler, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        if self._mine(optimizer):
+            self._board.scaled = self._tried = scaler.is_enabled()
 
-    def _tried(self, _: None, scaler: GradScaler, *__: Any) -> None:
+    def _updated(self, *_: Any, **__: Any) -> None:
         """A step was tried. Without overflow the optimizer was called, and its work has been looked at."""
-        if scaler.is_enabled():
+        if self._tried:
+            self._tried = False
             self._board.begin_step()
             self._board.end_step(skipped=not self._stepped)
             self._stepped = False
             self._ended()
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    """torch has no norm of a sparse gradient; a row that was met twice counts once, as the optimizer adds it up."""
+    return gradient if gradient.layout is torch.strided else gradient.coalesce()._values()
+
+
+# torch walks through its dict of hooks while they run, and raises in the program's face when one is taken away
+# meanwhile, as a finding does. So there is one pair of hooks for all watches, which walks through a copy.
+_attending: list[OptimizerHooks] = []
+_handles: list[RemovableHandle] = []
+
+
+def _attend(one: OptimizerHooks) -> Callable[[], None]:
+    """Let the watch see every optimizer's steps; gives the function that ends it."""
+    _attending.append(one)
+    if not _handles:
+        _handles.append(torch_optimizer.register_optimizer_step_pre_hook(_before_step))
+        _handles.append(torch_optimizer.register_optimizer_step_post_hook(_after_step))
+
+    def end() -> None:
+        if one in _attending:
+            _attending.remove(one)
+        # Behind a hook of somebody else the walk would go on: then the pair stays, with nobody to call.
+        if not _attending and all(_is_last(handle) for handle in _handles):
+            while _handles:
+                _handles.pop().remove()
+
+    return end
+
+
+def _is_last(handle: RemovableHandle) -> bool:
+    hooks = handle.hooks_dict_ref()
+    return hooks is None or next(reversed(hooks), None) == handle.id
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    for one in list(_attending):
+        args, kwargs = one.before(optimizer, args, kwargs) or (args, kwargs)
+    return args, kwargs
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for one in list(_attending):
+        one.after(optimizer, args, kwargs)

@@ -10,6 +10,7 @@ it looks for (EVIDENCE section 1: a NaN check after the partition hid hpZ's).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -25,6 +26,7 @@ from detectors.live.board import Board, Passed
 from detectors.live.engines import EngineHooks, WatchError, engine_class
 from detectors.live.finding import PHASES, PROVEN, Finding, Kind
 from detectors.live.hardware import hardware_of
+from detectors.live.incident import IncidentError
 from detectors.live.judge import Judge, Step, merge
 from detectors.live.modules import ModuleHooks, unwrapped
 from detectors.live.optimizers import OptimizerHooks
@@ -82,7 +84,10 @@ class NanWatch:
         kinds = frozenset[Kind]().union(*(WATCHABLE[_known(word, "watch")] for word in _words(watch)))
         self.finding: Finding | None = None
         self.stopped = False
-        self._actions = Actions(on_finding, Path(folder), configuration or {}, engine=engine)
+        try:
+            self._actions = Actions(on_finding, Path(folder), configuration or {}, engine=engine)
+        except (ValueError, IncidentError) as error:
+            raise WatchError(str(error)) from None
         self._board = Board(
             hardware_of(root),
             kinds,
@@ -97,10 +102,6 @@ class NanWatch:
         self._shown: set[int] = set()
         self._told = 0
         self._recorder: StepRecorder | None = None
-        if record is not None:
-            from detectors.live.recording import StepRecorder
-
-            self._recorder = StepRecorder.of(record, root, self.rank, self._ranks.world if self._ranks else 1)
         try:
             self._modules = ModuleHooks(
                 self._board, root, pattern=modules, began=self._began, framework=framework
@@ -111,11 +112,22 @@ class NanWatch:
             )
             if engine is None:
                 OptimizerHooks(self._board, root, engine=self._engine, recorded=recorded, ended=self._ended)
+            if record is not None:  # last: what is wrong otherwise must not leave a file that refuses the next try
+                self._recorder = self._recorder_in(record, root)
         except (WatchError, KeyboardInterrupt):
             self._board.close()
             raise
         except Exception as error:  # a DeepSpeed that is other than the known ones, perhaps
             self._board.step_aside(error)
+
+    def _recorder_in(self, folder: str | Path, root: nn.Module) -> StepRecorder | None:
+        from detectors.live.recording import StepRecorder
+        from detectors.recordings import RecordingError
+
+        try:
+            return StepRecorder.of(folder, root, self.rank, self._ranks.world if self._ranks else 1)
+        except RecordingError as error:
+            raise WatchError(str(error)) from None
 
     @property
     def closed(self) -> bool:
@@ -278,6 +290,8 @@ class NanWatch:
             return
         with suppress(Exception):  # the program's own error is the one to show
             self._board.close()
+            if self._recorder is not None:
+                self._recorder.close()
 
 
 def _model_of(model: Any) -> tuple[Any, nn.Module]:
@@ -306,7 +320,10 @@ def _bounds(bound: float | Mapping[str, float] | None) -> dict[Kind, float]:
     if bound is None:
         return {}
     by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE, bound)
-    limits = {kind: float(limit) for word, limit in by_word.items() for kind in WATCHABLE[_known(word, "bound")]}
+    try:
+        limits = {kind: float(limit) for word, limit in by_word.items() for kind in WATCHABLE[_known(word, "bound")]}
+    except (TypeError, ValueError):
+        limits = {Kind.LOSS: math.nan}
     if any(not limit > 0 for limit in limits.values()):
         raise WatchError("a bound is the largest absolute value that is good: give one above 0")
     limits.pop(Kind.INPUT, None) if not isinstance(bound, Mapping) else None  # token ids are large, and no fault

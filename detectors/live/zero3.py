@@ -166,7 +166,8 @@ class Zero3Hooks:
                 secondary = one.parameter.ds_secondary_tensor
                 if secondary is None or secondary._version == version:
                     continue  # it was there already, and nothing was copied
-                self._copies_anew = self._copies_anew or version >= 0  # up to 0.13.4 each release of a parameter copies
+                if version >= 0 and not has_been_updated:
+                    self._copies_anew = True  # up to 0.13.4 each release of a parameter copies
                 held = one.covered(secondary, one.secondary_first)
                 if held is None:
                     continue

@@ -32,6 +32,8 @@ COMMAND_LINE = ("repro.commands", "repro.__main__")
 KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
     "transformers": ("scenarios", "detectors.live.huggingface"),
+    "lightning": ("detectors.live.lightning",),
+    "torch": ("repro", "scenarios", "detectors.live"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
