@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ for step in range(1, 12):
     model(x).pow(2).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"rank {dist.get_rank()} did step {step}", flush=True)
+    print(f"rank {dist.get_rank()} did step {step}\\n", end="", flush=True)  # one write: ranks share the pipe
 dist.destroy_process_group()
 """
 
@@ -129,9 +130,13 @@ def write(folder: Path, script: str) -> Path:
 
 
 def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
+    """Of a range that is this worker's own: nobody else takes it between the asking and the use."""
+    first = 21000 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in range(first + os.getpid() % 400, first + 500):
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return str(port)
+    raise OSError("no port is free")
 
 
 def test_a_healthy_script_runs_as_it_does_alone(tmp_path: Path) -> None:
