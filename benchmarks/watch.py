@@ -34,12 +34,12 @@ from benchmarks.figures import Figure
 Say = Callable[[str], None]
 
 VOCABULARY = 16_384
-SHAPE: dict[str, Any] = {  # a Llama of 54.7 M parameters
-    "hidden_size": 512,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "intermediate_size": 1376,
+SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small models are that people train
+    "hidden_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 2816,
     "vocab_size": VOCABULARY,
 }
 BATCH, SEQUENCE = 4, 512  # a small GPU's micro-batch

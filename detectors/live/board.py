@@ -6,13 +6,11 @@ The board keeps the count of steps and the lanes, and turns what comes back into
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +24,9 @@ from detectors.live.lanes import Lanes, Measured
 SKIPPED = Point(Kind.OPTIMIZER, detail="found_inf")
 # The norm of the gradient that the optimizer is about to apply.
 NORM = Point(Kind.GRADIENT, detail="norm")
+
+_SMALL = 4096  # elements: a pass over these costs nothing
+_EVERY = 16  # steps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,8 +74,11 @@ class Board:
         self.kept: dict[int, list[Look]] = {}  # looks of the last ``keep`` steps, good ones too
         self.sums: dict[int, list[Sum]] = {}  # checksums of the steps that are not judged yet
         self._keep = keep
+        # Of these the extremes are wanted even where they are good; of the others only what is bad counts.
+        self._told = {Kind.INPUT, Kind.OUTPUT, Kind.LOSS, *bound, *([Kind.PARAMETER] if checksums else [])}
+        self._extremes = self._told - ({Kind.OUTPUT} - set(bound))
         self._bound = bound
-        self._lanes = Lanes(hardware)
+        self._lanes = Lanes(hardware, checksums=checksums)
         self._points: dict[Point, int] = {}
         self._names: list[Point] = []
         self._open: dict[int, Step] = {}
@@ -117,11 +121,30 @@ class Board:
             self._names.append(point)
         return number
 
-    def see(self, point: int, values: Tensor) -> None:
-        """Look at ``values``: any shape, any dtype, on the current stream."""
+    def see(self, point: int, values: Tensor, *, order: int = 0) -> bool:
+        """Look at ``values``: any shape, any dtype, on the current stream. True where they are seen to be bad at once.
+
+        ``order``: the place that was kept for it (:meth:`keep_place`), if it is looked at late.
+        """
         plain = _plain(values)
-        if plain is not None and plain.numel():
-            self._lanes.look(plain, self._note(point, plain.numel()))
+        if plain is None or not plain.numel():
+            return False
+        kind = self._names[point].kind
+        extremes = bool(self._keep) or kind in self._extremes or plain.numel() < _SMALL
+        return self._lanes.look(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
+
+    def keep_place(self) -> int:
+        """A place in the order of execution, for what is looked at only if what follows is bad."""
+        self.order += 1
+        return self.order
+
+    @property
+    def late(self) -> bool:
+        """Can causes be looked at after their effect was seen to be bad? Not where the host does not know it yet.
+
+        Every so many steps they are looked at all the same: what is bad may do nothing for a while.
+        """
+        return not self._lanes.hardware.asynchronous and self.step % _EVERY != 0 and not self._keep
 
     def sum(
         self, event: Event, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
@@ -139,10 +162,10 @@ class Board:
         """The norm of the gradient that is applied, where the host knows it already."""
         self._of(self.step).gradient_norm = value
 
-    def _note(self, point: int, numel: int, event: Event | None = None) -> _Note:
-        self.order += 1
+    def _note(self, point: int, numel: int, event: Event | None = None, *, order: int = 0) -> _Note:
         self._awaited[self.step] = self._awaited.get(self.step, 0) + 1
-        return _Note(self.step, max(self.micro_batch, 1), self.phase, self.order, point, numel, event)
+        order = order or self.keep_place()
+        return _Note(self.step, max(self.micro_batch, 1), self.phase, order, point, numel, event)
 
     # -- what comes back ---------------------------------------------------------------------------
 
@@ -178,13 +201,14 @@ class Board:
             one = Sum(note.event, point.parameter, point.kind, note.micro_batch, note.phase, note.order, sums)
             self.sums.setdefault(note.step, []).append(one)
             self._awaited[note.step] -= 1
-        if not measured.looks:
-            return
-        rows = np.array([row for _, row in measured.looks])
+        rows = measured.looks
         bad = rows[:, :3].sum(axis=1) > 0
-        for index, (note, row) in enumerate(measured.looks):
+        for index, note in enumerate(measured.look_notes):
             self._awaited[note.step] -= 1
             point = self._names[note.point]
+            if not (bad[index] or self._keep or point.kind in self._told or point is SKIPPED or point is NORM):
+                continue
+            row = rows[index]
             low, high = float(row[3]), float(row[4])
             limit = self._bound.get(point.kind)
             beyond = limit is not None and max(-low, high) > limit
@@ -211,6 +235,8 @@ class Board:
                 step.labels_high[note.micro_batch] = high
             elif point.kind is Kind.OUTPUT and not step.bad:
                 largest = max(-low, high)
+                if not math.isfinite(largest):
+                    continue  # good, and its extremes are not known
                 if step.largest is None or largest > step.largest[0]:
                     step.largest = (largest, point)
 
@@ -234,7 +260,6 @@ class Board:
     def guard(self, hook: Callable[P, None]) -> Callable[P, None]:
         """``hook`` as the program may call it: when it fails, the watch warns once and steps aside."""
 
-        @functools.wraps(hook)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
             if self.closed or torch.compiler.is_compiling():
                 return
@@ -264,6 +289,14 @@ class Passed(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def see_states(board: Board, parameter: str, states: Mapping[Any, Any], *, order: int = 0) -> None:
+    """Look at what an optimizer keeps of a parameter, or of this rank's part of it."""
+    for key, value in states.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
+            point = Point(Kind.OPTIMIZER, parameter.rpartition(".")[0], parameter, str(key))
+            board.see(board.point(point), value, order=order)
 
 
 def _plain(values: Any) -> Tensor | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from detectors.live.board import NORM, Board, Passed
+from detectors.live.board import NORM, Board, Passed, see_states
 from detectors.live.chains import Event
 from detectors.live.finding import Kind, Point
 from detectors.live.modules import ModuleHooks
@@ -137,17 +137,20 @@ class EngineHooks:
         """ZeRO-1 and 2, or none: parameters are whole, optimizer state may be this rank's part of it."""
         board = self._board
         trained = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
-        if Kind.OPTIMIZER in board.kinds:
-            for name, parameter in trained:
-                mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
-                for key, value in (getattr(mapping, "optim_fragment", None) or {}).items():
-                    if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-                        point = Point(Kind.OPTIMIZER, name.rpartition(".")[0], name, key)
-                        board.see(board.point(point), value)
-        if Kind.PARAMETER in board.kinds:
-            for name, parameter in trained:
-                board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+        late = board.late and Kind.PARAMETER in board.kinds
+        for name, parameter in trained if not late else ():
+            self._state(name, parameter)
+        for name, parameter in trained if Kind.PARAMETER in board.kinds else ():
+            before = board.keep_place()
+            bad = board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+            if bad and late:
+                self._state(name, parameter, before)
         self._sums(Event.UPDATE)
+
+    def _state(self, name: str, parameter: nn.Parameter, order: int = 0) -> None:
+        mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
+        if Kind.OPTIMIZER in self._board.kinds:
+            see_states(self._board, name, getattr(mapping, "optim_fragment", None) or {}, order=order)
 
     def _sums(self, event: Event) -> None:
         if self._board.checksums:

@@ -30,7 +30,8 @@ _SUMS = 8192  # numbers: 64 KiB
 class Measured(NamedTuple):
     """What a parcel holds: notes with rows of :data:`ops.LOOK_COLUMNS` numbers, and notes with checksums."""
 
-    looks: list[tuple[Any, npt.NDArray[np.float64]]]
+    look_notes: list[Any]
+    looks: npt.NDArray[np.float64]  # a row for each
     sums: list[tuple[Any, tuple[int, ...]]]
 
 
@@ -48,9 +49,9 @@ class _Parcel:
 
     def read(self) -> Measured:
         looks, sums = (self.host.looks, self.host.sums) if self.host else (self.lane.own_looks, self.lane.own_sums)
-        rows = looks[: len(self.look_notes)].copy()
         measured = Measured(
-            list(zip(self.look_notes, rows, strict=True)),
+            self.look_notes,
+            looks[: len(self.look_notes)].copy(),
             [(note, tuple(ops.unsigned(int(one)) for one in sums[lo:hi])) for note, lo, hi in self.sum_notes],
         )
         if self.host:
@@ -73,11 +74,11 @@ class _Host:
 class _Lane:
     """The memory of one stream. ``host``: where the rows will go; None where they need not go anywhere."""
 
-    def __init__(self, hardware: Hardware, device: torch.device, stream: Hashable) -> None:
+    def __init__(self, hardware: Hardware, device: torch.device, stream: Hashable, checksums: bool) -> None:
         self.stream = stream
         self.hardware = hardware
         self.looks = torch.empty(_LOOKS, ops.LOOK_COLUMNS, dtype=torch.float64, device=device)
-        self.sums = torch.empty(_SUMS, dtype=torch.int64, device=device)
+        self.sums = torch.empty(_SUMS if checksums else 0, dtype=torch.int64, device=device)
         self.look_notes: list[Any] = []
         self.sum_notes: list[tuple[Any, int, int]] = []
         self.sums_used = 0
@@ -111,19 +112,28 @@ class _Lane:
 class Lanes:
     """All lanes of one watch."""
 
-    def __init__(self, hardware: Hardware) -> None:
+    def __init__(self, hardware: Hardware, *, checksums: bool = True) -> None:
         self.hardware = hardware
+        self._checksums = checksums
         self._lanes: dict[tuple[Hashable, torch.device], _Lane] = {}
         self._read: list[Measured] = []
         self._away: list[_Parcel] = []
 
-    def look(self, values: Tensor, note: Any) -> None:
-        """Measure what ``values`` hold, on the current stream."""
+    def look(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
+        """Measure what ``values`` hold, on the current stream; not the extremes of good ones, if that is dearer.
+
+        True where they are seen to be bad already; where the device is still at work nobody knows yet.
+        """
         lane = self._lane(values.device)
         if len(lane.look_notes) == _LOOKS:
             self._send(lane)
         lane.look_notes.append(note)
-        ops.look(values, lane.looks[len(lane.look_notes) - 1])
+        place = len(lane.look_notes) - 1
+        if self.hardware.asynchronous:
+            ops.look(values, lane.looks[place])
+            return False
+        ops.look_now(values, lane.own_looks[place], extremes=extremes)
+        return bool(lane.own_looks[place, :3].any())
 
     def checksum(self, values: Tensor, note: Any, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
         """Measure ``values``' bits, on the current stream, in ``parts`` parts of ``part`` elements (at most)."""
@@ -141,7 +151,7 @@ class Lanes:
         key = (self.hardware.current_stream(), device)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane(self.hardware, device, key[0])
+            lane = self._lanes[key] = _Lane(self.hardware, device, key[0], self._checksums)
         return lane
 
     def _send(self, lane: _Lane) -> None:

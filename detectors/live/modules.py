@@ -93,7 +93,8 @@ class ModuleHooks:
         board = self._board
         root = name == ""
         leaf = not root and not any(True for _ in module.children())
-        points: dict[str, tuple[int, int]] = {}
+        points: dict[str, tuple[int, Callable[[Tensor], None]]] = {}
+        backward = board.guard(self._backward)
 
         def seen(module: nn.Module, args: Any, output: Any) -> None:
             if not self._model.training:
@@ -104,10 +105,10 @@ class ModuleHooks:
                 self._began({})
             if root:
                 self.loss(_loss_of(output))
-            if leaf:  # what it computes from, if no module made that
-                for detail, tensor in _tensors(args):
-                    if tensor.is_floating_point() and self._new(tensor):
-                        board.see(board.point(Point(Kind.TAKEN, name, detail="" if detail == "0" else detail)), tensor)
+            late = board.late
+            before = board.keep_place()
+            if leaf and not late:
+                self._taken(name, args, before)
             for detail, tensor in _tensors(output):
                 if not tensor.is_floating_point() or (root and detail in ("loss", "0", "") and tensor.numel() == 1):
                     continue
@@ -115,15 +116,26 @@ class ModuleHooks:
                     if detail not in points:
                         points[detail] = (
                             board.point(Point(Kind.OUTPUT, name, detail=detail)),
-                            board.point(Point(Kind.OUTPUT_GRADIENT, name, detail=detail)),
+                            board.guard(
+                                self._output_gradient(board.point(Point(Kind.OUTPUT_GRADIENT, name, detail=detail)))
+                            ),
                         )
-                    board.see(points[detail][0], tensor)
+                    bad = board.see(points[detail][0], tensor)
+                    if bad and leaf and late:
+                        self._taken(name, args, before)
                     if tensor.requires_grad and Kind.OUTPUT_GRADIENT in board.kinds:
-                        tensor.register_hook(board.guard(self._output_gradient(points[detail][1])))
+                        tensor.register_hook(points[detail][1])
                 if root and tensor.requires_grad:
-                    tensor.register_hook(board.guard(self._backward))
+                    tensor.register_hook(backward)
 
         return seen
+
+    def _taken(self, name: str, args: Any, order: int) -> None:
+        """Look at what a module computes from, if no module made that."""
+        for detail, tensor in _tensors(args):
+            if tensor.is_floating_point() and self._new(tensor):
+                point = Point(Kind.TAKEN, name, detail="" if detail == "0" else detail)
+                self._board.see(self._board.point(point), tensor, order=order)
 
     def _new(self, tensor: Tensor) -> bool:
         """A module often gives on what its last part gave: that was looked at, under the more exact name."""

@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
-from detectors.live.board import NORM, SKIPPED, Board
+from detectors.live.board import NORM, SKIPPED, Board, see_states
 from detectors.live.chains import Event
 from detectors.live.engines import EngineHooks
 from detectors.live.finding import Kind, Point
@@ -35,6 +35,7 @@ class OptimizerHooks:
         self._ended = ended
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._stepped = False
+        self._late = False
         self._model = model
         if board.checksums:
             self._measure(Event.EDIT)
@@ -83,11 +84,10 @@ class OptimizerHooks:
             self._board.see(self._board.point(SKIPPED), overflow)
         if self._board.checksums:
             self._measure(Event.SETTLED)
-        if Kind.GRADIENT in self._board.kinds:
+        self._late = self._board.late and Kind.PARAMETER in self._board.kinds
+        if not self._late:
             for name, parameter in self._model.named_parameters():
-                if parameter.grad is not None:
-                    point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
-                    self._board.see(self._board.point(point), parameter.grad)
+                self._applied(name, parameter)
         if self._recorded:
             gradients = [_dense(one.grad) for one in self._model.parameters() if one.grad is not None]
             self._board.see(self._board.point(NORM), nn.utils.get_total_norm(gradients).reshape(1))
@@ -97,23 +97,32 @@ class OptimizerHooks:
             return
         board = self._board
         board.begin_step()
-        for parameter, state in optimizer.state.items():
-            name = self._names.get(id(parameter))
-            if name is None or Kind.OPTIMIZER not in board.kinds:
-                continue
-            for key, value in state.items():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
-                    board.see(board.point(Point(Kind.OPTIMIZER, parameter=name, detail=str(key))), value)
+        if not self._late:
+            for name, parameter in self._model.named_parameters():
+                self._states(optimizer, name, parameter)
         if Kind.PARAMETER in board.kinds:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad:
-                    board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+                    before = board.keep_place(), board.keep_place()
+                    bad = board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+                    if bad and self._late:  # what it was made of is still there
+                        self._applied(name, parameter, before[0])
+                        self._states(optimizer, name, parameter, before[1])
         if board.checksums:
             self._measure(Event.UPDATE)
         self._stepped = True
         if not board.scaled:
             board.end_step()
             self._ended()
+
+    def _applied(self, name: str, parameter: nn.Parameter, order: int = 0) -> None:
+        if Kind.GRADIENT in self._board.kinds and parameter.grad is not None:
+            point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
+            self._board.see(self._board.point(point), parameter.grad, order=order)
+
+    def _states(self, optimizer: torch.optim.Optimizer, name: str, parameter: nn.Parameter, order: int = 0) -> None:
+        if Kind.OPTIMIZER in self._board.kinds:
+            see_states(self._board, name, optimizer.state.get(parameter, {}), order=order)
 
     def _measure(self, event: Event) -> None:
         board = self._board

@@ -39,11 +39,14 @@ WATCHABLE: Mapping[str, frozenset[Kind]] = {
     "inputs": frozenset({Kind.INPUT}),
     "outputs": frozenset({Kind.TAKEN, Kind.OUTPUT}),
     "loss": frozenset({Kind.LOSS}),
-    "gradients": frozenset({Kind.GRADIENT, Kind.OUTPUT_GRADIENT}),
+    "gradients": frozenset({Kind.GRADIENT}),
+    "output_gradients": frozenset({Kind.OUTPUT_GRADIENT}),
     "parameters": frozenset({Kind.PARAMETER}),
     "partitions": frozenset({Kind.PRIMARY, Kind.SECONDARY}),
     "optimizer": frozenset({Kind.OPTIMIZER}),
 }
+# Gradients of outputs are as large as the outputs, and what is bad in one is bad in the next parameter's gradient.
+DEFAULT = tuple(word for word in WATCHABLE if word != "output_gradients")
 _CLOSING_S = 20.0
 _SHOWN_AFTER = 2  # steps until the last rank has noticed that digests differ, and has shown its checksums
 _numbers = count(1)
@@ -52,8 +55,8 @@ _numbers = count(1)
 class NanWatch:
     """Watches one model's training for NaN, Inf and values beyond a bound, and says where the first came from.
 
-    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to look at
-    (:data:`WATCHABLE`; all by default). ``modules``: a pattern of module paths whose outputs are looked
+    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to look at (:data:`WATCHABLE`; by
+    default all but the gradients of outputs). ``modules``: a pattern of module paths whose outputs are looked
     at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
     ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values
     too, and tells race, stale, uncovered and corruption apart. ``on_finding``: "warn", "raise", "stop"
@@ -69,7 +72,7 @@ class NanWatch:
         self,
         model: Any,
         *,
-        watch: Iterable[str] = tuple(WATCHABLE),
+        watch: Iterable[str] = DEFAULT,
         modules: str = "*",
         bound: float | Mapping[str, float] | None = None,
         checksums: bool = False,

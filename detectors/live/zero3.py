@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from detectors.live.board import Board
+from detectors.live.board import Board, see_states
 from detectors.live.chains import Event, Shape
 from detectors.live.finding import Kind, Point
 from detectors.live.patches import listen
@@ -223,37 +223,36 @@ class Zero3Hooks:
     def stepped(self) -> None:
         """After it: optimizer state, the new primary partitions, their checksums."""
         board = self._board
-        if Kind.OPTIMIZER in board.kinds:
-            self._states()
-        if Kind.PRIMARY in board.kinds:
-            for one in self._parameters.values():
-                held = one.covered(one.parameter.ds_tensor, one.first)
-                if held is not None and one.parameter.requires_grad:
-                    board.see(one.primary, held)
+        late = board.late and Kind.PRIMARY in board.kinds
+        for one in self._parameters.values() if not late else ():
+            self._state(one)
+        for one in self._parameters.values() if Kind.PRIMARY in board.kinds else ():
+            held = one.covered(one.parameter.ds_tensor, one.first)
+            if held is not None and one.parameter.requires_grad:
+                before = board.keep_place()
+                if board.see(one.primary, held) and late:
+                    self._state(one, before)
         if board.checksums:
             for one in self._parameters.values():
                 if one.parameter.requires_grad:
                     self._primary(one, Event.UPDATE)
 
-    def _states(self) -> None:
+    def _state(self, one: _Parameter, order: int = 0) -> None:
         board, optimizer = self._board, self._engine.optimizer
-        places = getattr(optimizer, "grad_position", {})
         flats = getattr(optimizer, "fp32_partitioned_groups_flat", [])
-        states = getattr(getattr(optimizer, "optimizer", None), "state", {})
-        for one in self._parameters.values():
-            place = places.get(getattr(one.parameter, "ds_id", None))
-            if place is None or place[0] >= len(flats) or flats[place[0]] is None:
-                continue
-            group, offset, size = (int(number) for number in place[:3])
-            flat = flats[group]
-            size = min(size, one.numel - one.first)
-            if size <= 0:
-                continue
-            held = {**states.get(flat, {}), "fp32 master": flat}
-            for key, value in held.items():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.numel() >= offset + size:
-                    point = board.point(Point(Kind.OPTIMIZER, one.name.rpartition(".")[0], one.name, str(key)))
-                    board.see(point, value.detach().view(-1)[offset : offset + size])
+        place = getattr(optimizer, "grad_position", {}).get(getattr(one.parameter, "ds_id", None))
+        if Kind.OPTIMIZER not in board.kinds or place is None or place[0] >= len(flats) or flats[place[0]] is None:
+            return
+        group, offset, size = (int(number) for number in place[:3])
+        flat = flats[group]
+        size = min(size, one.numel - one.first)
+        states = getattr(getattr(optimizer, "optimizer", None), "state", {}).get(flat, {})
+        held = {
+            key: value.detach().view(-1)[offset : offset + size]
+            for key, value in {**states, "fp32 master": flat}.items()
+            if isinstance(value, Tensor) and size > 0 and value.numel() >= offset + size
+        }
+        see_states(board, one.name, held, order=order)
 
     def _primaries(self, event: Event) -> None:
         for one in self._parameters.values():

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from detectors import Cause, Kind
+from detectors.live.watch import WATCHABLE
 from tests.live import plants
 from tests.live.training import EVERY, WORLDS, Job, train
 
 FORMS = list(WORLDS)
 SHARDED = ("zero3", "hpz")
-WATCH = {"checksums": True, "bound": {"gradients": 1e6}}
+WATCH = {"watch": list(WATCHABLE), "checksums": True, "bound": {"output_gradients": 1e6}}
 Plant = Callable[[Job], None]
 
 

@@ -194,7 +194,7 @@ class Failing:
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
         self.calls, self.at = 0, at
-        for name in ("look", "checksum"):
+        for name in ("look_now", "checksum"):
             patch.setattr(ops, name, self._of(getattr(ops, name)))
 
     def _of(self, measure: Callable[..., None]) -> Callable[..., None]:
@@ -223,7 +223,7 @@ def test_a_watch_that_fails_anywhere_in_a_step_steps_aside_and_training_goes_on(
 ) -> None:
     wanted = bare()
     first, last = measured(monkeypatch, 1), measured(monkeypatch, 2)
-    assert last - first > 100
+    assert last - first > 50
     places = {*range(first + 1, first + 4), *range(first + 4, last, 11), *range(last - 60, last + 1, 5)}
     for at in sorted(places):
         training, other = Training(), nn.Linear(2, 2)
