@@ -42,7 +42,7 @@ SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small model
     "intermediate_size": 2816,
     "vocab_size": VOCABULARY,
 }
-BATCH, SEQUENCE = 4, 512  # a small GPU's micro-batch
+BATCH, SEQUENCE = 4, 1024  # what a small GPU holds of such a model
 ROUNDS, ROUNDS_ON_CUDA = 5, 40
 WORLD, RANK_BATCH = 2, 2
 DEFAULT_LIMIT, SUMS_LIMIT, CUDA_LIMIT = 2.0, 5.0, 1.0  # % of a step
