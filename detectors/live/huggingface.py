@@ -11,14 +11,12 @@ import warnings
 from itertools import count
 from typing import Any
 
-import torch.distributed as dist
 from transformers import TrainerCallback
 
 from detectors.live.finding import Finding
-from detectors.live.ranks import Ranks
+from detectors.live.ranks import StopTogether
 from detectors.live.watch import NanWatch
 
-_PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
 _numbers = count(1)
 
 
@@ -37,8 +35,7 @@ class NanWatchCallback(TrainerCallback):
         self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
         self._options = options
         self._watch: NanWatch | None = None
-        self._ranks: Ranks | None = None
-        self._steps = 0
+        self._together = StopTogether("", wanted=False)
 
     @property
     def finding(self) -> Finding | None:
@@ -58,31 +55,13 @@ class NanWatchCallback(TrainerCallback):
         deepspeed = getattr(getattr(args, "hf_deepspeed_config", None), "config", None)
         if deepspeed is not None:  # an incident should hold it; the engine, which has it too, is not known yet
             options["configuration"] = {"deepspeed": deepspeed, **(options.get("configuration") or {})}
-        self._steps = 0
-        several = dist.is_initialized() and dist.get_world_size() > 1
-        self._ranks = Ranks(f"callback {next(_numbers)}") if self._stops and several else None
+        self._together = StopTogether(f"callback {next(_numbers)}", wanted=self._stops)
         self._watch = NanWatch(model, framework=True, **options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """An optimizer step is over."""
-        if self._watch is not None and self._stop(self._watch.stopped):
+        if self._watch is not None and self._together.at_step_end(self._watch.stopped):
             control.should_training_stop = True
-
-    def _stop(self, stopped: bool) -> bool:
-        """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
-
-        Ranks hear of a finding one step apart, so each says at the end of a step whether it has, and all go by what
-        was said at the end of the step before. They meet in the store: a collective would order streams.
-        """
-        self._steps += 1
-        ranks, before = self._ranks, self._steps - 1
-        if ranks is None:
-            return stopped
-        ranks.tell(self._steps, None, "stop" if stopped else "")
-        if not before:
-            return False
-        ranks.wait("step", before, _PATIENCE_S)
-        return any(line["digest"] for line in ranks.heard(before) or [])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take in what is still on its way, and take all hooks away."""

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from detectors.live.finding import Finding
 from detectors.live.patches import listen
-from detectors.live.ranks import Ranks
+from detectors.live.ranks import StopTogether
 from detectors.live.watch import NanWatch
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ else:
     except ImportError:  # the same, in the package of its former name
         from pytorch_lightning import Callback
 
-_PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
 _numbers = count(1)
 
 
@@ -45,8 +42,7 @@ class NanWatchCallback(Callback):
         self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
         self._options = options
         self._watch: NanWatch | None = None
-        self._ranks: Ranks | None = None
-        self._batches = 0
+        self._together = StopTogether("", wanted=False)
         self._ends: list[Any] = []
 
     @property
@@ -58,9 +54,7 @@ class NanWatchCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The strategy has wrapped the module, and DeepSpeed's own hooks, if it is that one, are in place."""
-        self._batches = 0
-        several = dist.is_initialized() and dist.get_world_size() > 1
-        self._ranks = Ranks(f"callback {next(_numbers)}") if self._stops and several else None
+        self._together = StopTogether(f"callback {next(_numbers)}", wanted=self._stops)
         self._watch = watch = NanWatch(pl_module, framework=True, **self._options)
 
         def begins(batch: Any = None, *_: Any, **__: Any) -> None:
@@ -85,7 +79,7 @@ class NanWatchCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A micro-batch is over, and with the last one of a step the step is."""
-        if self._watch is not None and self._stop(self._watch.stopped):
+        if self._watch is not None and self._together.at_step_end(self._watch.stopped):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -101,22 +95,6 @@ class NanWatchCallback(Callback):
             self._watch.__exit__(type(exception), exception, None)
 
     # -- its parts ---------------------------------------------------------------------------------
-
-    def _stop(self, stopped: bool) -> bool:
-        """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
-
-        Ranks hear of a finding one step apart, so each says at the end of a batch whether it has, and all go by what
-        was said at the end of the batch before. They meet in the store: a collective would order streams.
-        """
-        self._batches += 1
-        ranks, before = self._ranks, self._batches - 1
-        if ranks is None:
-            return stopped
-        ranks.tell(self._batches, None, "stop" if stopped else "")
-        if not before:
-            return False
-        ranks.wait("step", before, _PATIENCE_S)
-        return any(line["digest"] for line in ranks.heard(before) or [])
 
     def _unlisten(self) -> None:
         while self._ends:

@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from detectors.live.finding import Finding
 
+_PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
 KEPT = 4  # steps for which what was told can be read
 
 
@@ -77,3 +78,28 @@ class Ranks:
             return None
         lines: Sequence[bytes] = self._store.multi_get(keys)
         return [json.loads(line) for line in lines]
+
+
+class StopTogether:
+    """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
+
+    Ranks hear of a finding one step apart, so each says at the end of a step whether it has, and all go by what was
+    said at the end of the step before. They meet in the store: a collective would order streams.
+    """
+
+    def __init__(self, name: str, *, wanted: bool) -> None:
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        self._ranks = Ranks(name) if several and wanted else None
+        self._steps = 0
+
+    def at_step_end(self, stopped: bool) -> bool:
+        """Say whether this rank wants to stop; True when all do. Waits for what was said one step ago."""
+        self._steps += 1
+        ranks, before = self._ranks, self._steps - 1
+        if ranks is None:
+            return stopped
+        ranks.tell(self._steps, None, "stop" if stopped else "")
+        if not before:
+            return False
+        ranks.wait("step", before, _PATIENCE_S)
+        return any(line["digest"] for line in ranks.heard(before) or [])
