@@ -160,7 +160,7 @@ def _relevant(finding: Finding, found: Point, looks: Sequence[Look]) -> list[Poi
     bad += [look.point for look in looks if look.bad and look.step == finding.step]
     bad += [look.point for look in looks if look.bad]
     here = [look for look in looks if look.step == finding.step] or list(looks)
-    near = sorted(here, key=lambda look: (abs(look.order - finding.order), look.place))
+    near = sorted(here, key=lambda look: (abs(look.order - finding.order), look.step, look.order))
     ranked = dict.fromkeys([*bad, *(look.point for look in near), *(look.point for look in looks)])
     return list(ranked)[:_POINTS]
 

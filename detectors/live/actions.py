@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,11 @@ from detectors.live.finding import Finding, Look
 OnFinding = str | Callable[[Finding], None]
 _BATCHES = 32  # micro-batches kept: what is found belongs to this step or the one before
 WORDS = ("warn", "raise", "stop", "save")
+
+
+def listed(wanted: OnFinding | Sequence[OnFinding]) -> list[OnFinding]:
+    """What ``on_finding`` asks for, one or several."""
+    return list(wanted) if isinstance(wanted, list | tuple) else [wanted]  # type: ignore[list-item]
 
 
 class BadValue(RuntimeError):
@@ -56,7 +60,7 @@ class Actions:
         *,
         engine: Any = None,
     ) -> None:
-        self._wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+        self._wanted = listed(wanted)
         for one in self._wanted:
             if not callable(one) and one not in WORDS:
                 raise ValueError(f"unknown action '{one}': choose from {', '.join(WORDS)}, or give a function")
@@ -103,9 +107,7 @@ class Actions:
             raise BadValue(finding)
 
     def _save(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> Path:
-        suffixes = chain([""], (f"-{number}" for number in count(2)))
-        names = (f"incident-step{finding.step}{suffix}" for suffix in suffixes)
-        where = self._folder / next(name for name in names if name not in self._taken)
+        where = incident.free_name(self._folder, finding, self._taken)
         begun = [one for one in self._batches if (one.step, one.micro_batch) == (finding.step, finding.micro_batch)]
         batch = (begun or list(self._batches) or [_Batch(0, 0, {}, {})])[-1]
         incident.write_rank(

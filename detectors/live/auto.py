@@ -25,6 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from detectors.live.actions import listed
 from detectors.live.engines import WatchError, engine_class
 from detectors.live.finding import Finding
 from detectors.live.modules import unwrapped
@@ -52,8 +53,7 @@ class AutoWatch:
     """
 
     def __init__(self, **options: Any) -> None:
-        wanted = options.get("on_finding", "warn")
-        self._wanted: list[Any] = [wanted] if isinstance(wanted, str) or callable(wanted) else list(wanted)
+        self._wanted: list[Any] = listed(options.get("on_finding", "warn"))
         self._options = {**options, "on_finding": [*self._wanted, self._found]}
         _check({**options, "on_finding": self._wanted})
         self._watch: NanWatch | None = None

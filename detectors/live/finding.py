@@ -83,11 +83,6 @@ class Look(NamedTuple):
     def bad(self) -> bool:
         return bool(self.nan or self.plus_inf or self.minus_inf or self.beyond)
 
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """Sorts by execution: step, micro-batch, phase, order within the step."""
-        return (self.step, self.micro_batch, PHASES.index(self.phase), self.order)
-
 
 @dataclass(frozen=True)
 class Finding:

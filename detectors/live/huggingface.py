@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from detectors.live.actions import listed
 from detectors.live.finding import Finding
 from detectors.live.ranks import StopTogether
 from detectors.live.watch import NanWatch
@@ -31,8 +32,7 @@ class NanWatchCallback(TrainerCallback):
     """
 
     def __init__(self, **options: Any) -> None:
-        wanted = options.get("on_finding", "warn")
-        self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
+        self._stops = "stop" in listed(options.get("on_finding", "warn"))
         self._options = options
         self._watch: NanWatch | None = None
         self._together = StopTogether("", wanted=False)

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -93,11 +93,11 @@ def check_writable(folder: Path) -> None:
         raise IncidentError(f"cannot write incidents into {folder}: {_why(error)}; choose another folder") from error
 
 
-def free_name(parent: Path, finding: Finding) -> Path:
-    """``parent/incident-step12``, or with -2, -3 and so on when that is taken."""
+def free_name(parent: Path, finding: Finding, taken: Collection[str] | None = None) -> Path:
+    """``parent/incident-step12``, or with -2, -3 and so on when that is ``taken`` (None: when it is there)."""
     name = f"incident-step{finding.step}"
     names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(path for path in (parent / each for each in names) if not path.exists())
+    return next(parent / each for each in names if not ((parent / each).exists() if taken is None else each in taken))
 
 
 def write(
@@ -269,7 +269,7 @@ def load(folder: Path) -> Incident:
     for rank in sorted(int(found[1]) for path in folder.iterdir() if (found := _RANK.fullmatch(path.name))):
         path = folder / f"rank-{rank}" / "statistics.csv"
         if rank < world and path.is_file():
-            statistics[rank] = sorted(_statistics(path), key=lambda look: look.place)
+            statistics[rank] = sorted(_statistics(path), key=lambda look: (look.step, look.order))
     return Incident(
         finding=finding,
         world=world,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from detectors.live.actions import listed
 from detectors.live.finding import Finding
 from detectors.live.patches import listen
 from detectors.live.ranks import StopTogether
@@ -38,8 +39,7 @@ class NanWatchCallback(Callback):
     """
 
     def __init__(self, **options: Any) -> None:
-        wanted = options.get("on_finding", "warn")
-        self._stops = "stop" in ([wanted] if isinstance(wanted, str) or callable(wanted) else wanted)
+        self._stops = "stop" in listed(options.get("on_finding", "warn"))
         self._options = options
         self._watch: NanWatch | None = None
         self._together = StopTogether("", wanted=False)

@@ -10,7 +10,6 @@ it looks for (EVIDENCE section 1: a NaN check after the partition hid hpZ's).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -322,12 +321,16 @@ def _known(word: str, option: str) -> str:
 def _bounds(bound: float | Mapping[str, float] | None) -> dict[Kind, float]:
     if bound is None:
         return {}
-    by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE, bound)
-    try:
-        limits = {kind: float(limit) for word, limit in by_word.items() for kind in WATCHABLE[_known(word, "bound")]}
-    except (TypeError, ValueError):
-        limits = {Kind.LOSS: math.nan}
-    if any(not limit > 0 for limit in limits.values()):
-        raise WatchError("a bound is the largest absolute value that is good: give one above 0")
-    limits.pop(Kind.INPUT, None) if not isinstance(bound, Mapping) else None  # token ids are large, and no fault
+    # One bound for all is not meant for the batch: token ids are large, and no fault.
+    by_word = bound if isinstance(bound, Mapping) else dict.fromkeys(WATCHABLE.keys() - {"inputs"}, bound)
+    limits: dict[Kind, float] = {}
+    for word, limit in by_word.items():
+        kinds = WATCHABLE[_known(word, "bound")]
+        try:
+            good = float(limit) > 0
+        except (TypeError, ValueError):
+            good = False
+        if not good:
+            raise WatchError("a bound is the largest absolute value that is good: give one above 0")
+        limits.update(dict.fromkeys(kinds, float(limit)))
     return limits

@@ -8,7 +8,7 @@ What is used of DeepSpeed (deepspeed/runtime/zero/): a parameter's ``ds_tensor``
 (stage3.py). Each is listened to on the one object, before and after; none is replaced. Its own
 accessors (``safe_get_local_optimizer_state``) are left alone: they synchronise a stream.
 
-A partition on another device (offload) is left out: its bytes are not on the streams that are watched.
+Partitions that are offloaded to the host are not provided for: what moves them is on no stream that is watched here.
 """
 
 from __future__ import annotations

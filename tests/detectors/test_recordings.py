@@ -206,7 +206,9 @@ def test_a_rank_whose_last_update_is_lost_proves_nothing() -> None:
     assert compare(whole, cut).explained
 
 
-@pytest.mark.xfail(reason="gradients have no checksums: memory that goes wrong in the step itself passes for rounding")
+@pytest.mark.xfail(
+    reason="gradients have no checksums: memory that goes wrong in the step itself passes for rounding", strict=True
+)
 def test_wrong_memory_behind_the_step_is_told_from_rounding() -> None:
     assert not compare(training(), training({(0, 2, 2, "step", "head"): 1 << 60})).explained
 
