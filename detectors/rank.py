@@ -23,7 +23,6 @@ from repro.trace import (
     Alloc,
     Begin,
     Collective,
-    End,
     Frame,
     Free,
     Group,
@@ -77,7 +76,6 @@ class Rank:
             StreamName: self._stream_name,
             Group: self._group,
             Begin: self._begin,
-            End: lambda record: None,
         }
 
     @property
@@ -96,7 +94,9 @@ class Rank:
         for record in records:
             if type(record) is Collective:
                 return record
-            handlers[type(record)](record)
+            handle = handlers.get(type(record))
+            if handle is not None:  # the rest orders nothing
+                handle(record)
         return None
 
     # -- work ---------------------------------------------------------------------------------

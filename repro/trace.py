@@ -13,6 +13,11 @@ Everything is reduced to four ordering primitives, so that a detector needs no m
 * :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that
   answered True).
 
+A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and
+:class:`Transfer` (operators with their arguments), :class:`Initial` (memory that the host brought
+along), :class:`Sight` and :class:`Seen` (values that training used). :mod:`repro.replay` reads these;
+detectors pass over them.
+
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
 rank, never used twice) and byte offsets within it.
 
@@ -28,7 +33,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgpack
 
 FORMAT = "stream-race-trace"
-VERSION = 1
+VERSION = 2
 
 
 class TraceError(Exception):
@@ -97,19 +102,27 @@ class Phase(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order."""
+    """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order.
+
+    ``dtype`` is what the block was made for: it decides what poison is.
+    """
 
     block: int
     nbytes: int
     stream: int
     time: int
+    dtype: str = "uint8"
 
 
 class Free(NamedTuple):
-    """The host dropped its last reference: from now on the allocator may hand the memory out again."""
+    """The host dropped its last reference: from now on the allocator may hand the memory out again.
+
+    ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
+    """
 
     block: int
     time: int
+    poisoned: bool = False
 
 
 class RecordStream(NamedTuple):
@@ -187,12 +200,97 @@ class Wait(NamedTuple):
 
 
 class HostWait(NamedTuple):
-    """All later launches come after ``marker``. ``how``: synchronize, read or query."""
+    """All later launches come after ``marker``. ``how``: synchronize, read or query.
+
+    The host's clock stood at ``began`` (-1: not known) when it began to wait, and at ``time`` afterwards.
+    """
 
     marker: int
     how: str
     stack: int
     time: int
+    began: int = -1
+
+
+class HostStep(NamedTuple):
+    """The host's clock went on to ``time`` without ordering anything.
+
+    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams while a
+    process group was made, which no program may rely on).
+    """
+
+    how: str
+    time: int
+
+
+View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
+"""A tensor: block, dtype, shape, strides and offset in elements, whether it stands for conjugates, for negatives."""
+
+
+class Call(NamedTuple):
+    """What launch ``op`` computes: torch operator ``function`` with its arguments (:mod:`repro.values`).
+
+    ``outputs`` are the new tensors, ``places`` where among the returned values they stand. ``duration`` is the
+    kernel's by itself, before the timing stretches it, ``dtype`` torch's default one. ``random`` is the state
+    of the random generator where the operator draws. ``host``: the operator was run by the host, after it had
+    waited for the stream; ``result`` is what it learned.
+    """
+
+    op: int
+    function: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[View, ...]
+    places: tuple[int, ...]
+    duration: int
+    dtype: str
+    random: bytes | None = None
+    host: bool = False
+    result: Any = None
+
+
+class Transfer(NamedTuple):
+    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any, ``nbytes`` for the clock."""
+
+    op: int
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    nbytes: int
+    reduction: str = ""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+
+class Initial(NamedTuple):
+    """A block of the host's own memory, with what stood in it when the device first saw it."""
+
+    block: int
+    data: bytes
+
+
+class Sight(NamedTuple):
+    """A value that training uses at this point of the current stream (``final``: after all streams).
+
+    ``kind``: loss, parameter or final. Takes no time and orders nothing.
+    """
+
+    sight: int
+    kind: str
+    name: str
+    view: View
+    stream: int
+
+
+class Seen(NamedTuple):
+    """The CRC-32 of a :class:`Sight`'s bytes in row order, told when the value was there."""
+
+    sight: int
+    checksum: int
+
+
+class Unrepeatable(NamedTuple):
+    """The recording cannot be replayed, and why."""
+
+    reason: str
 
 
 class End(NamedTuple):
@@ -203,12 +301,12 @@ class End(NamedTuple):
 
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
-    | Collective | Record | Wait | HostWait | End
+    | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = (
     Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch,
-    Collective, Record, Wait, HostWait, End,
+    Collective, Record, Wait, HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 

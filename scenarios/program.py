@@ -21,7 +21,7 @@ from detectors.live.ops import PROBES
 from detectors.live.patches import listen
 from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
-from repro.accelerator.costs import Clock
+from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import Device
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
@@ -48,6 +48,8 @@ def run(
     hear: Hear,
     parts: int | None = None,
     started: Callable[[list[int]], None] | None = None,
+    record: bool = False,
+    timing: Timing | None = None,
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 
@@ -62,6 +64,8 @@ def run(
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
+    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own.
+
     Raises :class:`repro.cluster.RankFailed`.
     """
     # gloo asks for a name that resolves; ranks of one machine need no more than loopback
@@ -72,22 +76,28 @@ def run(
         trace.mkdir(parents=True, exist_ok=True)
 
     def target(me: Rank) -> None:
-        device = _device(me, scenario, trace) if simulated else None
+        device = _device(me, scenario, timing or scenario.timing(), trace, record=record) if simulated else None
         with device or nullcontext():
             _train(me, scenario, device, parts or (scenario.hpz if scenario.hpz > 1 else scenario.ranks))
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
 
 
-def _device(me: Rank, scenario: Scenario, trace: Path) -> Device:
-    info = {"scenario": scenario.model_dump(mode="json"), "deepspeed": adapter.VERSION}
+def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Device:
+    info = {
+        "scenario": scenario.model_dump(mode="json"),
+        "deepspeed": adapter.VERSION,
+        "torch": torch.__version__,
+        "timing": timing.as_dict(),
+    }
     writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
     device = Device(
-        Clock(scenario.timing(), me.rank),
+        Clock(timing, me.rank),
         rank=me.rank,
         exchange=PipeExchange(me.rank, me.links),
         write=writer.write,
         skipped_files=adapter.PASSING_FILES,
+        record=record,
     )
     if adapter.VERSION == PINNED:
         device.rules.extend(rules(scenario.fix))
@@ -169,6 +179,9 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
     if nan_watch is not None:
         nan_watch.close()
     if device is not None:
+        if device.recorder is not None:
+            for name, tensor in adapter.partitions(engine):
+                device.sight("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
         watch.say(scenario.steps, 0.0)
     final = {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in adapter.partitions(engine)}
@@ -236,7 +249,7 @@ class _Watch:
 
     def loss(self, loss: Tensor) -> None:
         now = self._now
-        self._look(loss.detach(), lambda value: self._losses.append([*now[:2], float(value)]))
+        self._look("loss", "", loss.detach(), lambda value: self._losses.append([*now[:2], float(value)]))
 
     def parameter(self, name: str, parameter: Tensor) -> None:
         now = self._now
@@ -248,7 +261,7 @@ class _Watch:
             bad = int(flat.numel() - torch.isfinite(flat).sum())
             self._parameters.append([*now, name, sums, bad, self._distance(now[2], name, flat)])
 
-        self._look(parameter, note)
+        self._look("parameter", name, parameter, note)
 
     def _distance(self, phase: str, name: str, value: Tensor) -> float:
         """How far a parameter in the backward pass is from what it was in the forward pass: it should not move."""
@@ -259,11 +272,13 @@ class _Watch:
             return 0.0
         return float((value.float() - before).abs().max())
 
-    def _look(self, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
+    def _look(self, kind: str, name: str, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
         if self._device is None:
             note(tensor)
-        else:
-            self._device.observe([tensor], lambda values: note(values[0]))
+            return
+        if kind == "parameter":
+            self._device.label(tensor, "gathered", name)
+        self._device.sight(kind, name, tensor, note)
 
     def say(self, step: int, seconds: float) -> None:
         self._me.say(

@@ -9,6 +9,8 @@ import torch
 import torch.distributed.distributed_c10d
 from torch import Tensor
 
+from repro.trace import HostStep
+
 if TYPE_CHECKING:
     from repro.accelerator.device import Device
 
@@ -38,6 +40,8 @@ def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
             device.launch("host::read", [access] if access else [], [], [block], duration, None)
             device.synchronize_current("read")
             with device.quiet():
+                if device.recorder is not None:
+                    device.recorder.host_read(tensor, duration)
                 return original(tensor, *args, **kwargs)
 
         return read
@@ -61,6 +65,7 @@ def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
         def meet(*args: Any, **kwargs: Any) -> Any:
             with device.quiet():
                 device.timeline.drain()
+            device.journal.note(HostStep("met", device.timeline.now))
             return original(*args, **kwargs)
 
         return meet

@@ -115,7 +115,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         opts = opts or c10d.AllreduceOptions()
-        return self._in_place("all_reduce", tensors, lambda values: self._gloo.allreduce(values, opts))
+        return self._in_place(
+            "all_reduce", tensors, lambda values: self._gloo.allreduce(values, opts), reduction=_reduction(opts)
+        )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         return _last([self.allreduce([tensor], opts) for tensor in tensors])
@@ -126,7 +128,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
         root = self._ranks[opts.rootRank]
-        return self._in_place("reduce", tensors, lambda values: self._gloo.reduce(values, opts), root)
+        return self._in_place(
+            "reduce", tensors, lambda values: self._gloo.reduce(values, opts), root, reduction=_reduction(opts)
+        )
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         opts = opts or c10d.AllgatherOptions()
@@ -154,6 +158,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             [input],
             [output],
             lambda ins, outs: self._gloo.reduce_scatter_single(outs[0], ins[0], opts),
+            reduction=_reduction(opts),
         )
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
@@ -168,7 +173,11 @@ class SimulatedProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or c10d.ReduceScatterOptions()
         return self._issue(
-            "reduce_scatter", inputs[0], outputs, lambda ins, outs: self._gloo.reduce_scatter(outs, [ins], opts)
+            "reduce_scatter",
+            inputs[0],
+            outputs,
+            lambda ins, outs: self._gloo.reduce_scatter(outs, [ins], opts),
+            reduction=_reduction(opts),
         )
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -200,6 +209,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             [input],
             [output],
             lambda read, written: self._gloo.alltoall_base(written[0], read[0], outs, ins, opts),
+            splits=(outs, ins) if outs or ins else None,
         )
 
     def all_to_all_single(self, output: Tensor, input: Tensor, outs: Any, ins: Any, opts: Any = None) -> Work:  # noqa: A002
@@ -224,13 +234,15 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
     # -- issuing --------------------------------------------------------------------------------------
 
-    def _in_place(self, kernel: str, tensors: list[Tensor], call: InPlace, root: int = -1) -> Work:
+    def _in_place(
+        self, kernel: str, tensors: list[Tensor], call: InPlace, root: int = -1, *, reduction: str = ""
+    ) -> Work:
         def exchange(inputs: list[Tensor], outputs: list[Tensor]) -> Any:
             for value, start in zip(outputs, inputs, strict=True):
                 value.copy_(start)
             return call(outputs)
 
-        return self._issue(kernel, tensors, tensors, exchange, root)
+        return self._issue(kernel, tensors, tensors, exchange, root, reduction=reduction)
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, call: InPlace) -> Work:
         """Point to point: the two ranks are a group of their own, with a stream, in the order of their sends.
@@ -269,6 +281,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         members: tuple[int, ...] | None = None,
         nbytes: int | None = None,
         stream: Stream | None = None,
+        reduction: str = "",
+        splits: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Work:
         """``nbytes``: the whole of what is exchanged, where not every rank can see it in its own tensors."""
         group = self._group if group is None else group
@@ -290,6 +304,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             timeline.now += device.timing.launch_ns
             name = f"nccl::{kernel}"
             duration = device.timing.collective(name, nbytes, members, stream.name, group, number)
+            late, long = device.timing.delays.get(device.journal.ops + 1, (0, 0))
             state: dict[str, Any] = {}
 
             def read() -> None:
@@ -314,7 +329,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
             work: CollectiveWork = timeline.collective(
                 stream.id,
-                duration,
+                duration + long,
+                late=late,
                 read=read,
                 effect=write,
                 group=group,
@@ -322,6 +338,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
                 members=members,
             )
             device.journal.issued(work, stream.id, name, reads, writes, stack, root, device.current)
+            if device.recorder is not None:
+                device.recorder.transfer(inputs, outputs, nbytes, reduction, splits)
         done = Event()
         device.record(done, stream)
         return Work(device, done, [*inputs, *outputs])
@@ -337,6 +355,10 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             aliases.append(memory.alias(tensor, block))
             blocks.append(block)
         return accesses, aliases, blocks
+
+
+def _reduction(opts: Any) -> str:
+    return str(opts.reduceOp.op).rpartition(".")[2] if hasattr(opts.reduceOp, "op") else str(opts.reduceOp)
 
 
 def _last(works: list[Work]) -> Work:

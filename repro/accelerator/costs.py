@@ -12,9 +12,10 @@ import math
 import random
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 _PROFILES = Path(__file__).with_name("profiles")
 
@@ -88,7 +89,9 @@ class Timing:
     ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
     (``kernel:aten::copy_``), collectives (``link:nccl 0,1``), ranks (``rank:3``, all the rank's
     kernels) or the host (``host`` or ``host:2``) to factors. ``jitter`` stretches every kernel and
-    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``.
+    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``. ``delays`` are of
+    single operations, by rank and number in the rank's trace: nanoseconds by which it is ready later
+    (a collective: by which this rank arrives later), and by which it takes longer (on this rank).
     """
 
     profile: Profile
@@ -97,6 +100,24 @@ class Timing:
     slow: Mapping[str, float] = field(default_factory=dict)
     jitter: float = 0.0
     seed: int = 0
+    delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As data that msgpack and JSON take."""
+        return {**asdict(self), "delays": [[*key, *value] for key, value in self.delays.items()]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Timing:
+        """What :meth:`as_dict` gave. Raises TypeError, ValueError or KeyError for anything else."""
+        return cls(
+            profile=Profile(**data["profile"]),
+            nodes_of=tuple(int(node) for node in data["nodes_of"]),
+            scale=Scale(**data["scale"]),
+            slow={str(what): float(factor) for what, factor in data["slow"].items()},
+            jitter=float(data["jitter"]),
+            seed=int(data["seed"]),
+            delays={(rank, op): (late, long) for rank, op, late, long in data["delays"]},
+        )
 
 
 class Clock:
@@ -108,6 +129,7 @@ class Clock:
         host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
         self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
         self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
+        self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
         self._rank = timing.slow.get(f"rank:{rank}", 1.0)
         self._kernel_ns = profile.kernel_us * 1000
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops

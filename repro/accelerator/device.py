@@ -1,9 +1,5 @@
 """The simulated accelerator of one rank: puts timeline, memory, kernels and journal together.
 
-``Stream`` and ``Event`` have CUDA's semantics (CUDA C++ Programming Guide, "Asynchronous Concurrent
-Execution"; ``torch.cuda.Stream``): a wait makes a stream wait and never the host; a record moves an
-event to the stream's present position; waiting for an event that was never recorded is no wait.
-
 Every call that orders something can be *ruled*: a :class:`Rule` names the place in the program
 (function and file) and says what happens there instead. That is how a single synchronisation is
 taken out of code that is not edited.
@@ -25,21 +21,28 @@ from repro.accelerator.exchange import Alone
 from repro.accelerator.journal import Journal
 from repro.accelerator.kernels import Kernels
 from repro.accelerator.memory import Block, Memory, poison
+from repro.accelerator.recorder import Recorder
+from repro.accelerator.streams import Event, Stream, activate, active
 from repro.accelerator.timeline import Effect, Exchange, Instant, Timeline
 from repro.trace import (
     Access,
     Alloc,
     End,
     Free,
+    HostStep,
     HostWait,
     Label,
     Phase,
     Record,
     RecordStream,
-    StreamName,
     TraceRecord,
     Wait,
 )
+from repro.values import dtype_name
+
+__all__ = ["ASKING_NS", "Device", "Event", "Rule", "Stream", "active"]
+
+ASKING_NS = 1000  # what a query() costs the host
 
 
 class Rule(NamedTuple):
@@ -56,100 +59,11 @@ class Rule(NamedTuple):
     instead: Callable[[Device, Stream], None]
 
 
-class Stream:
-    """An in-order queue of work."""
-
-    def __init__(self, device: Device | None = None, priority: int = 0, **_: object) -> None:
-        self.device = device if isinstance(device, Device) else active()
-        self.id = self.device.timeline.new_stream()
-        self.priority = priority
-        self.device.streams.append(self)
-        self.rename(f"stream {self.id}")
-
-    def rename(self, name: str) -> None:
-        """The name under which reports show the stream."""
-        self.name = name
-        self.device.journal.note(StreamName(self.id, name))
-
-    def synchronize(self) -> None:
-        """Block the host until all work given to the stream is done."""
-        self.device.synchronize_stream(self, "stream.synchronize")
-
-    def wait_stream(self, stream: Stream) -> None:
-        """Later work of this stream comes after all work given to ``stream`` so far."""
-        device = self.device
-        stack = device.sites.capture()
-        if not device.ruled("stream.wait_stream", stack, self):
-            event = Event()
-            device.record(event, stream)
-            device.wait(self, event, stack)
-
-    def wait_event(self, event: Event) -> None:
-        """Later work of this stream comes after what ``event`` recorded last."""
-        device = self.device
-        stack = device.sites.capture()
-        if not device.ruled("stream.wait_event", stack, self):
-            device.wait(self, event, stack)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def query(self) -> bool:
-        """Is all work done? An answer of True orders what the host does next."""
-        event = Event()
-        self.device.record(event, self)
-        return self.device.query(event)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __repr__(self) -> str:
-        return f"<simulated stream {self.id} '{self.name}'>"
-
-
-class Event:
-    """A position in a stream. Recording again moves it."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: object) -> None:
-        self.instant: Instant | None = None
-        self.marker = -1
-
-    def record(self, stream: Stream | None = None) -> None:
-        device = stream.device if stream is not None else active()
-        device.record(self, stream or device.current_stream())
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or active().current_stream()).wait_event(self)
-
-    def synchronize(self) -> None:
-        """Block the host until what was recorded is done."""
-        device = active()
-        stack = device.sites.capture()
-        if self.instant is not None and not device.ruled("event.synchronize", stack, device.current_stream()):
-            device.host_wait(self, "synchronize", stack)
-
-    def query(self) -> bool:
-        return active().query(self)
-
-    def elapsed_time(self, end: Event) -> float:
-        """Virtual milliseconds between two recorded events. Blocks the host until both have passed."""
-        if self.instant is None or end.instant is None:
-            raise RuntimeError("both events must be recorded before their elapsed time is asked for")
-        device = active()
-        for event in (self, end):
-            device.host_wait(event, "synchronize", device.sites.capture())
-        return (end.instant.known - self.instant.known) / 1e6
-
-
 class Device:
     """One rank's accelerator. Use it as a context manager: inside, tensors live on it.
 
-    ``write`` gets finished trace records; without it they are dropped.
+    ``write`` gets finished trace records; without it they are dropped. ``record``: write down what each
+    piece of work was as well, so that the run can be replayed.
     """
 
     def __init__(
@@ -160,6 +74,7 @@ class Device:
         exchange: Exchange | None = None,
         write: Callable[[list[TraceRecord]], None] | None = None,
         skipped_files: tuple[str, ...] = (),
+        record: bool = False,
     ) -> None:
         self.rank = rank
         self.timing = clock
@@ -168,6 +83,7 @@ class Device:
         self.journal = Journal(write or (lambda records: None))
         self.sites = CallSites(self.journal.note, skipped_files)
         self.memory = Memory(self._allocated, self._freed)
+        self.recorder = Recorder(self.journal, self.memory) if record else None
         self.rules: list[Rule] = []
         self.weightless = "\0"  # kernels whose name begins so take no time: what is left of them is order
         self.streams: list[Stream] = []
@@ -223,16 +139,19 @@ class Device:
         with self.quiet():
             timeline.synchronize(event.instant)
         self.host_blocked += timeline.now - before
-        self.journal.note(HostWait(event.marker, how, stack, timeline.now))
+        self.journal.note(HostWait(event.marker, how, stack, timeline.now, before))
 
     def query(self, event: Event) -> bool:
         if event.instant is None:
             return True
-        self.timeline.now += 1000  # asking takes time too, or a host that asks in a loop would never get on
+        self.timeline.now += ASKING_NS  # asking takes time too, or a host that asks in a loop would never get on
         with self.quiet():
             passed = self.timeline.passed(event.instant)
+        now = self.timeline.now
         if passed:
-            self.journal.note(HostWait(event.marker, "query", self.sites.capture(), self.timeline.now))
+            self.journal.note(HostWait(event.marker, "query", self.sites.capture(), now, now))
+        else:
+            self.journal.note(HostStep("asked", now))
         return passed
 
     def synchronize_stream(self, stream: Stream, operation: str) -> None:
@@ -306,6 +225,8 @@ class Device:
         else:
             timeline.now += self.timing.launch_ns
             duration = self.timing.stretched(duration, kernel, self.streams[stream].name)
+        if self.timing.delays:
+            duration += sum(self.timing.delays.get(self.journal.ops + 1, ()))
         work = timeline.launch(stream, duration, effect)
         self.journal.issued(work, stream, kernel, reads, writes, self.sites.capture())
 
@@ -318,6 +239,29 @@ class Device:
         with self.quiet():
             aliases = [self.memory.alias(tensor, self.memory.block_of(tensor)) for tensor in tensors]
         self.timeline.shadow(self.timeline.position(self.current), lambda: look(aliases))
+
+    def sight(
+        self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
+    ) -> None:
+        """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded.
+
+        ``finally_``: as it is when all streams are done, not only the current one.
+        """
+        with self.quiet():
+            alias = self.memory.alias(tensor, self.memory.block_of(tensor))
+        where = -1 if finally_ else self.current
+        number = -1 if self.recorder is None else self.recorder.sight(kind, name, tensor, where)
+        instant = self.timeline.position(self.current)
+        if finally_:
+            for stream in range(len(self.streams)):
+                instant = instant.joined(self.timeline.position(stream))
+
+        def see() -> None:
+            if self.recorder is not None:
+                self.recorder.seen(number, alias)
+            look(alias)
+
+        self.timeline.shadow(instant, see)
 
     def use(self, blocks: list[Block], stream: int) -> None:
         for block in blocks:
@@ -372,15 +316,18 @@ class Device:
             self.journal.note(Label(block.id, access.lo, access.hi, kind, name))
 
     def _allocated(self, block: Block) -> None:
-        self.journal.note(Alloc(block.id, block.nbytes, block.stream, self.timeline.now))
+        dtype = "uint8" if block.base is None else dtype_name(block.base.dtype)
+        self.journal.note(Alloc(block.id, block.nbytes, block.stream, self.timeline.now, dtype))
 
     def _freed(self, block: Block) -> None:
         if block.stream < 0:
             return  # the host's own memory: not the device allocator's affair
-        self.journal.note(Free(block.id, self.timeline.now))
         recorded = block.recorded or set()
         base = block.base
-        if block.used_by and base is not None and block.used_by - recorded:
+        poisoned = bool(base is not None and block.used_by and block.used_by - recorded)
+        self.journal.note(Free(block.id, self.timeline.now, poisoned))
+        if poisoned:
+            assert base is not None
             # The next owner's first write would come here. In an ordered program nobody reads any more.
             instant = self.timeline.position(block.stream).joined(Instant(self.timeline.now))
             for stream in sorted(recorded):
@@ -402,28 +349,16 @@ class Device:
         self.journal.flush(everything=True)
 
     def __enter__(self) -> Device:
-        global _active
-        if _active is not None:
-            raise RuntimeError("a simulated device is active already in this process")
-        _active = self
+        activate(self)
         self._patches = list(replacements(self))
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        global _active
         self._mode.__exit__(*error)  # type: ignore[no-untyped-call]
         for owner, name, original in self._patches:
             setattr(owner, name, original)
-        _active = None
+        activate(None)
 
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-_active: Device | None = None
-
-
-def active() -> Device:
-    """The device of this process. Raises RuntimeError outside ``with device:``."""
-    if _active is None:
-        raise RuntimeError("no simulated device is active: use it inside 'with device:'")
-    return _active

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from repro.accelerator.memory import Block
 from repro.accelerator.operators import Kind, Operator, describe, reads_a_mask
+from repro.accelerator.recorder import bytes_of
 from repro.trace import Access
 
 if TYPE_CHECKING:
@@ -111,8 +112,16 @@ class Kernels(TorchDispatchMode):
         device.synchronize_current("read")
         given = {name: kwargs[name] for name in operator.returns if isinstance(name, str)}
         if not given:
+            random = operator.random and operator.kind is Kind.READ
             result = func(*inputs, **named)
-            return args[operator.returns[0]] if isinstance(operator.returns[0], int) else self._own(result)
+            own = args[operator.returns[0]] if isinstance(operator.returns[0], int) else self._own(result)
+            if device.recorder is not None:
+                if random:
+                    device.recorder.refuse(f"{func} draws as many random numbers as the values want")
+                device.recorder.read(func, args, kwargs, duration, own)
+            return own
+        if device.recorder is not None:
+            device.recorder.refuse(f"{func} writes as much as the values want into 'out='")
         # "out=": the kernel may want more memory than is there
         fresh = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in given.items()}
         func(*inputs, **{**named, **fresh})
@@ -159,8 +168,12 @@ class Kernels(TorchDispatchMode):
                 call.writes.append(access)
             outputs.append(seen)
             bases.append(block.base)
-        effect = _effect(func, inputs, named, bases, signature)
+        state = _generator(named).get_state() if signature.random else None
+        effect = _effect(func, inputs, named, bases, signature, state)
         device.launch(operator.name, call.reads, call.writes, call.blocks, signature.duration, effect)
+        if device.recorder is not None:
+            drawn = None if state is None else bytes_of(state)
+            device.recorder.call(func, args, kwargs, outputs, signature.places, signature.duration, drawn)
         if signature.many:
             return outputs
         returned = []
@@ -259,9 +272,14 @@ class _Call:
 
 
 def _effect(
-    func: OpOverload, inputs: list[Any], named: dict[str, Any], bases: list[Tensor | None], signature: _Signature
+    func: OpOverload,
+    inputs: list[Any],
+    named: dict[str, Any],
+    bases: list[Tensor | None],
+    signature: _Signature,
+    state: Tensor | None,
 ) -> Callable[[], None]:
-    """What the kernel does when its time has come."""
+    """What the kernel does when its time has come. ``state``: of the random generator, where it draws."""
     places, dtype = signature.places, torch.get_default_dtype()
 
     def run() -> None:
@@ -279,12 +297,11 @@ def _effect(
         elif bases:
             bases[0].copy_(result)  # type: ignore[union-attr]
 
-    if not signature.random:
+    if state is None:
         return run
     # Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the state as it
     # is now, and move it on as if the kernel had run.
     generator = _generator(named)
-    state = generator.get_state()
     _rehearse(func, inputs, named)
 
     def run_random() -> None:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from repro.trace import Access
 
-_POISON_BYTE = 0xA5
-_POISON_LIMIT = 16 << 20  # bytes: larger blocks keep what the system gives (zeros), filling them would touch it all
+POISON_BYTE = 0xA5
+POISON_LIMIT = 16 << 20  # bytes: larger blocks keep what the system gives (zeros), filling them would touch it all
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
@@ -48,14 +48,14 @@ class Block:
 
 def poison(tensor: Tensor) -> None:
     """Fill with what must not be relied on: NaN, or 0xA5 bytes."""
-    if tensor.numel() == 0 or tensor.nbytes > _POISON_LIMIT:
+    if tensor.numel() == 0 or tensor.nbytes > POISON_LIMIT:
         return
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         tensor.fill_(float("nan"))
     elif tensor.dtype is torch.bool:
         tensor.fill_(True)
     else:
-        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).fill_(_POISON_BYTE)
+        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).fill_(POISON_BYTE)
 
 
 class Memory:
@@ -71,6 +71,7 @@ class Memory:
         self._count = 0
         self._on_alloc = on_alloc
         self._on_free = on_free
+        self.on_host_memory: Callable[[Block, Tensor], None] | None = None  # memory of the host's is seen first
 
     def __len__(self) -> int:
         return len(self._by_storage)
@@ -102,6 +103,8 @@ class Memory:
             self._count += 1
             block = Block(self._count, storage.nbytes(), -1, None)
             self._register(storage, block)
+            if self.on_host_memory is not None:
+                self.on_host_memory(block, tensor)
         return block
 
     def alias(self, tensor: Tensor, block: Block) -> Tensor:

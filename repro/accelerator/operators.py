@@ -94,7 +94,8 @@ def describe(func: OpOverload) -> Operator:
     elif aliases and not written and any(source is not None for source in returns):
         kind = Kind.VIEW
     elif not any(_holds_tensors(value.type) for value in schema.returns) and not written and schema.returns:
-        kind = Kind.READ
+        # Without a tensor in or out it asks what the library can do.
+        kind = Kind.READ if any(_holds_tensors(argument.type) for argument in schema.arguments) else Kind.VIEW
     if func in _INDEXED:
         kind = Kind.KERNEL
     return Operator(kind, name, frozenset(written), tuple(returns), random, packet in ("arange", "range"))

@@ -73,7 +73,7 @@ class Work:
 class CollectiveWork(Work):
     """Work that starts when all members have arrived. Reads its inputs at ``start``."""
 
-    __slots__ = ("arrival", "group", "members", "number", "read")
+    __slots__ = ("arrival", "group", "late", "members", "number", "read")
 
     def __init__(
         self,
@@ -86,9 +86,11 @@ class CollectiveWork(Work):
         group: int,
         number: int,
         members: tuple[int, ...],
+        late: int = 0,
     ) -> None:
         super().__init__(seq, issued, duration, effect)
         self.read = read
+        self.late = late
         self.group = group
         self.number = number
         self.members = members
@@ -199,19 +201,31 @@ class Timeline:
         group: int,
         number: int,
         members: tuple[int, ...],
+        late: int = 0,
     ) -> CollectiveWork:
-        """This rank's part in collective ``number`` of ``group``; ``members`` are global ranks."""
+        """This rank's part in collective ``number`` of ``group``; ``members`` are global ranks.
+
+        It arrives ``late`` nanoseconds after all that it waits for is done.
+        """
         self._seq += 1
         work = CollectiveWork(
-            self._seq, self.now, duration, read=read, effect=effect, group=group, number=number, members=members
+            self._seq,
+            self.now,
+            duration,
+            read=read,
+            effect=effect,
+            group=group,
+            number=number,
+            members=members,
+            late=late,
         )
         tail = self.streams[stream]
         tail.settle()
         work.waits_for = tail.open
-        work.lower = max(tail.lower, self.now)
+        work.lower = max(tail.lower, self.now) + late
         work.arrival = -1
         if len(members) == 1 and not tail.open:
-            self._settle(work, tail.known)
+            self._settle(work, max(tail.known, self.now) + late)
         else:
             work.start = tail.known  # so far: the known part of its arrival
             self._open.append(work)
@@ -296,7 +310,7 @@ class Timeline:
     def _meet(self, work: CollectiveWork, free: int) -> bool:
         """This rank has arrived; settle the collective if the others have."""
         if work.arrival < 0:
-            work.arrival = max(free, work.issued)
+            work.arrival = max(free, work.issued) + work.late
             self._exchange.post(work.group, work.number, work.members, work.arrival)
         arrivals = self._exchange.arrivals(work.group, work.number)
         if len(arrivals) < len(work.members) - 1:
@@ -325,7 +339,7 @@ class Timeline:
         for work in self._open:
             start = max([work.issued, work.start, *(other.bound for other in work.waits_for)])
             if isinstance(work, CollectiveWork):
-                work.lower = max(work.lower, start)
+                work.lower = max(work.lower, start + work.late)
                 self._earliest_start(work)
             else:
                 work.lower = start + work.duration

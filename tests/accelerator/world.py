@@ -38,7 +38,7 @@ class Told(Device):
     """A device that keeps its trace in ``records``."""
 
     def __init__(self, **timing: Any) -> None:
-        self.records: list[TraceRecord] = [Begin("stream-race-trace", 1, 0, 1, {})]
+        self.records: list[TraceRecord] = [Begin("stream-race-trace", 2, 0, 1, {})]
         super().__init__(clock(**timing), write=self.records.extend)
 
     def side(self, name: str = "side") -> Stream:

@@ -41,7 +41,7 @@ from repro.trace import (
     Wait,
 )
 
-FORMAT, VERSION = "stream-race-trace", 1
+FORMAT, VERSION = "stream-race-trace", 2
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("repro", "detectors", "scenarios", "reports")
+PACKAGES = ("repro", "detectors", "fuzz", "scenarios", "reports")
 MOST_LINES = 450
 
 # The first prefix that fits a module says what of ours it may import. "repro" is everything of repro that runs
 # something: the command line stands above it.
 MAY_IMPORT = {
-    "repro.accelerator": ("repro.accelerator", "repro.trace"),
+    "repro.accelerator": ("repro.accelerator", "repro.trace", "repro.values"),
     "repro.trace": (),
+    "repro.values": ("repro.trace",),
     "repro.commands": PACKAGES,
     "repro.__main__": PACKAGES,
     "repro": ("repro",),
     "detectors": ("detectors", "repro.trace"),
+    "fuzz": ("fuzz", "repro", "detectors"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "reports": ("reports", "detectors", "repro.trace", "scenarios.scenario"),
 }
@@ -33,7 +35,7 @@ KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
     "transformers": ("scenarios", "detectors.live.huggingface"),
     "lightning": ("detectors.live.lightning",),
-    "torch": ("repro", "scenarios", "detectors.live"),
+    "torch": ("repro", "scenarios", "detectors.live", "fuzz.plugin"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

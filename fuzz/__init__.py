@@ -1,0 +1,1 @@
+"""Finds timings under which training goes wrong, makes them small, and proves what it finds."""

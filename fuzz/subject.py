@@ -1,0 +1,111 @@
+"""What is fuzzed: a recorded run with its reference, its races, and what a timing can decide about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from detectors import HappensBefore
+from detectors.races import Race
+from fuzz.verdict import Verdict, judge
+from repro.accelerator.costs import Timing
+from repro.replay.beginning import beginning
+from repro.replay.deviations import Deviation, deviate
+from repro.replay.names import OperationName
+from repro.replay.recording import Recording
+from repro.replay.replayer import Outcome, Replayer
+from repro.trace import Phase, StreamName
+
+
+class Subject:
+    """A recording, executed as often as one likes. ``executions`` counts how often it was.
+
+    ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.replayer = Replayer(recording)
+        self.executions = 0
+        self.first_step = self._settle()
+        self.reference: Outcome = self.replayer.run_order(self.replayer.graph.issue_order())
+        self.replayer.expected = self.reference.checksums
+
+    @classmethod
+    def load(cls, folder: Path) -> Subject:
+        """Raises :class:`repro.replay.faults.ReplayError`."""
+        return cls(Recording.load(folder))
+
+    def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
+        """Execute under the recorded timing, changed by ``deviations``."""
+        return self.judged(self.replayer.run(deviations))
+
+    def timing(self, deviations: Sequence[Deviation]) -> Timing:
+        """The recorded timing with ``deviations``. Raises :class:`repro.replay.names.UnknownOperation`."""
+        return deviate(self.recording.timing, deviations, self.recording.names)
+
+    def judged(self, outcome: Outcome) -> Verdict:
+        self.executions += 1
+        return judge(self.replayer.looks, self.reference, outcome)
+
+    # -- what there is to decide about -----------------------------------------------------------------
+
+    @cached_property
+    def races(self) -> list[Race]:
+        """What happens-before says of the recording, whatever its timing showed."""
+        return _races(self.recording)
+
+    @cached_property
+    def operations(self) -> tuple[OperationName, ...]:
+        """The operations from :attr:`first_step` on, by rank in the order of issue."""
+        names, graph = self.recording.names, self.replayer.graph
+        begun = graph.begun.get(self.first_step, {})
+        return tuple(names.name(*key) for key, seq in graph.issued.items() if seq > begun.get(key[0], (0, 0))[0])
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams, those of collectives left out."""
+        return tuple(name for name in self._stream_names if not name.startswith("nccl"))
+
+    @cached_property
+    def links(self) -> tuple[str, ...]:
+        """Names of the streams of collectives."""
+        return tuple(name for name in self._stream_names if name.startswith("nccl"))
+
+    @property
+    def world(self) -> int:
+        return self.recording.world
+
+    @cached_property
+    def _stream_names(self) -> tuple[str, ...]:
+        last: dict[tuple[int, int], str] = {}
+        for rank, records in self.recording.records.items():
+            for record in records:
+                if isinstance(record, StreamName):
+                    last[rank, record.stream] = record.name
+        return tuple(dict.fromkeys(last.values()))
+
+    # -- the beginning ---------------------------------------------------------------------------------
+
+    def _settle(self) -> int:
+        """Execute what comes before the last possible step once for all, if nothing in it races; gives the step."""
+        for step in sorted(self.replayer.graph.begun, reverse=True):
+            if step > 0 and not _races(self.recording, before=step):
+                places = beginning(self.replayer.graph, step)
+                if places:
+                    self.replayer.settle(places)
+                    return step
+        return 0
+
+
+def _races(recording: Recording, *, before: int | None = None) -> list[Race]:
+    detector = HappensBefore()
+    for rank, records in recording.records.items():
+        if before is None:
+            detector.feed(rank, records)
+            continue
+        end = next((at for at, one in enumerate(records) if isinstance(one, Phase) and one.step >= before), 0)
+        detector.feed(rank, records[:end])
+    detector.finish()
+    return detector.races

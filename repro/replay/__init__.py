@@ -1,0 +1,1 @@
+"""Executes a recorded run again, under other timings."""

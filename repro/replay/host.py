@@ -1,0 +1,266 @@
+"""Follows one rank's host through its records, and notes what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from repro.replay.faults import ReplayError
+from repro.trace import (
+    Alloc,
+    Call,
+    Collective,
+    Free,
+    Group,
+    HostStep,
+    HostWait,
+    Launch,
+    Phase,
+    Record,
+    RecordStream,
+    Sight,
+    StreamName,
+    TraceRecord,
+    Transfer,
+    Wait,
+)
+
+HOST = -1
+"""The host, where else the number of a stream stands."""
+
+
+class Effect(NamedTuple):
+    """Something that happens to memory, at the time of ``node``.
+
+    ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
+    writes its outputs), free (the block is poisoned), sight. ``item``: the op, the block or the sight.
+    ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
+    """
+
+    rank: int
+    seq: int
+    node: int
+    what: str
+    item: int
+    stream: int
+
+
+class Priced(NamedTuple):
+    """An operation whose cost the clock knows.
+
+    ``node`` takes the duration, ``late`` what it comes too late by (the same node, but for collectives).
+    ``nominal``: of a kernel nanoseconds by itself, of a collective bytes; a kernel has no ``members``.
+    """
+
+    node: int
+    late: int
+    rank: int
+    op: int
+    kernel: str
+    stream: str
+    nominal: int
+    members: tuple[int, ...] = ()
+    group: int = 0
+    number: int = 0
+
+
+@dataclass
+class Nodes:
+    """What the ranks have in common: moments, and what each comes after.
+
+    A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, what it
+    does), or of an operation (``priced``). ``threads``: by node the rank and stream that it is a moment of.
+    ``expected``: times that were recorded.
+    """
+
+    preds: list[tuple[int, ...]] = field(default_factory=list)
+    threads: list[tuple[int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int, str]] = field(default_factory=list)
+    priced: list[Priced] = field(default_factory=list)
+    expected: list[tuple[int, int]] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op
+    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    issued: dict[tuple[int, int], int] = field(default_factory=dict)  # ... as Effect.seq
+    begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
+    starts: dict[tuple[int, int], int] = field(default_factory=dict)  # by group and number: where a collective starts
+    arrivals: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+
+    def add(self, rank: int, stream: int, *preds: int) -> int:
+        self.preds.append(preds)
+        self.threads.append((rank, stream))
+        return len(self.preds) - 1
+
+
+class Host:
+    """One rank's host."""
+
+    def __init__(self, rank: int, nodes: Nodes, members: dict[int, tuple[int, ...]]) -> None:
+        self._rank = rank
+        self._nodes = nodes
+        self._members = members
+        self._now = self._start = nodes.add(rank, HOST)
+        self._seq = 0
+        self._tails: dict[int, int] = {}  # by stream: when all that was given to it is done
+        self._names: dict[int, str] = {}
+        self._markers: dict[int, int] = {}
+        self._owners: dict[int, int] = {}
+        self._recorded: dict[int, set[int]] = {}
+        self._calls: dict[int, Call | Transfer] = {}
+
+    def follow(self, records: Sequence[TraceRecord]) -> None:
+        """Raises :class:`ReplayError` where the records make no sense."""
+        self._calls = {record.op: record for record in records if isinstance(record, (Call, Transfer))}
+        handlers: dict[type[Any], Callable[[Any], None]] = {
+            Launch: self._launch,
+            Collective: self._collective,
+            Record: self._record,
+            Wait: self._wait,
+            HostWait: self._host_wait,
+            HostStep: self._host_step,
+            Call: self._call,
+            Sight: self._sight,
+            Alloc: self._alloc,
+            Free: self._free,
+            RecordStream: self._record_stream,
+            StreamName: self._stream_name,
+            Phase: self._phase,
+        }
+        for record in records:
+            self._seq += 1
+            handle = handlers.get(type(record))
+            if handle is not None:
+                handle(record)
+
+    # -- the host's clock --------------------------------------------------------------------------
+
+    def _step(self, what: str, time: int) -> int:
+        """The host does something that takes it time."""
+        self._now = self._nodes.add(self._rank, HOST, self._now)
+        self._nodes.steps.append((self._now, self._rank, what))
+        self._nodes.expected.append((self._now, time))
+        return self._now
+
+    def _until(self, preds: Iterable[int], time: int) -> None:
+        """The host waits."""
+        self._now = self._nodes.add(self._rank, HOST, self._now, *preds)
+        self._nodes.expected.append((self._now, time))
+
+    def _host_wait(self, record: HostWait) -> None:
+        self._step("ask" if record.how == "query" else "synchronize", record.began)
+        self._until([self._marker(record.marker)], record.time)
+
+    def _host_step(self, record: HostStep) -> None:
+        if record.how == "met":
+            self._until(self._tails.values(), record.time)
+        else:
+            self._step("ask", record.time)
+
+    def _phase(self, record: Phase) -> None:
+        self._nodes.begun.setdefault(record.step, {}).setdefault(self._rank, (self._seq, self._now))
+
+    # -- work ----------------------------------------------------------------------------------------
+
+    def _launch(self, record: Launch) -> None:
+        nodes, rank, stream = self._nodes, self._rank, record.stream
+        call = self._calls.get(record.op)
+        if not isinstance(call, Call):
+            raise ReplayError(f"rank {rank}: the call of operation {record.op} ({record.kernel}) is missing")
+        host = self._step("launch", record.issued)
+        begin = nodes.add(rank, stream, self._tail(stream), host)
+        end = nodes.add(rank, stream, begin)
+        nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), call.duration))
+        self._took(record, begin, end)
+        if not call.host:
+            self._effect(end, "kernel", record.op, stream)
+
+    def _collective(self, record: Collective) -> None:
+        nodes, rank, stream, key = self._nodes, self._rank, record.stream, (record.group, record.number)
+        transfer, members = self._calls.get(record.op), self._members.get(record.group, ())
+        if not isinstance(transfer, Transfer) or rank not in members:
+            raise ReplayError(f"rank {rank}: what collective {record.op} ({record.kernel}) exchanges is missing")
+        host = self._step("launch", record.issued)
+        arrival = nodes.add(rank, stream, self._tail(stream), host)
+        if key not in nodes.starts:
+            nodes.starts[key] = nodes.add(rank, stream)
+        begin = nodes.starts[key]
+        nodes.arrivals.setdefault(key, {})[rank] = arrival
+        end = nodes.add(rank, stream, begin)
+        name = self._name(stream)
+        nodes.priced.append(Priced(end, arrival, rank, record.op, record.kernel, name, transfer.nbytes, members, *key))
+        self._took(record, begin, end)
+        self._effect(begin, "arrive", record.op, stream)
+        self._effect(end, "leave", record.op, stream)
+
+    def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
+        nodes, key = self._nodes, (self._rank, record.op)
+        nodes.expected += [(begin, record.start), (end, record.end)]
+        nodes.begins[key], nodes.ends[key], nodes.issued[key] = begin, end, self._seq
+        self._tails[record.stream] = end
+
+    def _call(self, record: Call) -> None:
+        if record.host:
+            self._effect(self._now, "read", record.op, HOST)
+
+    def _sight(self, record: Sight) -> None:
+        tails = list(self._tails.values()) if record.stream < 0 else [self._tail(record.stream)]
+        self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "sight", record.sight, HOST)
+
+    def _effect(self, node: int, what: str, item: int, stream: int) -> None:
+        self._nodes.effects.append(Effect(self._rank, self._seq, node, what, item, stream))
+
+    # -- order ---------------------------------------------------------------------------------------
+
+    def _record(self, record: Record) -> None:
+        stream = record.stream
+        self._markers[record.marker] = self._nodes.add(self._rank, stream, self._tail(stream), self._now)
+
+    def _wait(self, record: Wait) -> None:
+        stream = record.stream
+        marker = self._marker(record.marker)
+        self._tails[stream] = self._nodes.add(self._rank, stream, self._tail(stream), marker)
+
+    def _tail(self, stream: int) -> int:
+        return self._tails.get(stream, self._start)
+
+    def _marker(self, marker: int) -> int:
+        if marker not in self._markers:
+            raise ReplayError(f"rank {self._rank} waits for marker {marker}, which nothing made: it is damaged")
+        return self._markers[marker]
+
+    # -- memory and names ------------------------------------------------------------------------------
+
+    def _alloc(self, record: Alloc) -> None:
+        self._owners[record.block] = record.stream
+
+    def _free(self, record: Free) -> None:
+        if record.poisoned:
+            owner, recorded = self._owners.get(record.block, 0), sorted(self._recorded.get(record.block, ()))
+            tails = [self._tail(stream) for stream in (owner, *recorded)]
+            self._effect(self._nodes.add(self._rank, owner, self._now, *tails), "free", record.block, owner)
+
+    def _record_stream(self, record: RecordStream) -> None:
+        self._recorded.setdefault(record.block, set()).add(record.stream)
+
+    def _stream_name(self, record: StreamName) -> None:
+        self._names[record.stream] = record.name
+
+    def _name(self, stream: int) -> str:
+        return self._names.get(stream, "")
+
+
+def nodes_of(records: dict[int, Sequence[TraceRecord]]) -> Nodes:
+    """What all ranks' hosts did. Raises :class:`ReplayError`."""
+    nodes = Nodes()
+    members = {one.group: one.ranks for those in records.values() for one in those if isinstance(one, Group)}
+    for rank, those in records.items():
+        Host(rank, nodes, members).follow(those)
+    for key, arrivals in nodes.arrivals.items():
+        missing = sorted(set(members[key[0]]) - set(arrivals))
+        if missing:
+            raise ReplayError(
+                f"rank {missing[0]} never comes to a collective that others wait in: the run is not whole"
+            )
+        nodes.preds[nodes.starts[key]] = tuple(arrivals[member] for member in members[key[0]])
+    return nodes

@@ -1,0 +1,123 @@
+"""The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
+
+Blocks are never used twice, as live, so a late reader finds what it would have found. Each begins at a
+multiple of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repro.accelerator.memory import POISON_BYTE, POISON_LIMIT
+from repro.replay.faults import ReplayError
+from repro.trace import Alloc, Initial, TraceRecord
+from repro.values import ValueFault, dtype_of
+
+_ALIGNMENT = 64
+_LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
+
+
+class Arena:
+    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8."""
+
+    def __init__(self, records: Sequence[Sequence[TraceRecord]]) -> None:
+        self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
+        self._views: dict[tuple[Any, ...], Tensor] = {}
+        given: list[tuple[int, bytes]] = []
+        size = 0
+        for those in records:
+            blocks: dict[int, tuple[int, int, torch.dtype]] = {}
+            for record in those:
+                if isinstance(record, Alloc):
+                    blocks[record.block] = (size, record.nbytes, dtype_of(record.dtype))
+                    size += -(-record.nbytes // _ALIGNMENT) * _ALIGNMENT
+                elif isinstance(record, Initial):
+                    blocks[record.block] = (size, len(record.data), torch.uint8)
+                    given.append((size, record.data))
+                    size += -(-len(record.data) // _ALIGNMENT) * _ALIGNMENT
+                if not 0 <= size < _LIMIT:
+                    raise ReplayError(f"the recording wants {size} bytes of memory: it is damaged")
+            self._blocks.append(blocks)
+        self._memory = torch.zeros(size, dtype=torch.uint8)
+        self._storage = self._memory.untyped_storage()
+        self.bytes = self._memory.numpy()
+        for rank, blocks in enumerate(self._blocks):
+            for block in blocks:
+                self.poison(rank, block)()
+        for offset, data in given:
+            self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
+        self._image = self._memory.clone()
+
+    def reset(self) -> None:
+        """As it was at the beginning, or at the last :meth:`settle`."""
+        self._memory.copy_(self._image)
+
+    def settle(self) -> None:
+        """From now on :meth:`reset` comes back to this."""
+        self._image = self._memory.clone()
+
+    def whole(self, rank: int, block: int) -> Tensor:
+        """All of a block, in the dtype it was made for."""
+        offset, nbytes, dtype = self._block(rank, block)
+        whole = torch.empty(0, dtype=dtype)
+        whole.set_(self._storage, offset // dtype.itemsize, (nbytes // dtype.itemsize,), (1,))
+        return whole
+
+    def poison(self, rank: int, block: int) -> Callable[[], object]:
+        """What poisons the block (:func:`repro.accelerator.memory.poison`), bound to it."""
+        whole = self.whole(rank, block)
+        if whole.nbytes > POISON_LIMIT:
+            return lambda: None
+        if whole.dtype.is_floating_point or whole.dtype.is_complex:
+            return partial(whole.fill_, float("nan"))
+        if whole.dtype is torch.bool:
+            return partial(whole.fill_, True)
+        return partial(whole.view(torch.uint8).fill_, POISON_BYTE)
+
+    def view(self, rank: int, view: Any) -> Tensor:
+        """The tensor that a :data:`repro.trace.View` describes. Raises :class:`ReplayError` where there is none."""
+        try:
+            key = (rank, *view)
+            found = self._views.get(key)
+            if found is None:
+                found = self._views[key] = self._view(rank, *view)
+            return found
+        except (TypeError, ValueError, RuntimeError, OverflowError, ValueFault) as error:
+            raise ReplayError(f"rank {rank}: a tensor of the recording is damaged: {view!r:.100}") from error
+
+    def _view(
+        self,
+        rank: int,
+        block: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
+        conjugate: bool,
+        negative: bool,
+    ) -> Tensor:
+        start, nbytes, _ = self._block(rank, block)
+        kind = dtype_of(dtype)
+        if len(shape) != len(stride) or offset < 0 or any(n < 0 for n in shape) or any(n < 0 for n in stride):
+            raise ValueError("a shape or a stride")
+        last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+        if 0 not in shape and (last + 1) * kind.itemsize > nbytes:
+            raise ReplayError(f"rank {rank}: a tensor of the recording reaches beyond its memory: it is damaged")
+        if 0 in shape:
+            offset = 0
+        tensor = torch.empty(0, dtype=kind).set_(self._storage, start // kind.itemsize + offset, shape, stride)
+        if negative:
+            tensor = torch._neg_view(tensor)
+        return torch._conj(tensor) if conjugate else tensor
+
+    def _block(self, rank: int, block: int) -> tuple[int, int, torch.dtype]:
+        found = self._blocks[rank].get(block)
+        if found is None:
+            raise ReplayError(f"rank {rank}: the recording has no block {block}: it is damaged")
+        return found

@@ -1,0 +1,83 @@
+"""Reads a recorded run: the traces of all ranks, with the calls in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from repro.accelerator.costs import Timing
+from repro.replay.faults import ReplayError
+from repro.replay.names import Names
+from repro.trace import Begin, Call, End, Initial, Sight, TraceError, TraceReader, TraceRecord, Transfer, Unrepeatable
+
+_FILE = re.compile(r"rank(\d+)\.trace")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded run. ``records``: by rank, in the order of the host."""
+
+    records: Mapping[int, Sequence[TraceRecord]]
+    timing: Timing
+    info: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Recording:
+        """The recording in ``folder`` (``rank0.trace``, ...). Raises :class:`ReplayError`."""
+        found = {int(name[1]): path for path in folder.glob("rank*.trace") if (name := _FILE.fullmatch(path.name))}
+        if not found:
+            raise ReplayError(
+                f"there is no recording in {folder}: record a run first, with 'repro fuzz' or 'repro run'"
+            )
+        records: dict[int, Sequence[TraceRecord]] = {}
+        for rank, path in sorted(found.items()):
+            reader = None
+            try:
+                reader = TraceReader(path)
+                records[rank] = list(reader.read())
+            except TraceError as error:
+                raise ReplayError(str(error)) from error
+            finally:
+                if reader is not None:
+                    reader.close()
+        return cls.of(records, str(folder))
+
+    @classmethod
+    def of(cls, records: Mapping[int, Sequence[TraceRecord]], where: str = "the recording") -> Recording:
+        """A recording of records that are at hand. Raises :class:`ReplayError`."""
+        info: Mapping[str, Any] = {}
+        for rank, those in records.items():
+            begin = those[0] if those else None
+            if not isinstance(begin, Begin) or begin.rank != rank:
+                raise ReplayError(f"{where}: the trace of rank {rank} does not begin as one")
+            if begin.world != len(records) or sorted(records) != list(range(begin.world)):
+                raise ReplayError(
+                    f"{where} has {len(records)} traces of a run with {begin.world} ranks: it is not whole"
+                )
+            if not any(isinstance(record, End) for record in reversed(those)):
+                raise ReplayError(f"{where}: the trace of rank {rank} has no end: the run was cut off, record it again")
+            refused = next((record for record in those if isinstance(record, Unrepeatable)), None)
+            if refused is not None:
+                raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
+            info = begin.info
+        if not any(
+            isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
+        ):
+            raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
+        try:
+            timing = Timing.from_dict(info["timing"])
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ReplayError(f"{where} does not say its timing: it is damaged, or not of this project") from error
+        return cls(records, timing, info)
+
+    @property
+    def world(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def names(self) -> Names:
+        return Names.of(self.records)

@@ -1,0 +1,245 @@
+"""Executes a recording again, in one process, under any timing that keeps its ordering edges.
+
+Every effect of every rank takes place on real memory, in the order of virtual time. The host's program
+does not run: what it issued is recorded. So a replay is exact up to the first value that the *host* read
+and that is another one than when it was recorded (:class:`Departure`): there the program might have gone
+another way, and what follows is what the recorded work would have computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from repro.accelerator.costs import Timing
+from repro.replay import work
+from repro.replay.deviations import Deviation, deviate
+from repro.replay.exchange import Exchange
+from repro.replay.faults import ReplayError
+from repro.replay.graph import Graph
+from repro.replay.host import Effect
+from repro.replay.memory import Arena
+from repro.replay.names import OperationName
+from repro.replay.recording import Recording
+from repro.trace import Call, Collective, Group, Phase, Seen, Sight, Transfer
+
+
+class Departure(NamedTuple):
+    """The host read another value than it did when the run was recorded."""
+
+    operation: OperationName
+    recorded: Any
+    value: Any
+
+
+class Look(NamedTuple):
+    """A value that training uses: where in the program, and what it is called (a loss has no name)."""
+
+    rank: int
+    sight: int
+    step: int
+    micro_batch: int
+    phase: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one replay.
+
+    ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
+    ``bad``: how many values are not finite, by place, where the checksum is not the expected one.
+    ``order``: the places of all effects (:attr:`Graph.effects`) in the order in which they took place.
+    """
+
+    checksums: tuple[int, ...]
+    losses: dict[int, float]
+    bad: dict[int, int]
+    departure: Departure | None
+    order: npt.NDArray[np.int64]
+
+
+class Replayer:
+    """A recording made ready to be executed many times.
+
+    ``looks`` are the values that training uses, by rank in the order of the program; ``recorded`` their checksums
+    in the live run, ``expected`` (may be set) those in the run that others are compared with.
+
+    Raises :class:`ReplayError` for a recording that is damaged.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.graph = Graph(recording)
+        ranks = range(recording.world)
+        self._arena = Arena([recording.records[rank] for rank in ranks])
+        self.looks: list[Look] = []
+        self.recorded: tuple[int, ...] = ()
+        self.expected: tuple[int, ...] = ()
+        self._settled = np.zeros(len(self.graph.effects), dtype=np.bool_)  # by place: executed before all replays
+        self._checksums: list[int] = []
+        self._losses: dict[int, float] = {}
+        self._bad: dict[int, int] = {}
+        self._departure: Departure | None = None
+        try:
+            self._effects = self._bind()
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
+            raise ReplayError(f"the recording cannot be replayed: {error}") from error
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def run(self, deviations: Sequence[Deviation] = ()) -> Outcome:
+        """Execute under the recorded timing, changed by ``deviations``.
+
+        Raises :class:`repro.replay.names.UnknownOperation` for one that names what is not there.
+        """
+        timing = deviate(self.recording.timing, deviations, self.recording.names) if deviations else None
+        return self.run_timing(timing)
+
+    def run_timing(self, timing: Timing | None) -> Outcome:
+        """Execute under ``timing``; None: as recorded."""
+        return self.run_order(self.graph.order(self.graph.times(timing)))
+
+    def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
+        """Execute the effects in this order, which must keep the recorded edges."""
+        self._checksums = list(self.recorded)
+        self._losses, self._bad, self._departure = {}, {}, None
+        effects = self._effects
+        places = order[~self._settled[order]].tolist() if self._settled.any() else order.tolist()
+        self._arena.reset()
+        with torch._C._AutoDispatchBelowADInplaceOrView(), torch.no_grad():
+            try:
+                for place in places:
+                    effects[place]()
+            except RuntimeError as error:
+                raise ReplayError(f"the recorded work cannot be executed: {error}") from error
+        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+
+    def verify(self) -> Outcome:
+        """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
+        outcome = self.run_order(self.graph.order(self.graph.times()))
+        wrong = [
+            look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
+        ]
+        if wrong:
+            raise ReplayError(f"the replay does not give the recorded bits: {wrong[0]} is the first of {len(wrong)}")
+        if outcome.departure is not None:
+            raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
+        return outcome
+
+    def settle(self, effects: Collection[int]) -> None:
+        """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
+
+        Allowed for what comes before all that is left in every timing, or races with nothing.
+        """
+        chosen = np.zeros(len(self._effects), dtype=np.bool_)
+        chosen[list(effects)] = True
+        self._settled = ~chosen
+        self.run_order(self.graph.order(self.graph.times()))
+        self._arena.settle()
+        self._settled = chosen
+
+    # -- binding ------------------------------------------------------------------------------------------
+
+    def _bind(self) -> list[work.Effect]:
+        records = self.recording.records
+        calls: dict[tuple[int, int], Call] = {}
+        exchanges: dict[tuple[int, int], tuple[Exchange, int]] = {}
+        looks: dict[tuple[int, int], int] = {}
+        sights: dict[tuple[int, int], Sight] = {}
+        seen: dict[tuple[int, int], int] = {}
+        parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
+        members: dict[int, tuple[int, ...]] = {}
+        for rank in range(self.recording.world):
+            phase = Phase(0, 0, "init")
+            begun: dict[int, Collective] = {}
+            for record in records[rank]:
+                if isinstance(record, Call):
+                    calls[rank, record.op] = record
+                elif isinstance(record, Collective):
+                    begun[record.op] = record
+                elif isinstance(record, Transfer):
+                    one = begun[record.op]
+                    parts.setdefault((one.group, one.number), {})[rank] = (one, record)
+                elif isinstance(record, Phase):
+                    phase = record
+                elif isinstance(record, Sight):
+                    looks[rank, record.sight] = len(self.looks)
+                    sights[rank, record.sight] = record
+                    self.looks.append(Look(rank, record.sight, *phase, record.kind, record.name))
+                elif isinstance(record, Seen):
+                    seen[rank, record.sight] = record.checksum
+                elif isinstance(record, Group):
+                    members[record.group] = record.ranks
+        self.recorded = self.expected = tuple(seen[look.rank, look.sight] for look in self.looks)
+        for (group, _), those in parts.items():
+            exchange = self._exchange(members[group], those)
+            for member, rank in enumerate(members[group]):
+                exchanges[rank, those[rank][0].op] = (exchange, member)
+
+        def bound(effect: Effect) -> work.Effect:
+            key = (effect.rank, effect.item)
+            if effect.what == "kernel":
+                return work.kernel(calls[key], effect.rank, self._arena)
+            if effect.what == "read":
+                return self._host_read(calls[key], effect.rank)
+            if effect.what == "arrive":
+                exchange, member = exchanges[key]
+                return exchange.read(member)
+            if effect.what == "leave":
+                exchange, member = exchanges[key]
+                return exchange.write(member)
+            if effect.what == "sight":
+                return self._sight(looks[key], sights[key])
+            return self._arena.poison(*key)
+
+        return [bound(effect) for effect in self.graph.effects]
+
+    def _exchange(self, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]) -> Exchange:
+        records = [parts[rank] for rank in members]
+        first, transfer = records[0]
+        kernel = first.kernel.rpartition("::")[2]
+        if kernel in ("send", "recv"):
+            kernel = "send_recv"
+        splits = None
+        if any(one.splits is not None for _, one in records):
+            splits = [one.splits or ((), ()) for _, one in records]
+        return Exchange(
+            kernel,
+            [[self._arena.view(rank, view) for view in parts[rank][1].inputs] for rank in members],
+            [[self._arena.view(rank, view) for view in parts[rank][1].outputs] for rank in members],
+            reduction=transfer.reduction,
+            root=members.index(first.root) if first.root >= 0 else -1,
+            splits=splits,
+        )
+
+    def _host_read(self, call: Call, rank: int) -> work.Effect:
+        def differs(value: Any) -> None:
+            if self._departure is None:
+                self._departure = Departure(self.recording.names.name(rank, call.op), call.result, value)
+
+        return work.host_read(call, rank, self._arena, differs)
+
+    def _sight(self, place: int, sight: Sight) -> work.Effect:
+        glimpse = work.Glimpse(sight.view, self.looks[place].rank, self._arena)
+        if sight.kind == "loss":
+
+            def see_loss() -> None:
+                self._checksums[place] = glimpse.checksum()
+                self._losses[place] = float(glimpse.tensor)
+
+            return see_loss
+
+        def see() -> None:
+            now = glimpse.checksum()
+            self._checksums[place] = now
+            if now != self.expected[place] and glimpse.tensor.is_floating_point():
+                self._bad[place] = int(glimpse.tensor.numel() - torch.isfinite(glimpse.tensor).sum())
+
+        return see

@@ -1,0 +1,193 @@
+"""Recorded calls as functions of no arguments, bound to the memory of a replay."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.accelerator.recorder import checksum
+from repro.replay.faults import ReplayError
+from repro.replay.memory import Arena
+from repro.trace import Call, View
+from repro.values import ValueFault, decoded, dtype_of, encoded, operator
+
+Effect = Callable[[], object]
+
+# They only copy; what the copy is like says the output.
+_COPIES = {"aten::_to_copy.default", "aten::clone.default"}
+# The same kernel, writing at once where it would otherwise be copied to (torch: structured kernels, whose
+# functional form and "out" form share their implementation).
+_INTO = {
+    "aten::add.Tensor": "aten::add.out",
+    "aten::bmm.default": "aten::bmm.out",
+    "aten::cat.default": "aten::cat.out",
+    "aten::div.Tensor": "aten::div.out",
+    "aten::mean.dim": "aten::mean.out",
+    "aten::mm.default": "aten::mm.out",
+    "aten::mul.Tensor": "aten::mul.out",
+    "aten::neg.default": "aten::neg.out",
+    "aten::pow.Tensor_Scalar": "aten::pow.Tensor_Scalar_out",
+    "aten::rsqrt.default": "aten::rsqrt.out",
+    "aten::sub.Tensor": "aten::sub.out",
+    "aten::sum.dim_IntList": "aten::sum.IntList_out",
+}
+
+
+def kernel(call: Call, rank: int, arena: Arena) -> Effect:
+    """What the call does to memory. Raises :class:`ReplayError` for a call that cannot be made."""
+    func, args, kwargs, generator = _bound(call, rank, arena)
+    outputs = [arena.view(rank, view) for view in call.outputs]
+    run: Effect
+    if not outputs:
+        run = partial(func, *args, **kwargs)
+    elif call.function in _COPIES:
+        run = partial(outputs[0].copy_, args[0])
+    elif call.function in _INTO:
+        run = partial(operator(_INTO[call.function])._op, *args, **kwargs, out=outputs[0])
+    elif len(outputs) == 1 and call.places == (0,) and not _returns_several(call):
+        run = _single(outputs[0], func, args, kwargs)
+    else:
+        run = _several(outputs, call.places, func, args, kwargs)
+    if call.random is not None:
+        run = _drawing(run, call.random, generator, given="generator" in kwargs)
+    if call.dtype != "float32":
+        run = _with_default(run, dtype_of(call.dtype))
+    return run
+
+
+def host_read(call: Call, rank: int, arena: Arena, differs: Callable[[Any], None]) -> Effect:
+    """The host runs the call; ``differs`` is told when it learns something else than it did when it was recorded.
+
+    The host's program does not run again, so what it would have done with another value is not known.
+    """
+    if not call.function:  # it read the memory itself
+        tensor = _tensor(call, rank, arena)
+
+        def look() -> None:
+            if checksum(tensor) != call.result:
+                differs(None)
+
+        return look
+    func, args, kwargs, _ = _bound(call, rank, arena)
+    outputs = [arena.view(rank, view) for view in call.outputs]
+
+    def read() -> None:
+        result = func(*args, **kwargs)
+        if not outputs:
+            if not _same(encoded(result, _no_view), call.result):
+                differs(result)
+            return
+        values = result if isinstance(result, (list, tuple)) else [result]
+        for output, place in zip(outputs, call.places, strict=True):
+            if values[place].shape == output.shape:
+                output.copy_(values[place])
+            else:
+                differs(tuple(values[place].shape))
+
+    return read
+
+
+class Glimpse:
+    """One sight: a value that training uses, and its checksum."""
+
+    def __init__(self, view: View, rank: int, arena: Arena) -> None:
+        self.tensor = arena.view(rank, view)
+        tensor = self.tensor
+        self._bytes = None
+        if tensor.is_contiguous() and tensor.numel() and not (view[5] or view[6]):
+            start = tensor.storage_offset() * tensor.element_size()
+            self._bytes = memoryview(arena.bytes)[start : start + tensor.nbytes]  # type: ignore[arg-type]
+
+    def checksum(self) -> int:
+        return checksum(self.tensor) if self._bytes is None else zlib.crc32(self._bytes)
+
+
+def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[str, Any], torch.Generator]:
+    generator = torch.Generator() if call.random is not None else torch.default_generator
+    try:
+        func = operator(call.function)
+        args = [decoded(one, partial(arena.view, rank), generator) for one in call.args]
+        kwargs = {str(name): decoded(one, partial(arena.view, rank), generator) for name, one in call.kwargs.items()}
+    except ValueFault as error:
+        raise ReplayError(f"rank {rank}, operation {call.op}: {error}") from error
+    return func._op, args, kwargs, generator
+
+
+def _tensor(call: Call, rank: int, arena: Arena) -> Tensor:
+    try:
+        ((word, view),) = call.args
+        if word == "tensor":
+            return arena.view(rank, view)
+    except (TypeError, ValueError):
+        pass
+    raise ReplayError(f"rank {rank}, operation {call.op}: what the host read is damaged")
+
+
+def _returns_several(call: Call) -> bool:
+    returns = operator(call.function)._schema.returns
+    return len(returns) != 1 or "List" in str(returns[0].type)
+
+
+def _single(output: Tensor, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Effect:
+    store = output.copy_
+    if kwargs:
+        return lambda: store(func(*args, **kwargs))
+    if len(args) == 1:
+        (only,) = args
+        return lambda: store(func(only))
+    if len(args) == 2:
+        first, second = args
+        return lambda: store(func(first, second))
+    return lambda: store(func(*args))
+
+
+def _several(
+    outputs: Sequence[Tensor], places: Sequence[int], func: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Effect:
+    def run() -> None:
+        result = func(*args, **kwargs)
+        for output, place in zip(outputs, places, strict=True):
+            output.copy_(result[place])
+
+    return run
+
+
+def _drawing(run: Effect, state: bytes, generator: torch.Generator, *, given: bool) -> Effect:
+    drawn_from = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    source = generator if given else torch.default_generator
+
+    def draw() -> None:
+        before = source.get_state()
+        source.set_state(drawn_from)
+        run()
+        source.set_state(before)
+
+    return draw
+
+
+def _with_default(run: Effect, dtype: torch.dtype) -> Effect:
+    def under() -> None:
+        now = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            run()
+        finally:
+            torch.set_default_dtype(now)
+
+    return under
+
+
+def _no_view(tensor: Tensor) -> View:
+    raise ValueFault("a tensor where none was recorded")
+
+
+def _same(now: Any, then: Any) -> bool:
+    """Equal, and of one kind; a NaN equals a NaN."""
+    if isinstance(now, float) and isinstance(then, float):
+        return now == then or (now != now and then != then)
+    return type(now) is type(then) and bool(now == then)

@@ -1,0 +1,65 @@
+"""Scenarios by name: what a token says instead of a dozen options, and what can be fuzzed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from scenarios.scenario import Scenario, ScenarioError, scenario
+
+
+class Named(NamedTuple):
+    """A scenario's options, and what it is for."""
+
+    options: Mapping[str, Any]
+    description: str
+
+
+_SMALL = {"size": "tiny", "steps": 2, "accumulation": 1, "sequence": 32, "fix": "none", "hardware": "a100-12.5gbps"}
+
+NAMED: dict[str, Named] = {
+    "hpz": Named(
+        _SMALL, "hpZ's race, which does not show as recorded: Llama, 4 ranks, hpZ groups of 2, two steps"
+    ),
+    "hpz-falcon": Named({**_SMALL, "model": "falcon"}, "the same with Falcon"),
+    "hpz-accumulation": Named({**_SMALL, "accumulation": 2}, "the same with two micro-batches a step"),
+    "hpz-long": Named({**_SMALL, "steps": 4}, "the same with four optimizer steps, to see what becomes of it"),
+    "zero3": Named({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),
+    "main": Named({}, "what 'repro run' runs"),
+}
+
+
+def named(name: str, options: Mapping[str, Any] | None = None) -> Scenario:
+    """The scenario of that name, with ``options`` changed. Raises :class:`ScenarioError`."""
+    if name not in NAMED:
+        raise ScenarioError(f"there is no scenario '{name}': choose one of {', '.join(NAMED)}")
+    return scenario(**{**NAMED[name].options, **(options or {})})
+
+
+def difference(name: str, chosen: Scenario) -> dict[str, str]:
+    """The options by which ``chosen`` differs from the scenario of that name, as a token says them."""
+    base = named(name).model_dump(mode="json")
+    return {field: _text(value) for field, value in chosen.model_dump(mode="json").items() if value != base[field]}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ";".join(f"{key}={factor}" for key, factor in value.items())
+    if isinstance(value, list):
+        return ";".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def from_text(options: Mapping[str, str]) -> dict[str, Any]:
+    """What :func:`difference` said, as options. Raises :class:`ScenarioError`."""
+    found: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in Scenario.model_fields:
+            raise ScenarioError(f"there is no scenario option '{name}': the token is of another release")
+        if name == "slow":
+            found[name] = dict(part.rpartition("=")[::2] for part in text.split(";") if part)
+        elif name == "frozen":
+            found[name] = tuple(part for part in text.split(";") if part)
+        else:
+            found[name] = text or None
+    return found
