@@ -28,6 +28,7 @@ class Subject:
         self.recording = recording
         self.replayer = Replayer(recording)
         self.executions = 0
+        self.replayer.verify()
         self.first_step = self._settle()
         self.reference: Outcome = self.replayer.run_order(self.replayer.graph.issue_order())
         self.replayer.expected = self.reference.checksums

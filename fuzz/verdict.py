@@ -51,12 +51,17 @@ def judge(looks: Sequence[Look], reference: Outcome, outcome: Outcome) -> Verdic
     )
 
 
+def in_order(looks: Sequence[Look]) -> list[int]:
+    """The places of all values, in the order of the program."""
+    return sorted(range(len(looks)), key=lambda place: _position(looks[place]))
+
+
 def _position(look: Look) -> tuple[object, ...]:
     return (
         look.kind == "final",
         look.step,
         look.micro_batch,
-        _PHASES.index(look.phase),
+        _PHASES.index(look.phase) if look.phase in _PHASES else len(_PHASES),
         look.kind == "loss",
         look.sight,
         look.rank,

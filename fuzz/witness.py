@@ -1,7 +1,7 @@
 """For a race, the timing that executes its two accesses the other way round.
 
 The two are unordered, so neither waits for the other, and making the one that was issued first late enough
-is all that it takes. What it does to training is seen by executing it: harmful or benign (DESIGN section 5).
+is all that it takes. What that does to training is seen by executing it: harmful or benign (DESIGN section 5).
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ from typing import Literal
 from detectors.races import Moment, Occurrence, Race, Side, describe
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Delay, Deviation
+from repro.replay.deviations import Delay, Deviation, deviate
 from repro.replay.graph import Graph, Times
+from repro.replay.recording import Recording
 
 _US = 1000
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 
 
 @dataclass(frozen=True)
-class Witness:
+class Reversal:
     """A timing in which the access that was issued second comes first.
 
-    ``deviations``: from the recorded timing; none when that shows the race already. ``verdict``: what it
-    does to training. Without a witness, ``reason`` says why there is none, and ``verdict`` is None.
+    ``deviations``: from the recorded timing; none when that shows the race already. Where no timing does it,
+    ``reason`` says why.
     """
 
     race: Race
     occurrence: Occurrence
     deviations: tuple[Deviation, ...]
-    verdict: Verdict | None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Witness(Reversal):
+    """A reversal that was executed. ``verdict``: what it does to training (None where there is none)."""
+
+    verdict: Verdict | None = None
 
     @property
     def harmful(self) -> bool:
@@ -40,47 +47,41 @@ class Witness:
 
 def witness(subject: Subject, race: Race) -> Witness:
     """The first of the race's examples that is harmful; else the first that can be reversed; else why none can."""
-    found = None
+    found: Witness | None = None
     for occurrence in race.examples:
-        one = _reverse(subject, race, occurrence)
+        reversal = reverse(subject.recording, subject.replayer.graph, race, occurrence)
+        verdict = None if reversal.reason else subject.run(reversal.deviations)
+        one = Witness(race, occurrence, reversal.deviations, reversal.reason, verdict)
         if one.harmful:
             return one
-        if found is None or (found.verdict is None and one.verdict is not None):
+        if found is None or (found.verdict is None and verdict is not None):
             found = one
     assert found is not None  # a race has at least one example
     return found
 
 
-def _reverse(subject: Subject, race: Race, occurrence: Occurrence) -> Witness:
-    graph = subject.replayer.graph
-    recording = subject.recording
-    rank = occurrence.rank
-    times = graph.times()
-    first = _effect(subject, rank, occurrence.first, race.first, occurrence.block)
-    second = _effect(subject, rank, occurrence.second, race.second, occurrence.block)
-    deviations: tuple[Delay, ...] = ()
-    if occurrence.first.op is None:
-        return Witness(
-            race, occurrence, (), None, "a freed block was used again before: the first access is the free itself"
-        )
+def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurrence) -> Reversal:
+    """Build the timing; nothing is executed."""
+    rank, times = occurrence.rank, graph.times()
+    first = _place(graph, rank, occurrence.first, race.first, occurrence.block)
+    second = _place(graph, rank, occurrence.second, race.second, occurrence.block)
+    assert occurrence.first.op is not None  # a block is not used again behind its free
     operation = recording.names.name(rank, occurrence.first.op)
-    how: Literal["late", "long"] = (
-        "late" if race.first.access == "read" else "long"
-    )  # a collective reads at its start and writes at its end
+    # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
+    how: Literal["late", "long"] = "late" if graph.effects[first].what == "arrive" else "long"
+    deviations: tuple[Delay, ...] = ()
     needed = 0
     while not _comes_before(graph, second, first, times):
         needed = max(2 * needed, times[graph.effects[second].node] - times[graph.effects[first].node] + 1)
         if needed > _MOST:
-            return Witness(race, occurrence, (), None, _why_none(race))
+            return Reversal(race, occurrence, (), _why_none(race))
         deviations = (Delay(operation, how, _rounded(needed)),)
-        times = graph.times(subject.timing(deviations))
-    verdict = subject.judged(subject.replayer.run_order(graph.order(times)))
-    return Witness(race, occurrence, deviations, verdict)
+        times = graph.times(deviate(recording.timing, deviations, recording.names))
+    return Reversal(race, occurrence, deviations)
 
 
-def _effect(subject: Subject, rank: int, moment: Moment, side: Side, block: int) -> int:
-    """Where among the effects the access takes place: a collective reads when it starts, all else acts at its end."""
-    graph = subject.replayer.graph
+def _place(graph: Graph, rank: int, moment: Moment, side: Side, block: int) -> int:
+    """Where among the effects the access takes place."""
     if moment.op is None:
         return graph.place(rank, "free", block)
     if side.kernel.startswith("nccl::"):
@@ -93,17 +94,17 @@ def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
     return (times[graph.effects[one].node], one) < (times[graph.effects[other].node], other)
 
 
+def _rounded(ns: int) -> int:
+    """The next power of two of microseconds: short to write, and not off by a hair."""
+    us = 1
+    while us * _US < ns:
+        us *= 2
+    return us * _US
+
+
 def _why_none(race: Race) -> str:
     first, second = (describe(side.kernel, side.stack) for side in (race.first, race.second))
     return (
         f"{second} comes after {first} however late that is: here a collective starts when its last rank has "
         "arrived, also where the data does not ask for it"
     )
-
-
-def _rounded(ns: int) -> int:
-    """The next microsecond of which there are a power of two: short to write, and not off by a hair."""
-    us = 1
-    while us * _US < ns:
-        us *= 2
-    return us * _US

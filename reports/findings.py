@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
 from repro.trace import Frame
@@ -25,6 +26,13 @@ class Verdict(StrEnum):
     UNCOVERED = "uncovered"  # a part of a partition is read that nothing wrote
     DIVERGED = "diverged"  # values differ, and no race explains it
     CLEAN = "clean"  # neither
+
+
+class WitnessOf(NamedTuple):
+    """The token of a timing that executes a race's pair in the other order, or the reason why there is none."""
+
+    token: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Findings:
     steps_done: int
     failure: str | None = None
     watch: Finding | None = None  # what the NaN watch said, where it ran beside
+    witnesses: Sequence[WitnessOf] = ()  # one for each race
     distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
 
     @property
@@ -101,7 +110,10 @@ class Findings:
             "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
             "watch": self.watch.as_dict() if self.watch else None,
-            "races": [race.as_dict() for race in self.races],
+            "races": [
+                {**race.as_dict(), "witness": witness._asdict() if witness else None}
+                for race, witness in zip_longest(self.races, self.witnesses)
+            ],
             "virtual_ns_per_step": self.cost.step_ns if self.cost else None,
             "host_blocked_ns_per_step": self.cost.blocked_ns if self.cost else None,
             "scenario": dict(self.scenario),

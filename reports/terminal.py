@@ -124,7 +124,19 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
             ),
         ]
     console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
+    for number, witness in enumerate(findings.witnesses, 1):
+        # Outside the frame: these are lines to copy.
+        if witness.reason:
+            console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
+        else:
+            console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
+            console.print(f"  {replays(witness.token)}", highlight=False, soft_wrap=True)
     console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
+
+
+def replays(token: str) -> str:
+    """The command that executes a timing again."""
+    return f"python -m repro replay {token}"
 
 
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:

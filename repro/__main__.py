@@ -15,6 +15,8 @@ class _Lazy(click.Group):
     places: ClassVar = {
         "run": ("repro.commands.run", "run", "Run a scenario beside its reference; ends with the verdict."),
         "compare": ("repro.commands.run", "compare", "Run a scenario under several fixes, side by side."),
+        "fuzz": ("repro.commands.fuzz", "fuzz", "Replay a scenario under many timings; the smallest that goes wrong."),
+        "replay": ("repro.commands.replay", "replay", "Execute one timing again, by its token."),
         "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
         "diverge": ("repro.commands.diverge", "diverge", "Compare two recordings of the live watch."),
         "report": ("repro.commands.report", "report", "Make a page of an incident that the live watch saved."),
@@ -72,6 +74,9 @@ def _explain(error: Exception) -> int:
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError
+    from repro.replay.faults import ReplayError
+    from repro.replay.names import UnknownOperation
+    from repro.replay.tokens import TokenError
     from repro.trace import TraceError
     from scenarios.scenario import ScenarioError
 
@@ -83,7 +88,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, RankFailed):
         print(f"Failed: {error}", file=sys.stderr)
         return 3
-    if isinstance(error, (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError)):
+    if isinstance(error, UnknownOperation):
+        error = UnknownOperation(f"{error}; the token is of another program, or of another state of it")
+    known = (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError)
+    if isinstance(error, (*known, ReplayError, TokenError, UnknownOperation)):
         print(f"Error: {error}", file=sys.stderr)
         return 2
     raise error

@@ -26,6 +26,7 @@ On disk: msgpack, one array per record, the first element says which. Nothing is
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -146,7 +147,10 @@ class Label(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel given to a stream. It reads and writes at ``end``."""
+    """A kernel given to a stream. It reads and writes at ``end``.
+
+    ``nominal``: nanoseconds that the kernel takes by itself, before the timing stretches it (-1: not known).
+    """
 
     op: int
     stream: int
@@ -157,6 +161,7 @@ class Launch(NamedTuple):
     issued: int
     start: int
     end: int
+    nominal: int = -1
 
 
 class Collective(NamedTuple):
@@ -166,7 +171,8 @@ class Collective(NamedTuple):
     ``Work.wait()``, are records of their own. ``number`` counts the collectives of ``group`` and is
     the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
     destination), or -1 when every output depends on every input. ``issuer`` is the stream that was
-    current when it was issued (-1: not known).
+    current when it was issued (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which
+    its duration follows (-1: not known).
     """
 
     op: int
@@ -182,6 +188,7 @@ class Collective(NamedTuple):
     number: int
     root: int
     issuer: int = -1
+    nominal: int = -1
 
 
 class Record(NamedTuple):
@@ -230,10 +237,9 @@ View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
 class Call(NamedTuple):
     """What launch ``op`` computes: torch operator ``function`` with its arguments (:mod:`repro.values`).
 
-    ``outputs`` are the new tensors, ``places`` where among the returned values they stand. ``duration`` is the
-    kernel's by itself, before the timing stretches it, ``dtype`` torch's default one. ``random`` is the state
-    of the random generator where the operator draws. ``host``: the operator was run by the host, after it had
-    waited for the stream; ``result`` is what it learned.
+    ``outputs`` are the new tensors, ``places`` where among the returned values they stand, ``dtype`` is torch's
+    default one. ``random`` is the state of the random generator where the operator draws. ``host``: the operator
+    was run by the host, after it had waited for the stream; ``result`` is what it learned.
     """
 
     op: int
@@ -242,7 +248,6 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     outputs: tuple[View, ...]
     places: tuple[int, ...]
-    duration: int
     dtype: str
     random: bytes | None = None
     host: bool = False
@@ -250,12 +255,11 @@ class Call(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any, ``nbytes`` for the clock."""
+    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any."""
 
     op: int
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
-    nbytes: int
     reduction: str = ""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
@@ -293,6 +297,12 @@ class Unrepeatable(NamedTuple):
     reason: str
 
 
+class Seal(NamedTuple):
+    """Behind :class:`End`: the SHA-256 of all bytes of the file before this record."""
+
+    digest: bytes
+
+
 class End(NamedTuple):
     """Last record of a trace that was closed in good order."""
 
@@ -302,11 +312,12 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
+    | Seal
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = (
     Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch,
-    Collective, Record, Wait, HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable,
+    Collective, Record, Wait, HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 
@@ -322,16 +333,30 @@ class TraceWriter:
     def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
         self._file: BinaryIO = path.open("wb")
         self._packer = msgpack.Packer()
+        self._digest = hashlib.sha256()
         self.write([Begin(FORMAT, VERSION, rank, world, info)])
 
     def write(self, records: Iterable[TraceRecord]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
         pack = self._packer.pack
-        self._file.write(b"".join([pack((_CODES[type(record)], *record)) for record in records]))
+        data = b"".join([pack((_CODES[type(record)], *record)) for record in records])
+        self._digest.update(data)
+        self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
+        if not self._file.closed:
+            self.write([Seal(self._digest.digest())])
+            self._file.close()
+
+
+def sealed(path: Path) -> bool:
+    """Is the file as :meth:`TraceWriter.close` left it? Raises OSError."""
+    data = path.read_bytes()
+    seal = len(msgpack.packb((_CODES[Seal], bytes(hashlib.sha256().digest_size))))
+    body, end = data[:-seal], data[-seal:]
+    return bool(end == msgpack.packb((_CODES[Seal], hashlib.sha256(body).digest())))
 
 
 class TraceReader:

@@ -8,7 +8,6 @@ import resource
 import time
 import zlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -76,14 +75,19 @@ def run(
         trace.mkdir(parents=True, exist_ok=True)
 
     def target(me: Rank) -> None:
-        device = _device(me, scenario, timing or scenario.timing(), trace, record=record) if simulated else None
-        with device or nullcontext():
-            _train(me, scenario, device, parts or (scenario.hpz if scenario.hpz > 1 else scenario.ranks))
+        parts_of = parts or (scenario.hpz if scenario.hpz > 1 else scenario.ranks)
+        if not simulated:
+            _train(me, scenario, None, parts_of)
+            return
+        device, writer = _device(me, scenario, timing or scenario.timing(), trace, record=record)
+        with device:
+            _train(me, scenario, device, parts_of)
+        writer.close()
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
 
 
-def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Device:
+def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
     info = {
         "scenario": scenario.model_dump(mode="json"),
         "deepspeed": adapter.VERSION,
@@ -101,7 +105,7 @@ def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record
     )
     if adapter.VERSION == PINNED:
         device.rules.extend(rules(scenario.fix))
-    return device
+    return device, writer
 
 
 def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> None:

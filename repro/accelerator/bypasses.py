@@ -41,7 +41,7 @@ def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
             device.synchronize_current("read")
             with device.quiet():
                 if device.recorder is not None:
-                    device.recorder.host_read(tensor, duration)
+                    device.recorder.host_read(tensor)
                 return original(tensor, *args, **kwargs)
 
         return read

@@ -337,9 +337,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
                 number=number,
                 members=members,
             )
-            device.journal.issued(work, stream.id, name, reads, writes, stack, root, device.current)
+            device.journal.issued(work, stream.id, name, reads, writes, stack, nbytes, root, device.current)
             if device.recorder is not None:
-                device.recorder.transfer(inputs, outputs, nbytes, reduction, splits)
+                device.recorder.transfer(inputs, outputs, reduction, splits)
         done = Event()
         device.record(done, stream)
         return Work(device, done, [*inputs, *outputs])

@@ -220,6 +220,7 @@ class Device:
         """Give a kernel to the current stream."""
         stream, timeline = self.current, self.timeline
         self.use(blocks, stream)
+        nominal = duration
         if kernel.startswith(self.weightless):
             duration = 0
         else:
@@ -228,7 +229,7 @@ class Device:
         if self.timing.delays:
             duration += sum(self.timing.delays.get(self.journal.ops + 1, ()))
         work = timeline.launch(stream, duration, effect)
-        self.journal.issued(work, stream, kernel, reads, writes, self.sites.capture())
+        self.journal.issued(work, stream, kernel, reads, writes, self.sites.capture(), nominal)
 
     def observe(self, tensors: list[Tensor], look: Callable[[list[Tensor]], None]) -> None:
         """Look at tensors as the current stream would see them now: no work, no time, no ordering.

@@ -21,6 +21,7 @@ class _Issued(NamedTuple):
     stack: int
     root: int
     issuer: int
+    nominal: int
 
 
 class Journal:
@@ -40,12 +41,13 @@ class Journal:
         reads: list[Access],
         writes: list[Access],
         stack: int,
+        nominal: int,
         root: int = -1,
         issuer: int = -1,
     ) -> None:
         """A launch, or a collective when ``work`` is one."""
         self.ops += 1
-        self.note(_Issued(work, self.ops, stream, kernel, tuple(reads), tuple(writes), stack, root, issuer))
+        self.note(_Issued(work, self.ops, stream, kernel, tuple(reads), tuple(writes), stack, root, issuer, nominal))
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
@@ -59,13 +61,10 @@ class Journal:
                 start = work.start if work.end >= 0 else -1
                 fixed = (entry.op, entry.stream, entry.kernel, entry.reads, entry.writes, entry.stack)
                 if isinstance(work, CollectiveWork):
-                    done.append(
-                        Collective(
-                            *fixed, work.issued, start, work.end, work.group, work.number, entry.root, entry.issuer
-                        )
-                    )
+                    met = (work.group, work.number, entry.root, entry.issuer)
+                    done.append(Collective(*fixed, work.issued, start, work.end, *met, entry.nominal))
                 else:
-                    done.append(Launch(*fixed, work.issued, start, work.end))
+                    done.append(Launch(*fixed, work.issued, start, work.end, entry.nominal))
             else:
                 done.append(entry)
             count += 1

@@ -118,7 +118,7 @@ class Kernels(TorchDispatchMode):
             if device.recorder is not None:
                 if random:
                     device.recorder.refuse(f"{func} draws as many random numbers as the values want")
-                device.recorder.read(func, args, kwargs, duration, own)
+                device.recorder.read(func, args, kwargs, own)
             return own
         if device.recorder is not None:
             device.recorder.refuse(f"{func} writes as much as the values want into 'out='")
@@ -173,7 +173,7 @@ class Kernels(TorchDispatchMode):
         device.launch(operator.name, call.reads, call.writes, call.blocks, signature.duration, effect)
         if device.recorder is not None:
             drawn = None if state is None else bytes_of(state)
-            device.recorder.call(func, args, kwargs, outputs, signature.places, signature.duration, drawn)
+            device.recorder.call(func, args, kwargs, outputs, signature.places, drawn)
         if signature.many:
             return outputs
         returned = []

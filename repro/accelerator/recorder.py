@@ -37,32 +37,28 @@ class Recorder:
         kwargs: dict[str, Any],
         outputs: Sequence[Tensor | None],
         places: Sequence[int],
-        duration: int,
         random: bytes | None,
     ) -> None:
         """The kernel that was issued last."""
         made = [(self.view(one), place) for one, place in zip(outputs, places, strict=True) if one is not None]
-        self._note(func, args, kwargs, made, duration, random=random)
+        self._note(func, args, kwargs, made, random=random)
 
-    def read(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], duration: int, result: Any) -> None:
+    def read(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """The host ran ``func``, having waited for the launch that was issued last, and got ``result``."""
         values = list(result) if isinstance(result, (list, tuple)) else [result]
         made = [(self.view(one), place) for place, one in enumerate(values) if isinstance(one, Tensor)]
         learned = None if made else result
-        self._note(func, args, kwargs, made, duration, host=True, result=learned)
+        self._note(func, args, kwargs, made, host=True, result=learned)
 
-    def host_read(self, tensor: Tensor, duration: int) -> None:
+    def host_read(self, tensor: Tensor) -> None:
         """The host read the tensor, having waited for the launch that was issued last."""
         view, sum_ = self.view(tensor), checksum(tensor)
-        self._journal.note(
-            Call(self._journal.ops, "", (("tensor", view),), {}, (), (), duration, "float32", None, True, sum_)
-        )
+        self._journal.note(Call(self._journal.ops, "", (("tensor", view),), {}, (), (), "float32", None, True, sum_))
 
     def transfer(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        nbytes: int,
         reduction: str,
         splits: tuple[Sequence[int], Sequence[int]] | None,
     ) -> None:
@@ -72,7 +68,6 @@ class Recorder:
                 self._journal.ops,
                 tuple(map(self.view, inputs)),
                 tuple(map(self.view, outputs)),
-                nbytes,
                 reduction,
                 None if splits is None else (tuple(splits[0]), tuple(splits[1])),
             )
@@ -109,7 +104,6 @@ class Recorder:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         made: Sequence[tuple[View, int]],
-        duration: int,
         *,
         random: bytes | None = None,
         host: bool = False,
@@ -124,7 +118,6 @@ class Recorder:
                     {name: encoded(one, self.view) for name, one in kwargs.items()},
                     tuple(view for view, _ in made),
                     tuple(place for _, place in made),
-                    duration,
                     dtype_name(torch.get_default_dtype()),
                     random,
                     host,

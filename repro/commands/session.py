@@ -16,6 +16,7 @@ from reports import tables
 from reports.findings import Cost, Findings
 from reports.terminal import Progress
 from repro.cluster import RankFailed
+from repro.commands import witnesses
 from repro.releases import PINNED
 from repro.trace import TraceReader, file_of
 from scenarios import program
@@ -137,6 +138,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             steps_done=min(done.values(), default=0),
             failure=failure,
             watch=seen[0] if seen else None,
+            witnesses=witnesses.of(scenario, folder / "trace", races) if failure is None else (),
             distance=_distance(values),
         )
         findings_file.write(found, folder)

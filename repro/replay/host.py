@@ -22,7 +22,6 @@ from repro.trace import (
     Sight,
     StreamName,
     TraceRecord,
-    Transfer,
     Wait,
 )
 
@@ -107,11 +106,11 @@ class Host:
         self._markers: dict[int, int] = {}
         self._owners: dict[int, int] = {}
         self._recorded: dict[int, set[int]] = {}
-        self._calls: dict[int, Call | Transfer] = {}
+        self._read_by_host: set[int] = set()
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
         """Raises :class:`ReplayError` where the records make no sense."""
-        self._calls = {record.op: record for record in records if isinstance(record, (Call, Transfer))}
+        self._read_by_host = {record.op for record in records if isinstance(record, Call) and record.host}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Launch: self._launch,
             Collective: self._collective,
@@ -164,22 +163,19 @@ class Host:
 
     def _launch(self, record: Launch) -> None:
         nodes, rank, stream = self._nodes, self._rank, record.stream
-        call = self._calls.get(record.op)
-        if not isinstance(call, Call):
-            raise ReplayError(f"rank {rank}: the call of operation {record.op} ({record.kernel}) is missing")
         host = self._step("launch", record.issued)
         begin = nodes.add(rank, stream, self._tail(stream), host)
         end = nodes.add(rank, stream, begin)
-        nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), call.duration))
+        nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), record.nominal))
         self._took(record, begin, end)
-        if not call.host:
+        if record.op not in self._read_by_host:
             self._effect(end, "kernel", record.op, stream)
 
     def _collective(self, record: Collective) -> None:
         nodes, rank, stream, key = self._nodes, self._rank, record.stream, (record.group, record.number)
-        transfer, members = self._calls.get(record.op), self._members.get(record.group, ())
-        if not isinstance(transfer, Transfer) or rank not in members:
-            raise ReplayError(f"rank {rank}: what collective {record.op} ({record.kernel}) exchanges is missing")
+        members = self._members.get(record.group, ())
+        if rank not in members:
+            raise ReplayError(f"rank {rank} comes to a collective of group {record.group}, which it is not in")
         host = self._step("launch", record.issued)
         arrival = nodes.add(rank, stream, self._tail(stream), host)
         if key not in nodes.starts:
@@ -188,7 +184,7 @@ class Host:
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
         name = self._name(stream)
-        nodes.priced.append(Priced(end, arrival, rank, record.op, record.kernel, name, transfer.nbytes, members, *key))
+        nodes.priced.append(Priced(end, arrival, rank, record.op, record.kernel, name, record.nominal, members, *key))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)

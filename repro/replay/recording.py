@@ -12,7 +12,19 @@ from typing import Any
 from repro.accelerator.costs import Timing
 from repro.replay.faults import ReplayError
 from repro.replay.names import Names
-from repro.trace import Begin, Call, End, Initial, Sight, TraceError, TraceReader, TraceRecord, Transfer, Unrepeatable
+from repro.trace import (
+    Begin,
+    Call,
+    End,
+    Initial,
+    Sight,
+    TraceError,
+    TraceReader,
+    TraceRecord,
+    Transfer,
+    Unrepeatable,
+    sealed,
+)
 
 _FILE = re.compile(r"rank(\d+)\.trace")
 
@@ -26,8 +38,11 @@ class Recording:
     info: Mapping[str, Any]
 
     @classmethod
-    def load(cls, folder: Path) -> Recording:
-        """The recording in ``folder`` (``rank0.trace``, ...). Raises :class:`ReplayError`."""
+    def load(cls, folder: Path, *, calls: bool = True) -> Recording:
+        """The recording in ``folder`` (``rank0.trace``, ...). Raises :class:`ReplayError`.
+
+        Without ``calls`` any whole trace will do: its work can be timed anew, not executed.
+        """
         found = {int(name[1]): path for path in folder.glob("rank*.trace") if (name := _FILE.fullmatch(path.name))}
         if not found:
             raise ReplayError(
@@ -39,15 +54,19 @@ class Recording:
             try:
                 reader = TraceReader(path)
                 records[rank] = list(reader.read())
-            except TraceError as error:
+                if not sealed(path):
+                    raise ReplayError(f"{path} is not whole, or not as it was recorded: record the run again")
+            except (TraceError, OSError) as error:
                 raise ReplayError(str(error)) from error
             finally:
                 if reader is not None:
                     reader.close()
-        return cls.of(records, str(folder))
+        return cls.of(records, str(folder), calls=calls)
 
     @classmethod
-    def of(cls, records: Mapping[int, Sequence[TraceRecord]], where: str = "the recording") -> Recording:
+    def of(
+        cls, records: Mapping[int, Sequence[TraceRecord]], where: str = "the recording", *, calls: bool = True
+    ) -> Recording:
         """A recording of records that are at hand. Raises :class:`ReplayError`."""
         info: Mapping[str, Any] = {}
         for rank, those in records.items():
@@ -64,7 +83,7 @@ class Recording:
             if refused is not None:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
-        if not any(
+        if calls and not any(
             isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
         ):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")

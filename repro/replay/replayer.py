@@ -117,7 +117,7 @@ class Replayer:
             try:
                 for place in places:
                     effects[place]()
-            except RuntimeError as error:
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 raise ReplayError(f"the recorded work cannot be executed: {error}") from error
         return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
 

@@ -1,0 +1,83 @@
+"""Recordings of scenarios, kept: the same scenario under the same code is recorded once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from fuzz.subject import Subject
+from repro.accelerator.costs import Timing
+from repro.releases import installed
+from repro.replay.faults import ReplayError
+from repro.replay.recording import Recording
+from repro.replay.tokens import Token, TokenError
+from scenarios.named import from_text, named
+from scenarios.scenario import Scenario, save
+
+_FOLDER = "recordings"
+_ROOT = Path(__file__).resolve().parents[2]
+_OURS = ("repro", "detectors", "scenarios")
+
+
+def scenario_of(token: Token) -> Scenario:
+    """The scenario that a token is about. Raises :class:`TokenError` or a ScenarioError."""
+    if token.scenario == "test":
+        raise TokenError("this is the token of a test of yours: give it to pytest, with --stream-timing")
+    return named(token.scenario, from_text(token.options))
+
+
+def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subject, Path]:
+    """The scenario, recorded and ready to be executed; and the folder of its recording (in ``runs/recordings``)."""
+    folder = runs / _FOLDER / _key(scenario)
+    if not (folder / "scenario.json").exists():
+        with console.status("recording one live run of stock DeepSpeed"):
+            _record(scenario, folder)
+    with console.status("reading the recording"):
+        try:
+            return Subject.load(folder / "trace"), folder
+        except ReplayError:
+            shutil.rmtree(folder, ignore_errors=True)  # it is only a copy of what can be had again
+            _record(scenario, folder)
+            return Subject.load(folder / "trace"), folder
+
+
+def live_run(scenario: Scenario, timing: Timing, folder: Path) -> Recording:
+    """Run the scenario on real ranks under ``timing``. Raises :class:`repro.cluster.RankFailed`, ReplayError."""
+    from scenarios import program
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    program.preload()
+    program.run(scenario, simulated=True, folder=folder, hear=_nobody, record=True, timing=timing)
+    return Recording.load(folder / "trace")
+
+
+def _record(scenario: Scenario, folder: Path) -> None:
+    """Into a folder of its own first: a recording that was cut off is none."""
+    begun = folder.with_name(f"{folder.name}.{os.getpid()}")
+    live_run(scenario, scenario.timing(), begun)
+    save(scenario, begun / "scenario.json")
+    shutil.rmtree(folder, ignore_errors=True)
+    begun.rename(folder)
+
+
+def _key(scenario: Scenario) -> str:
+    """Of the scenario and everything that decides what is recorded."""
+    digest = sha256(scenario.model_dump_json().encode())
+    for what in (torch.__version__, installed() or "", version("transformers")):
+        digest.update(what.encode())
+    for package in _OURS:
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _nobody(rank: int, message: dict[str, Any]) -> None:
+    """What the ranks say is in the recording."""

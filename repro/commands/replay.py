@@ -1,0 +1,59 @@
+"""``replay``: one timing again, by its token."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+
+@click.command()
+@click.argument("token")
+@click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
+@click.option(
+    "--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]"
+)
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where recordings are kept. [default: runs]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")
+def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> None:
+    """Execute the timing that TOKEN names, and say what it does to training.
+
+    The scenario is recorded first (one live run), unless it was before. Exit status: 0 whatever comes out,
+    1 when --live or --times finds something else than the replay, 2 for a token that cannot be used.
+    """
+    from fuzz.confirm import confirm
+    from reports import timings
+    from repro.commands.recordings import live_run, scenario_of, subject_of
+    from repro.commands.release import become
+    from repro.replay.tokens import Token
+
+    console = Console(stderr=as_json)
+    asked = Token.parse(token)
+    scenario = scenario_of(asked)
+    become(scenario.deepspeed, console)
+    scenario.check()
+    subject, folder = subject_of(scenario, runs, console)
+    timing = subject.timing(asked.deviations)
+    outcomes = [subject.replayer.run(asked.deviations) for _ in range(times)]
+    verdict = subject.judged(outcomes[0])
+    fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
+    confirmation = None
+    if live:
+        with console.status("running the timing live"):
+            run = live_run(scenario, timing, folder.with_name(f"{folder.name}-live"))
+        confirmation = confirm(subject, asked.deviations, run)
+    if as_json:
+        data = timings.as_dict(verdict, confirmation)
+        print(json.dumps({"token": str(asked), **data, "fingerprint": f"{min(fingerprints):08x}"}))
+    else:
+        timings.told(console, asked, verdict, confirmation)
+        console.print(f"Fingerprint of all values: {min(fingerprints):08x}", highlight=False)
+    if len(fingerprints) > 1:
+        raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")
+    if confirmation is not None and not confirmation.confirmed:
+        raise SystemExit(1)

@@ -1,0 +1,178 @@
+"""Small programs of one rank, each with a race that real code has had, and the same without it.
+
+Nothing shows as recorded: on an idle device no kernel is late by itself. Give one to
+:func:`repro.replay.record.record`, and execute the recording under other timings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from repro.accelerator.device import Device, Event, Stream
+
+_SIZE = 256
+
+
+@dataclass(frozen=True)
+class Textbook:
+    """``program`` races, ``fixed`` does not. ``depth``: the number of pairs that have to come in a certain order."""
+
+    program: Callable[[Device], None]
+    fixed: Callable[[Device], None]
+    description: str
+    depth: int
+
+
+def missing_wait(device: Device, *, fixed: bool = False) -> None:
+    """A bucket is reduced on one stream before the other has filled it: nothing makes the first wait.
+
+    DeepSpeed issue 8061: with ``overlap_comm`` the reduction waits for the current stream only, while gradients are
+    copied into the bucket on others; NaN from the first step on.
+    """
+    bucket, gradient = torch.zeros(_SIZE), torch.full((_SIZE,), 3.0)
+    reduction = _behind(device, "reduction")
+    bucket.copy_(gradient)
+    if fixed:
+        reduction.wait_stream(device.current_stream())
+    with device.stream(reduction):
+        reduced = bucket / 2
+    _look(device, reduction, "gradient", reduced)
+
+
+def overwritten_buffer(device: Device, *, fixed: bool = False) -> None:
+    """Two buffers take turns, and one is filled again although its reader may not be done with it.
+
+    Megatron-LM pull request 5222: the gradients of a layer overwrote the buffer that the reduce-scatter of an earlier
+    layer still read. Caffe pull request 2998: the same with prefetched batches.
+    """
+    buffers = [torch.zeros(_SIZE), torch.zeros(_SIZE)]
+    total = torch.zeros(_SIZE)
+    reduction = _behind(device, "reduction")
+    read = [Event(), Event()]
+    for layer in range(4):
+        mine = layer % 2
+        if fixed:
+            read[mine].wait()
+        buffers[mine].fill_(layer + 1.0)
+        reduction.wait_stream(device.current_stream())
+        with device.stream(reduction):
+            total.add_(buffers[mine])
+            read[mine].record()
+    _look(device, reduction, "gradient", total)
+
+
+def freed_early(device: Device, *, fixed: bool = False) -> None:
+    """Memory is dropped, and may be handed out again, while another stream reads it: no ``record_stream``.
+
+    torchrec pull request 4231: a copy to the host on a side stream, whose source was released meanwhile, gave NaN.
+    TensorRT-LLM pull request 15265: events ordered the work and not the allocator; illegal addresses.
+    """
+    activation = torch.full((_SIZE,), 5.0)
+    offload = _behind(device, "offload")
+    with device.stream(offload):
+        stashed = activation.clone()
+    if fixed:
+        device.record_stream(activation, offload)
+    busy = torch.zeros(_SIZE)
+    for _ in range(3):  # the host does other work before it lets go
+        busy.add_(1)
+    del activation
+    _look(device, offload, "activation", stashed)
+
+
+def early_event(device: Device, *, fixed: bool = False) -> None:
+    """An event is recorded before the work that it stands for, so waiting for it orders nothing.
+
+    ROCm XLA pull request 964: the event of an input's readiness was one of the compute stream, and passed before
+    the transfer had filled the buffer; results were zeros.
+    """
+    batch, weight = torch.zeros(_SIZE), torch.full((_SIZE,), 2.0)
+    forward = _behind(device, "forward")
+    ready = Event()
+    if not fixed:
+        ready.record()
+    batch.copy_(torch.arange(float(_SIZE)))
+    if fixed:
+        ready.record()
+    forward.wait_event(ready)
+    with device.stream(forward):
+        loss = (batch * weight).sum()
+    _look(device, forward, "", loss, kind="loss")
+
+
+def swapped_weights(device: Device, *, fixed: bool = False) -> None:
+    """Averaged weights are swapped in for an evaluation and out again; a snapshot may be taken in between.
+
+    Before and after, the weights are the same, so it takes more than a slow stream: the swap back has to be late and
+    the swap itself not. As in PyTorch issue 144657, an asynchronous save reads weights that change meanwhile.
+    """
+    weights, average = torch.full((_SIZE,), 2.0), torch.full((_SIZE,), 7.0)
+    kept = weights.clone()
+    save = _behind(device, "save")
+    weights.copy_(average)
+    evaluation = weights.sum()
+    weights.copy_(kept)
+    if fixed:
+        save.wait_stream(device.current_stream())
+    with device.stream(save):
+        snapshot = weights.clone()
+    _look(device, save, "weights", snapshot)
+    device.sight("loss", "", evaluation, _nothing)
+
+
+def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
+    """A snapshot of weights and optimizer state is taken during an update: one of them is old and one new.
+
+    Both old or both new is a good checkpoint, so one of the two updates has to come between the two copies. The hazard
+    is that of asynchronous checkpoints (torchtitan issue 930: is the copy made before ``save`` returns?).
+    """
+    weights, state = torch.ones(_SIZE), torch.ones(_SIZE)
+    save = _behind(device, "save")
+    weights.add_(1)
+    state.add_(1)
+    if fixed:
+        save.wait_stream(device.current_stream())
+    with device.stream(save):
+        saved, saved_state = weights.clone(), state.clone()
+        apart = (saved - saved_state).abs().sum()
+    _look(device, save, "consistency", apart)
+
+
+def _behind(device: Device, name: str) -> Stream:
+    """A stream that comes after all that has been issued so far."""
+    stream = Stream(device)
+    stream.rename(name)
+    stream.wait_stream(device.current_stream())
+    return stream
+
+
+def _look(device: Device, stream: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:
+    """What training uses in the end. The host waits for all streams, as a training loop does when it prints."""
+    with device.stream(stream):
+        device.sight(kind, name, value, _nothing)
+    stream.synchronize()
+    device.default_stream().synchronize()
+
+
+def _nothing(value: Tensor) -> None:
+    pass
+
+
+def _textbook(program: Callable[..., None], depth: int = 1) -> Textbook:
+    description = (program.__doc__ or "").partition("\n")[0]
+    return Textbook(program, partial(program, fixed=True), description, depth)
+
+
+TEXTBOOK: dict[str, Textbook] = {
+    "missing-wait": _textbook(missing_wait),
+    "overwritten-buffer": _textbook(overwritten_buffer),
+    "freed-early": _textbook(freed_early),
+    "early-event": _textbook(early_event),
+    "swapped-weights": _textbook(swapped_weights, depth=2),
+    "torn-snapshot": _textbook(torn_snapshot, depth=2),
+}

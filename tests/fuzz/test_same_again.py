@@ -1,0 +1,56 @@
+"""A token means the same bits: in another process, with another hash seed, whatever was executed before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzz.subject import Subject
+from fuzz.witness import witness
+from repro.replay.tokens import Token
+
+_PROCESSES, _TIMES = 4, 250
+
+_EXECUTE = """
+import sys
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from fuzz.strategy import draw_timing
+from fuzz.subject import Subject
+from repro.replay.tokens import Token
+
+subject, seed = Subject.load(Path(sys.argv[1])), int(sys.argv[2])
+tokens, random = [Token.parse(text) for text in sys.argv[4:]], Random(seed)
+for _ in range(int(sys.argv[3])):
+    random.shuffle(tokens)
+    if random.random() < 0.2:
+        subject.replayer.run(draw_timing(random, subject))  # something else in between
+    outcome = subject.replayer.run(tokens[0].deviations)
+    values = repr((outcome.checksums, sorted(outcome.losses.items()), sorted(outcome.bad.items())))
+    print(tokens[0], sha256(values.encode()).hexdigest())
+"""
+
+
+def test_a_thousand_times_the_same_bits(recorded: Callable[[str], Path], subject: Callable[[str], Subject]) -> None:
+    one = subject("none")
+    tokens = [str(Token("hpz", {}, witness(one, race).deviations)) for race in one.races]
+    tokens.append("t1,hpz,x8:stream:compute,jitter:40:7")
+    assert all(len(token) <= 120 for token in tokens)
+    command = [sys.executable, "-c", _EXECUTE, str(recorded("none"))]
+    running = [
+        subprocess.Popen(
+            [*command, str(seed), str(_TIMES), *tokens],
+            env={**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(1, _PROCESSES + 1)
+    ]
+    lines = [line for process in running for line in process.communicate(timeout=200)[0].splitlines()]
+    assert len(lines) == _PROCESSES * _TIMES
+    assert len(set(lines)) == len(tokens)
+    assert len({line.split()[1] for line in lines}) == len(tokens)  # and each its own
