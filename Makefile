@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare releases test test-releases lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz releases test test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -25,6 +25,7 @@ help: ## List the targets
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
 	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
 	@echo "  DEEPSPEED=...  for repro-unstable and repro-fixed: another release, as it was released (0.13.4, 0.13.5)"
+	@echo "  SCENARIO=...  for fuzz: hpz, hpz-falcon, hpz-accumulation, hpz-long, zero3 or main"
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
@@ -39,14 +40,24 @@ repro-fixed: $(READY) ## The same with FIX in place: finds nothing
 compare: $(READY) ## Both runs, side by side
 	@$(BIN)/python -m repro compare --name $(or $(NAME),compare) --overwrite $(ARGS)
 
+fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
+	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
+
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
 test: lint ## Lint, then all tests but those of other releases (ARGS go to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not release" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
 
-test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
+test-fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
+	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
+
+releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
+
+test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
+	@$(PIP) --requirement requirements-ray.txt
+	@$(BIN)/python -m pytest -m ray $(ARGS)
 
 lint: $(READY) ## Style (ruff) and types (mypy)
 	@$(BIN)/ruff check .

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +22,9 @@ from reports.terminal import replays
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.replayer import Look
 from repro.replay.tokens import Token
+
+FORMAT = "stream-race-timings"
+VERSION = 1
 
 
 def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:
@@ -190,3 +196,27 @@ def _harm(one: Witness) -> Text:
         return Text("benign: no value that training uses changes", "green")
     assert one.verdict.first is not None
     return Text(f"harmful: {place(one.verdict.first)}", "red")
+
+
+def write(
+    folder: Path,
+    scenario: Mapping[str, Any],
+    found: Campaign,
+    token: Token | None,
+    witnesses: Sequence[Witness],
+    tokens: Sequence[Token],
+    confirmation: Confirmation | None,
+) -> None:
+    """``timings.json`` (all) and ``timings.csv`` (a row for each timing)."""
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario": dict(scenario),
+        "campaign": found.as_dict(),
+        "token": None if token is None else str(token),
+        "live": None if confirmation is None else confirmed(confirmation),
+        "confirmed": None if confirmation is None else confirmation.confirmed,
+        "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],
+    }
+    (folder / "timings.json").write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    pd.DataFrame(found.rows()).to_csv(folder / "timings.csv", index=False)

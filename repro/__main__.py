@@ -71,6 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _explain(error: Exception) -> int:
     from detectors.live.incident import IncidentError
     from detectors.recordings import RecordingError
+    from fuzz.engines import EngineError
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError
@@ -85,7 +86,7 @@ def _explain(error: Exception) -> int:
             f"Ended after {error.findings.steps_done} whole steps: {error}. What was found is written.", file=sys.stderr
         )
         return 3 if error.cause else 130
-    if isinstance(error, RankFailed):
+    if isinstance(error, (RankFailed, EngineError)):
         print(f"Failed: {error}", file=sys.stderr)
         return 3
     if isinstance(error, UnknownOperation):

@@ -1,0 +1,132 @@
+"""``fuzz``: a scenario under many timings."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from repro.commands.options import chosen, scenario_options
+
+
+@click.command()
+@click.argument("name", metavar="SCENARIO", default="hpz")
+@click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")
+@click.option(
+    "--workers", type=click.IntRange(1, 256), help="Processes that execute them. [default: the cores, at most 4]"
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", help="Where: here, or on a Ray cluster."
+)
+@click.option("--random", "seed", type=click.IntRange(0), default=0, help="Seed of the timings drawn. [default: 0]")
+@click.option(
+    "--database",
+    type=click.Path(path_type=Path),
+    help="Hypothesis' example database. [default: examples, under --runs]",
+)
+@click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
+@click.option("--expect", type=click.Choice(["diverged", "clean"]), help="Exit with 1 unless this is found.")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@scenario_options
+def fuzz(
+    name: str,
+    examples: int,
+    seconds: float | None,
+    workers: int | None,
+    engine: str,
+    seed: int,
+    database: Path | None,
+    live: bool,
+    expect: str | None,
+    runs: Path,
+    **values: Any,
+) -> None:
+    """Execute SCENARIO under many timings, and make the smallest one under which training goes wrong.
+
+    SCENARIO is hpz, hpz-falcon, hpz-accumulation, hpz-long, zero3 or main; its options can be changed. One live run
+    is recorded; then the recorded work is executed again and again, in another order each time that the ordering edges
+    allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not as expected,
+    2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
+    """
+    from fuzz.campaign import campaign
+    from fuzz.confirm import confirm
+    from fuzz.engines import shares
+    from fuzz.witness import witness
+    from reports import timings
+    from repro.commands import witnesses
+    from repro.commands.recordings import live_run, subject_of
+    from repro.commands.release import become
+    from scenarios.named import named
+
+    console = Console()
+    scenario = named(name, chosen(values))
+    become(scenario.deepspeed, console)
+    scenario.check()
+    subject, folder = subject_of(scenario, runs, console)
+    here = runs / f"fuzz-{name}"
+    here.mkdir(parents=True, exist_ok=True)
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    set_hypothesis_home_dir(runs / ".hypothesis")  # not where the user stands
+
+    with console.status("building a witness for each race"):
+        found_witnesses = [witness(subject, race) for race in subject.races]
+    tokens = [witnesses.token(scenario, one.deviations) for one in found_witnesses]
+    if found_witnesses:
+        timings.races(console, found_witnesses, tokens)
+    else:
+        console.print("Happens-before finds no race: no timing should change anything.", highlight=False)
+
+    workers = workers or min(os.cpu_count() or 1, 4)
+    explore = None
+    if engine == "ray":
+        from fuzz.engines.rayed import on_ray
+
+        explore = on_ray(folder / "trace")
+    elif workers > 1:
+        from fuzz.engines.local import local
+
+        explore = local(subject)
+    elsewhere = None if explore is None else partial(explore, shares(examples, workers, seconds, seed))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("executing timings", total=examples)
+
+        def tell(done: int, diverged: int) -> None:
+            bar.update(task, completed=done, description=f"executing timings, {diverged} diverged")
+
+        found = campaign(
+            subject,
+            examples=examples,
+            seconds=seconds,
+            seed=seed,
+            database=database or runs / "examples",
+            progress=tell,
+            elsewhere=elsewhere,
+        )
+    token = None if found.smallest is None else witnesses.token(scenario, found.smallest)
+    timings.campaign(console, name, found, token)
+    confirmation = None
+    if live and found.smallest is not None:
+        with console.status("running the smallest timing live"):
+            run = live_run(scenario, subject.timing(found.smallest), here / "live")
+        confirmation = confirm(subject, found.smallest, run)
+        console.print(timings.confirmed(confirmation), highlight=False)
+    timings.write(here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation)
+    console.print(f"Files: {here}/timings.json, timings.csv", highlight=False)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)
+    if expect and (expect == "diverged") != diverged:
+        console.print(f"[red]Expected {expect}.[/]")
+        raise SystemExit(1)
+    if confirmation is not None and not confirmation.confirmed:
+        raise SystemExit(1)
