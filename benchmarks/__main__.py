@@ -61,6 +61,8 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "memory": _module("memory"),
     "release": _module("release"),
     "detector": _detector,
+    "replay": _module("replay"),
+    "search": _module("search"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),
 }

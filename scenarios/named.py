@@ -21,7 +21,10 @@ NAMED: dict[str, Named] = {
     "hpz": Named(
         _SMALL, "hpZ's race, which does not show as recorded: Llama, 4 ranks, hpZ groups of 2, two steps"
     ),
-    "hpz-falcon": Named({**_SMALL, "model": "falcon"}, "the same with Falcon"),
+    "hpz-falcon": Named(
+        {**_SMALL, "model": "falcon", "slow": {"host": 3000}},
+        "the same with Falcon, and a host so slow that it does not show as recorded",
+    ),
     "hpz-accumulation": Named({**_SMALL, "accumulation": 2}, "the same with two micro-batches a step"),
     "hpz-long": Named({**_SMALL, "steps": 4}, "the same with four optimizer steps, to see what becomes of it"),
     "zero3": Named({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -93,18 +92,25 @@ class Graph:
     def _costs(self, timing: Timing) -> list[int]:
         """What each node adds in ``timing``, its delays left out."""
         costs = [0] * self._count
+        known: dict[tuple[object, ...], int] = {}  # without jitter, the same work costs the same
         clocks = [Clock(timing, rank) for rank in range(self._recording.world)]
-        for rank, priced in groupby(self._priced, key=lambda one: one.rank):
-            clock = clocks[rank]
-            for one in priced:
-                if one.members:
-                    cost = clock.collective(one.kernel, one.nominal, one.members, one.stream, one.group, one.number)
+        for one in self._priced:  # in the order of issue: that is how jitter is drawn
+            node, _, rank, _, kernel, stream, nominal, members, group, number = one
+            key = (rank, kernel, stream, nominal, members)
+            cost = known.get(key)
+            if cost is None:
+                if members:
+                    cost = clocks[rank].collective(kernel, nominal, members, stream, group, number)
                 else:
-                    cost = clock.stretched(one.nominal, one.kernel, one.stream)
-                costs[one.node] = cost
+                    cost = clocks[rank].stretched(nominal, kernel, stream)
+                if not timing.jitter:
+                    known[key] = cost
+            costs[node] = cost
         for node, rank, what in self._steps:
             clock = clocks[rank]
-            costs[node] = {"launch": clock.launch_ns, "synchronize": clock.synchronize_ns}.get(what, ASKING_NS)
+            costs[node] = (
+                clock.launch_ns if what == "launch" else clock.synchronize_ns if what == "synchronize" else ASKING_NS
+            )
         return costs
 
     def _delay(self, costs: list[int], timing: Timing) -> int:

@@ -6,7 +6,7 @@ multiple of 64 bytes, as torch's own allocations do: some kernels go by the alig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from repro.trace import Alloc, Initial, TraceRecord
 from repro.values import ValueFault, dtype_of
 
 _ALIGNMENT = 64
+_NEAR = 4096  # bytes between two pieces that are copied as one
 _LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
 
 
@@ -52,15 +53,22 @@ class Arena:
                 self.poison(rank, block)()
         for offset, data in given:
             self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
-        self._image = self._memory.clone()
+        self._changing = [(self.bytes, self.bytes.copy())]  # what is set back, and to what
 
     def reset(self) -> None:
         """As it was at the beginning, or at the last :meth:`settle`."""
-        self._memory.copy_(self._image)
+        for now, then in self._changing:
+            now[:] = then
 
-    def settle(self) -> None:
-        """From now on :meth:`reset` comes back to this."""
-        self._image = self._memory.clone()
+    def settle(self, touched: Iterable[tuple[int, int]]) -> None:
+        """From now on :meth:`reset` comes back to this; only ``touched`` (rank, block) will change."""
+        ranges: list[list[int]] = []
+        for offset, nbytes in sorted(self._block(*one)[:2] for one in touched):
+            if ranges and offset - ranges[-1][1] < _NEAR:
+                ranges[-1][1] = max(ranges[-1][1], offset + nbytes)
+            else:
+                ranges.append([offset, offset + nbytes])
+        self._changing = [(self.bytes[lo:hi], self.bytes[lo:hi].copy()) for lo, hi in ranges]
 
     def whole(self, rank: int, block: int) -> Tensor:
         """All of a block, in the dtype it was made for."""

@@ -8,7 +8,7 @@ another way, and what follows is what the recorded work would have computed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from repro.replay.host import Effect
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
 from repro.replay.recording import Recording
-from repro.trace import Call, Collective, Group, Phase, Seen, Sight, Transfer
+from repro.trace import Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer
 
 
 class Departure(NamedTuple):
@@ -87,6 +87,7 @@ class Replayer:
         self._losses: dict[int, float] = {}
         self._bad: dict[int, int] = {}
         self._departure: Departure | None = None
+        self._calls: dict[tuple[int, int], Call] = {}
         try:
             self._effects = self._bind()
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
@@ -142,14 +143,34 @@ class Replayer:
         chosen[list(effects)] = True
         self._settled = ~chosen
         self.run_order(self.graph.order(self.graph.times()))
-        self._arena.settle()
+        self._arena.settle(self._touched(np.flatnonzero(~chosen).tolist()))
         self._settled = chosen
+
+    def _touched(self, places: Iterable[int]) -> set[tuple[int, int]]:
+        """The blocks (with their ranks) that these effects read or write."""
+        operations = {
+            (rank, record.op): record
+            for rank, records in self.recording.records.items()
+            for record in records
+            if isinstance(record, (Launch, Collective))
+        }
+        touched: set[tuple[int, int]] = set()
+        for effect in map(self.graph.effects.__getitem__, places):
+            if effect.what == "free":
+                touched.add((effect.rank, effect.item))
+            elif effect.what != "sight":
+                record = operations[effect.rank, effect.item]
+                touched.update((effect.rank, access[0]) for access in (*record.reads, *record.writes))
+                # What the host makes of what it reads is no access of the launch.
+                call = self._calls.get((effect.rank, effect.item))
+                touched.update((effect.rank, view[0]) for view in (call.outputs if call else ()))
+        return touched
 
     # -- binding ------------------------------------------------------------------------------------------
 
     def _bind(self) -> list[work.Effect]:
         records = self.recording.records
-        calls: dict[tuple[int, int], Call] = {}
+        calls = self._calls
         exchanges: dict[tuple[int, int], tuple[Exchange, int]] = {}
         looks: dict[tuple[int, int], int] = {}
         sights: dict[tuple[int, int], Sight] = {}

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "detectors": ("detectors", "repro.trace"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
-    "reports": ("reports", "detectors", "repro.trace", "scenarios.scenario"),
+    "reports": ("reports", "detectors", "fuzz", "repro.trace", "repro.replay", "scenarios.scenario"),
 }
 COMMAND_LINE = ("repro.commands", "repro.__main__")
 
@@ -35,7 +35,7 @@ KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
     "transformers": ("scenarios", "detectors.live.huggingface"),
     "lightning": ("detectors.live.lightning",),
-    "torch": ("repro", "scenarios", "detectors.live", "fuzz.plugin"),
+    "torch": ("repro", "scenarios", "detectors.live", "fuzz"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

@@ -1,0 +1,74 @@
+"""How many timings each search executes until one diverges, in every scenario that has a known race."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from benchmarks.figures import Figure
+from benchmarks.replay import recorded
+from fuzz.search import Search
+from fuzz.search.directed import Directed
+from fuzz.search.pct import Pct
+from fuzz.search.random_timings import RandomTimings
+from fuzz.subject import Subject
+from repro.replay.record import record
+from scenarios import program
+from scenarios.textbook import TEXTBOOK
+
+SEEDS = 50
+MOST = 200  # timings: then a seed gives up
+_RECORDED: Mapping[str, Mapping[str, Any]] = {
+    "hpz": {},
+    "hpz-falcon": {"slow": {"host": "3000"}},  # or it shows as recorded
+    "hpz-accumulation": {},
+}
+_SEARCHES: tuple[Search, ...] = (Directed(), RandomTimings(), Pct(1), Pct(2))
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    program.preload()
+    found = []
+    for name, subject in _subjects(say):
+        for search in _SEARCHES:
+            say(f"search: {name}, {search.name}, {SEEDS} seeds")
+            found.append(_row(name, search, subject))
+    return found
+
+
+def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
+    """One at a time: they are not small. Raises RuntimeError for one that shows its race as it was recorded."""
+    for name in (*_RECORDED, *TEXTBOOK):
+        say(f"search: recording {name}")
+        subject = recorded(name, _RECORDED[name]) if name in _RECORDED else Subject(record(TEXTBOOK[name].program))
+        torch.set_num_threads(1)
+        if subject.run().diverged:
+            raise RuntimeError(f"{name} diverges as it was recorded: there is nothing to search for")
+        yield name, subject
+
+
+def _row(name: str, search: Search, subject: Subject) -> Figure:
+    seeds = 1 if isinstance(search, Directed) else SEEDS  # it draws nothing
+    firsts = [_first(search, subject, seed) for seed in range(seeds)]
+    numbers = [MOST if first is None else first for first in firsts]
+    lost = firsts.count(None)
+    note = "nothing is drawn"
+    if seeds > 1:
+        cuts = quantiles(numbers, n=10, method="inclusive")
+        note = f"median of {seeds} seeds, eight of ten {cuts[0]:.0f} to {cuts[-1]:.0f}"
+    if lost:
+        note += f"; {lost} found nothing in {MOST}"
+    value = median(numbers)
+    if options := _RECORDED.get(name, {}).get("slow"):
+        name += "".join(f", {what} {factor} times as slow" for what, factor in options.items())
+    return Figure("search", f"{name}, {search.name}: timings to the first that diverges ({note})", value, "")
+
+
+def _first(search: Search, subject: Subject, seed: int) -> int | None:
+    """How many timings the first divergence takes."""
+    executed = enumerate(islice(search.timings(subject, seed), MOST), 1)
+    return next((number for number, one in executed if one.verdict.diverged), None)

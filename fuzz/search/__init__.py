@@ -1,0 +1,36 @@
+"""Searches for timings that make training diverge. Each is a file of its own that names its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fuzz.subject import Subject
+from fuzz.verdict import Verdict
+from repro.replay.deviations import Deviation
+from repro.replay.graph import Order
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a search executed, and what came of it.
+
+    ``deviations`` from the recorded timing; None where an ``order`` of the effects was executed that no timing was
+    asked for: :func:`fuzz.search.reversals.deviations_of` finds one.
+    """
+
+    verdict: Verdict
+    deviations: tuple[Deviation, ...] | None = None
+    order: Order | None = None
+
+
+class Search(Protocol):
+    """A way to choose timings."""
+
+    @property
+    def name(self) -> str:
+        """In one word."""
+
+    def timings(self, subject: Subject, seed: int) -> Iterator[Execution]:
+        """One execution after the other, each when it is asked for. The same for the same seed; may end."""
