@@ -11,8 +11,8 @@ from detectors.races import Race
 from fuzz.verdict import Verdict, judge
 from repro.accelerator.costs import Timing
 from repro.replay.beginning import beginning
-from repro.replay.deviations import Deviation, deviate
-from repro.replay.names import OperationName
+from repro.replay.deviations import Deviation, Stretch, deviate
+from repro.replay.names import OperationName, UnknownOperation
 from repro.replay.recording import Recording
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import Phase, StreamName
@@ -40,10 +40,16 @@ class Subject:
 
     def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run(deviations))
+        return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
 
     def timing(self, deviations: Sequence[Deviation]) -> Timing:
-        """The recorded timing with ``deviations``. Raises :class:`repro.replay.names.UnknownOperation`."""
+        """The recorded timing with ``deviations``.
+
+        Raises :class:`repro.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
+        """
+        for one in deviations:
+            if isinstance(one, Stretch):
+                self._check(one.what)
         return deviate(self.recording.timing, deviations, self.recording.names)
 
     def judged(self, outcome: Outcome) -> Verdict:
@@ -77,6 +83,13 @@ class Subject:
     @property
     def world(self) -> int:
         return self.recording.world
+
+    def _check(self, what: str) -> None:
+        kind, _, which = what.partition(":")
+        ranks = tuple(map(str, range(self.world)))
+        there = {"stream": self.streams, "link": self.links, "rank": ranks, "host": ranks}.get(kind, ())
+        if which and there and "*" not in which and which not in there:
+            raise UnknownOperation(f"there is no {kind} '{which}': there are {', '.join(there)}")
 
     @cached_property
     def _stream_names(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class CallSites:
 
     def __init__(self, define: Callable[[Stack], None], skipped: tuple[str, ...] = ()) -> None:
         self._tell = define
-        self.skipped = skipped
+        self.skipped = (*skipped, "typing_extensions.py")  # torch's "deprecated" decorator
         self._codes: dict[int, CodeType] = {}
         self._told: dict[int, bool] = {}
         self._known: dict[tuple[int, ...], int] = {}

@@ -134,6 +134,8 @@ class Names:
             return f"there is no operation {where}: that step has {_listed(phases)}"
         parameters = dict.fromkeys(one.parameter for one in there)
         if name.parameter not in parameters:
+            if not name.parameter:
+                return f"there is no operation without a parameter {where}"
             near = get_close_matches(name.parameter, [one for one in parameters if one], n=1, cutoff=0)
             nearest = f"the nearest is {near[0]!r}" if near else "none there has a parameter"
             return f"there is no operation on {name.parameter!r} {where}: {nearest}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from repro.accelerator.costs import Timing
 from repro.replay import work
@@ -26,7 +27,7 @@ from repro.replay.host import Effect
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
 from repro.replay.recording import Recording
-from repro.trace import Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer
+from repro.trace import Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
 
 
 class Departure(NamedTuple):
@@ -133,6 +134,10 @@ class Replayer:
         if outcome.departure is not None:
             raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
         return outcome
+
+    def tensor(self, rank: int, view: View) -> Tensor:
+        """What a recorded tensor holds now: after the last execution."""
+        return self._arena.view(rank, view)
 
     def settle(self, effects: Collection[int]) -> None:
         """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
@@ -260,7 +265,7 @@ class Replayer:
         def see() -> None:
             now = glimpse.checksum()
             self._checksums[place] = now
-            if now != self.expected[place] and glimpse.tensor.is_floating_point():
-                self._bad[place] = int(glimpse.tensor.numel() - torch.isfinite(glimpse.tensor).sum())
+            if now != self.expected[place]:
+                self._bad[place] = glimpse.bad()
 
         return see

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,19 +24,26 @@ Effect = Callable[[], object]
 _COPIES = {"aten::_to_copy.default", "aten::clone.default"}
 # The same kernel, writing at once where it would otherwise be copied to (torch: structured kernels, whose
 # functional form and "out" form share their implementation).
-_INTO = {
-    "aten::add.Tensor": "aten::add.out",
-    "aten::bmm.default": "aten::bmm.out",
-    "aten::cat.default": "aten::cat.out",
-    "aten::div.Tensor": "aten::div.out",
-    "aten::mean.dim": "aten::mean.out",
-    "aten::mm.default": "aten::mm.out",
-    "aten::mul.Tensor": "aten::mul.out",
-    "aten::neg.default": "aten::neg.out",
-    "aten::pow.Tensor_Scalar": "aten::pow.Tensor_Scalar_out",
-    "aten::rsqrt.default": "aten::rsqrt.out",
-    "aten::sub.Tensor": "aten::sub.out",
-    "aten::sum.dim_IntList": "aten::sum.IntList_out",
+_INTO: dict[str, Callable[..., Tensor]] = {
+    "aten::add.Tensor": torch.add,
+    "aten::bmm.default": torch.bmm,
+    "aten::cat.default": torch.cat,
+    "aten::div.Tensor": torch.div,
+    "aten::mean.dim": torch.mean,
+    "aten::mm.default": torch.mm,
+    "aten::mul.Tensor": torch.mul,
+    "aten::neg.default": torch.neg,
+    "aten::pow.Tensor_Scalar": torch.pow,
+    "aten::rsqrt.default": torch.rsqrt,
+    "aten::sub.Tensor": torch.sub,
+    "aten::sum.dim_IntList": torch.sum,
+}
+
+_EXPONENTS = {
+    torch.bfloat16: (np.uint16, 0x7F80),
+    torch.float16: (np.uint16, 0x7C00),
+    torch.float32: (np.uint32, 0x7F800000),
+    torch.float64: (np.uint64, 0x7FF0000000000000),
 }
 
 
@@ -48,7 +57,7 @@ def kernel(call: Call, rank: int, arena: Arena) -> Effect:
     elif call.function in _COPIES:
         run = partial(outputs[0].copy_, args[0])
     elif call.function in _INTO:
-        run = partial(operator(_INTO[call.function])._op, *args, **kwargs, out=outputs[0])
+        run = partial(_INTO[call.function], *args, **kwargs, out=outputs[0])
     elif len(outputs) == 1 and call.places == (0,) and not _returns_several(call):
         run = _single(outputs[0], func, args, kwargs)
     else:
@@ -98,13 +107,26 @@ class Glimpse:
     def __init__(self, view: View, rank: int, arena: Arena) -> None:
         self.tensor = arena.view(rank, view)
         tensor = self.tensor
-        self._bytes = None
+        self._bytes: npt.NDArray[np.uint8] | None = None
+        self._exponents: tuple[npt.NDArray[Any], int] | None = None  # an infinity or a NaN has all of its bits set
         if tensor.is_contiguous() and tensor.numel() and not (view[5] or view[6]):
             start = tensor.storage_offset() * tensor.element_size()
-            self._bytes = memoryview(arena.bytes)[start : start + tensor.nbytes]  # type: ignore[arg-type]
+            self._bytes = arena.bytes[start : start + tensor.nbytes]
+            if tensor.dtype in _EXPONENTS:
+                word, mask = _EXPONENTS[tensor.dtype]
+                self._exponents = (self._bytes.view(word), mask)
 
     def checksum(self) -> int:
-        return checksum(self.tensor) if self._bytes is None else zlib.crc32(self._bytes)
+        return checksum(self.tensor) if self._bytes is None else zlib.crc32(self._bytes.data)
+
+    def bad(self) -> int:
+        """How many numbers are not finite."""
+        if self._exponents is not None:
+            words, mask = self._exponents
+            return int(np.count_nonzero((words & mask) == mask))
+        if not (self.tensor.is_floating_point() or self.tensor.is_complex()):
+            return 0
+        return int(self.tensor.numel() - torch.isfinite(self.tensor).sum())
 
 
 def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[str, Any], torch.Generator]:

@@ -164,7 +164,7 @@ def test_each_operation_has_a_name_of_its_own_and_it_is_as_a_plain_search_says(s
         ({"micro_batch": 3}, "no operation in forward of step 1, micro-batch 3 on rank 0: that step has forward of mi"),
         ({"parameter": Q[:-3]}, f"no operation on '{Q[:-3]}' in forward of step 1, micro-batch 1 on rank 0: the neare"),
         ({"parameter": Q[:-3]}, f"the nearest is '{Q}'"),
-        ({"parameter": ""}, "no operation on '' in forward"),
+        ({"parameter": ""}, "no operation without a parameter in forward"),
         ({"kernel": "mul"}, f"no 'mul' on '{Q}' in forward of step 1, micro-batch 1 on rank 0: there is 'copy_', 'all"),
         ({"occurrence": 3}, f"no occurrence 3 of 'all_gather' on '{Q}' in forward of step 1, micro-batch 1 on rank 0:"),
         ({"occurrence": 3}, "the last is occurrence 2"),

@@ -1,0 +1,214 @@
+"""The pytest plugin: ``@pytest.mark.stream_race`` runs a test under many timings of simulated streams.
+
+::
+
+    from fuzz import Stream, current_stream, stream, watch
+
+    @pytest.mark.stream_race
+    def test_prefetcher():
+        side = Stream()
+        with stream(side):
+            batch = load()
+        current_stream().wait_stream(side)
+        watch("loss", model(batch))
+
+The test's body runs on a simulated accelerator, several times: it must build what it changes itself. Fixtures are
+set up once, arguments are given to each run. The test fails when streams race (with the race, a *witness* timing that
+executes it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``,
+or those it returns depend on timing. ``pytest --stream-timing TOKEN`` runs the token's test in that timing.
+
+This file is imported in every session of pytest, so what it needs is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import unittest
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from fuzz.testing.trial import BodyFailed
+
+_MARK = "stream_race"
+_SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
+_TOKEN = pytest.StashKey[Any]()
+
+StreamRace = Callable[..., None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("stream races").addoption(
+        "--stream-timing", metavar="TOKEN", help="run the stream_race test of this token once, in the token's timing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{_MARK}(examples=50, ranks=1, profile='a100-100gbps', benign='fail', seed=0): run the test under many "
+        "timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
+        "depends on timing",
+    )
+    text = config.getoption("stream_timing")
+    if text is not None:
+        from repro.replay.tokens import Token, TokenError
+
+        try:
+            token = Token.parse(text)
+        except TokenError as error:
+            raise pytest.UsageError(f"--stream-timing: {error}") from None
+        call = token.options.get("call", "1")
+        if token.scenario != "test" or "name" not in token.options or not call.isdecimal():
+            raise pytest.UsageError(
+                f"--stream-timing: this token is of scenario {token.scenario!r}, not of a test: "
+                "it is for 'python -m repro replay'"
+            )
+        config.stash[_TOKEN] = token
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a token, its test only."""
+    token = config.stash.get(_TOKEN, None)
+    if token is None:
+        return
+    name = token.options["name"]
+    chosen = [item for item in items if _name(item) == name and _uses(item)]
+    if not chosen and not hasattr(config, "workerinput"):
+        raise pytest.UsageError(f"--stream-timing: the token is of {name!r}, and no stream_race test here is called so")
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker(_MARK) is None:
+        return
+    function = getattr(item, "obj", None)
+    if isinstance(getattr(item, "cls", None), type) and issubclass(item.cls, unittest.TestCase):  # type: ignore[attr-defined]
+        _fail("stream_race marks plain test functions, not the methods of a unittest.TestCase")
+    if getattr(function, "is_hypothesis_test", False):
+        _fail("stream_race and Hypothesis's @given cannot stand at the same test: draw inside, or parametrize")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
+    __tracebackhide__ = True
+    marks = list(pyfuncitem.iter_markers(_MARK))
+    if not marks:
+        return None
+    options: dict[str, Any] = {}
+    for mark in reversed(marks):  # the closest last
+        if mark.args:
+            _fail(f"stream_race takes its options by name, as in stream_race(examples=50), not {mark.args[0]!r}")
+        options.update(mark.kwargs)
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    _check(pyfuncitem, pyfuncitem.obj, partial(pyfuncitem.obj, **arguments), options, 1)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    if report.when == "call":
+        report.sections.extend(item.stash.get(_SECTIONS, []))
+    return report
+
+
+@pytest.fixture(name=_MARK)
+def stream_race_fixture(request: pytest.FixtureRequest) -> StreamRace:
+    """``stream_race(function, examples=50, ...)``: what the mark does to a test, for a function without arguments."""
+    calls = 0
+
+    def check(function: Callable[[], object], **options: Any) -> None:
+        __tracebackhide__ = True
+        nonlocal calls
+        calls += 1
+        if not callable(function):
+            _fail(f"stream_race takes a function, not {function!r}")
+        _check(request.node, function, function, options, calls)
+
+    return check
+
+
+def _check(
+    item: pytest.Item, function: object, body: Callable[[], object], given: Mapping[str, Any], call: int
+) -> None:
+    """Fail as the test does, or with what is found."""
+    __tracebackhide__ = True
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        _fail("stream_race marks plain test functions: async ones have an order of their own")
+    outcome = _outcome(item, body, given, call)
+    if isinstance(outcome, str):
+        _fail(outcome)
+    if outcome is not None:
+        _raise(item, outcome)
+
+
+def _outcome(
+    item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
+) -> str | BodyFailed | None:
+    """What to fail with; None where nothing is wrong."""
+    from fuzz.testing.bodies import Problem, steady
+    from fuzz.testing.options import Options
+    from fuzz.testing.trial import BodyFailed, Trial
+    from repro.accelerator.device import active
+
+    def tell(error: BaseException) -> str:
+        return str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
+
+    token = item.config.stash.get(_TOKEN, None)
+    if token is not None and int(token.options.get("call", "1")) != call:
+        return None
+    named = {"name": _name(item)} if call == 1 else {"name": _name(item), "call": str(call)}
+    command = f"pytest {shlex.quote(item.nodeid)}"
+    with suppress(RuntimeError):
+        active()
+        return "a stream_race test runs in another one: take the mark or the fixture, not both"
+    try:
+        options = Options.of(given)
+        with TemporaryDirectory() as folder, steady():
+            trial = Trial(named, command, body, options, Path(folder), tell)
+            return trial.check() if token is None else trial.once(token)
+    except Problem as error:
+        return str(error)
+    except BodyFailed as error:
+        return error
+
+
+def _raise(item: pytest.Item, failed: BodyFailed) -> NoReturn:
+    """What the body raised."""
+    __tracebackhide__ = True
+    if failed.section[1]:
+        item.stash.setdefault(_SECTIONS, []).append(failed.section)
+    failure = failed.run.failure
+    assert failure is not None
+    if failure.output:
+        item.stash.setdefault(_SECTIONS, []).append(("output of the rank", failure.output))
+    if failure.error is not None:
+        raise failure.error
+    if failure.kind == "Skipped":
+        pytest.skip(failure.line.removeprefix("Skipped: "))
+    if failure.kind == "XFailed":
+        pytest.xfail(failure.line.removeprefix("XFailed: "))
+    _fail(failure.text)
+
+
+def _fail(text: str) -> NoReturn:
+    pytest.fail(text, pytrace=False)
+
+
+def _name(item: pytest.Item) -> str:
+    """Within its file: ``test_prefetcher[2]``, ``TestPrefetcher::test_order``."""
+    return item.nodeid.partition("::")[2]
+
+
+def _uses(item: pytest.Item) -> bool:
+    return item.get_closest_marker(_MARK) is not None or _MARK in getattr(item, "fixturenames", ())

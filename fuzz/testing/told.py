@@ -1,0 +1,112 @@
+"""Races, timings and wrong values of a test in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from detectors.races import Race, Side, describe
+from fuzz.streams import Value, difference
+from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.recording import Recording
+from repro.trace import Collective, Frame, Launch, Stack, StreamName
+
+_OURS = tuple(str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/plugin.py", "streams.py"))
+_AT_MOST = 4
+_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+
+
+def race_lines(race: Race) -> list[str]:
+    """Both sides with their places, and what is missing."""
+    return [
+        *_side("first ", race.first),
+        *_side("second", race.second),
+        f"  Missing: {race.missing_wait}",
+    ]
+
+
+def timing_lines(deviations: Sequence[Deviation], recording: Recording) -> list[str]:
+    """What differs from the recorded timing, a line each."""
+    if not deviations:
+        return ["the timing as recorded"]
+    return [_deviation(one, recording) for one in deviations]
+
+
+def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]:
+    """Which watched values have other bits, a line each; none where all are the same."""
+    if [value[:2] for value in expected] != [value[:2] for value in values]:
+        return [f"{len(values)} values are watched instead of {len(expected)}, or other ones"]
+    ranks = {value.rank for value in expected}
+    counts: dict[tuple[int, str], int] = {}
+    lines = []
+    for then, now in zip(expected, values, strict=True):
+        counts[then[:2]] = time = counts.get(then[:2], 0) + 1
+        if line := difference(then.tensor, now.tensor):
+            again = f" (watched for the {_nth(time)} time)" if time > 1 else ""
+            where = f" on rank {then.rank}" if len(ranks) > 1 else ""
+            lines.append(f"{then.name}{again}{where}: {line}")
+    more = [f"and {len(lines) - _AT_MOST} more values"] if len(lines) > _AT_MOST else []
+    return lines[:_AT_MOST] + more
+
+
+def _side(which: str, side: Side) -> list[str]:
+    if side.access == "free":
+        return [f"  {which} the memory is freed: work on stream {side.stream!r} may be given it next"]
+    frames = own(side.stack)
+    kernel = side.kernel.rpartition("::")[2]
+    places = [f"           {frame.file}:{frame.line} {frame.function}" for frame in frames[:3]]
+    if not frames:
+        places = ["           where the test returns it"]
+    return [f"  {which} {side.access} by {kernel} on stream {side.stream!r}", *places]
+
+
+def by_pytest(side: Side) -> bool:
+    """Is it a read by pytest, which shows the values of an assert that fails?"""
+    return any("_pytest" in Path(frame.file).parts for frame in own(side.stack))
+
+
+def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of the test and what it calls: without what runs it."""
+    end = next((at for at, frame in enumerate(frames) if frame.file.endswith(_OURS)), len(frames))
+    return frames[:end]
+
+
+def _deviation(deviation: Deviation, recording: Recording) -> str:
+    match deviation:
+        case Stretch(what, factor):
+            kind, _, name = what.partition(":")
+            if kind == "host":
+                return f"the host{' of rank ' + name if name else ''} is {factor} times as slow"
+            shown = f"rank {name}" if kind == "rank" else f"{kind} {name!r}"
+            return f"{shown} is {factor} times as slow"
+        case Jitter(percent, seed):
+            return f"every kernel and collective takes up to {percent} % longer, drawn from seed {seed}"
+        case Delay(name, how, ns):
+            rank, op = name.rank, recording.names.number(name)
+            where = f" of rank {rank}" if recording.world > 1 else ""
+            late = "takes {} longer" if how == "long" else "starts {} later"
+            return f"{_operation(recording, rank, op)}{where} {late.format(_time(ns))}"
+
+
+def _operation(recording: Recording, rank: int, op: int) -> str:
+    stacks: dict[int, tuple[Frame, ...]] = {}
+    streams: dict[int, str] = {}
+    issued: Launch | Collective | None = None
+    for record in recording.records[rank]:
+        if isinstance(record, Stack):
+            stacks[record.id] = record.frames
+        elif isinstance(record, StreamName):
+            streams[record.stream] = record.name
+        elif isinstance(record, (Launch, Collective)) and record.op == op:
+            issued = record
+    assert issued is not None
+    return f"{describe(issued.kernel, own(stacks[issued.stack]))} on stream {streams[issued.stream]!r}"
+
+
+def _time(ns: int) -> str:
+    size, unit = next(one for one in _UNITS if ns % one[0] == 0)
+    return f"{ns // size} {unit}"
+
+
+def _nth(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, 'th') }"
