@@ -146,10 +146,7 @@ class Clock:
         """The same kernel in this timing."""
         if not self._slow and not self._timing.jitter:
             return duration
-        factor = self._stretches.get((kernel, stream))
-        if factor is None:
-            factor = self._rank * self._factor(f"kernel:{kernel}") * self._factor(f"stream:{stream}")
-            self._stretches[kernel, stream] = factor
+        factor = self.factor(kernel, stream)
         if self._timing.jitter:
             factor *= 1 + self._timing.jitter * self._random.random()
         return round(duration * factor)
@@ -164,10 +161,18 @@ class Clock:
         latency = profile.inter_node_latency_us if across else profile.intra_node_latency_us
         turns = 2 if "all_reduce" in kernel else 1
         moved = turns * (n - 1) / n * nbytes * timing.scale.parameter_bytes
-        factor = self._factor(f"link:{link}") * self._factor(f"kernel:{kernel}")
+        factor = self.factor(kernel, link, collective=True)
         if timing.jitter:
             factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
         return round((turns * (n - 1) * latency * 1000 + moved * 8 / gbits) * factor)
+
+    def factor(self, kernel: str, stream: str, *, collective: bool = False) -> float:
+        """By how much this timing stretches such work, jitter left out. A collective's stream is its link."""
+        factor = self._stretches.get((kernel, stream))
+        if factor is None:
+            of = self._factor(f"link:{stream}") if collective else self._rank * self._factor(f"stream:{stream}")
+            factor = self._stretches[kernel, stream] = of * self._factor(f"kernel:{kernel}")
+        return factor
 
     def _factor(self, what: str) -> float:
         factor = 1.0

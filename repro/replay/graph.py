@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.device import ASKING_NS
+from repro.accelerator.costs import Timing
 from repro.replay.faults import ReplayError
 from repro.replay.host import Effect, Nodes, nodes_of
+from repro.replay.prices import Prices
 from repro.replay.recording import Recording
 
 Times = list[int]
@@ -43,8 +43,6 @@ class Graph:
         self._recording = recording
         self._timing = recording.timing
         nodes = nodes_of(dict(recording.records))
-        self._priced = nodes.priced
-        self._steps = nodes.steps
         self.preds: list[tuple[int, ...]] = []
         self.threads: list[tuple[int, int]] = []
         new = self._sorted(nodes)
@@ -61,13 +59,11 @@ class Graph:
             step: {rank: (seq, new[host]) for rank, (seq, host) in ranks.items()} for step, ranks in nodes.begun.items()
         }
         self._collectives = [new[node] for node in nodes.starts.values()]
-        self._by_op = {(one.rank, one.op): one for one in self._priced}
         self._places = {(effect.rank, effect.what, effect.item): at for at, effect in enumerate(self.effects)}
         self._effect_nodes = np.array([effect.node for effect in self.effects], dtype=np.int64)
         self._undelayed = replace(self._timing, delays={})
-        self._undelayed_costs = self._costs(self._undelayed)
         self._undelayed_times: Times = []
-        self._undelayed_times = self._pass(self._undelayed_costs, 0)
+        self._undelayed_times = self._pass(self._prices.of(self._undelayed), 0)
         self._recorded_times = self.times(self._timing)
         self._check([(new[node], time) for node, time in nodes.expected])
 
@@ -77,66 +73,27 @@ class Graph:
         """The time of each node, nanoseconds. None: as recorded."""
         if timing is None:
             return self._recorded_times
-        if replace(timing, delays={}) == self._undelayed:
-            costs = list(self._undelayed_costs)
-            return self._pass(costs, self._delay(costs, timing))
-        costs = self._costs(timing)
-        self._delay(costs, timing)
-        return self._pass(costs, 0)
+        costs = self._prices.of(timing)
+        first = self._prices.delay(costs, timing)
+        return self._pass(costs, first if replace(timing, delays={}) == self._undelayed else 0)
 
     def order(self, times: Sequence[int]) -> Order:
         """The effects (places) in the order of time; ties in the order of issue, as live."""
         when = np.asarray(times, dtype=np.int64)[self._effect_nodes]
         return np.argsort(when, kind="stable")
 
-    def _costs(self, timing: Timing) -> list[int]:
-        """What each node adds in ``timing``, its delays left out."""
-        costs = [0] * self._count
-        known: dict[tuple[object, ...], int] = {}  # without jitter, the same work costs the same
-        clocks = [Clock(timing, rank) for rank in range(self._recording.world)]
-        for one in self._priced:  # in the order of issue: that is how jitter is drawn
-            node, _, rank, _, kernel, stream, nominal, members, group, number = one
-            key = (rank, kernel, stream, nominal, members)
-            cost = known.get(key)
-            if cost is None:
-                if members:
-                    cost = clocks[rank].collective(kernel, nominal, members, stream, group, number)
-                else:
-                    cost = clocks[rank].stretched(nominal, kernel, stream)
-                if not timing.jitter:
-                    known[key] = cost
-            costs[node] = cost
-        for node, rank, what in self._steps:
-            clock = clocks[rank]
-            costs[node] = (
-                clock.launch_ns if what == "launch" else clock.synchronize_ns if what == "synchronize" else ASKING_NS
-            )
-        return costs
-
-    def _delay(self, costs: list[int], timing: Timing) -> int:
-        """Add the timing's delays; gives the first node whose cost changes."""
-        first = len(costs)
-        for key, (late, long) in timing.delays.items():
-            one = self._by_op.get(key)
-            if one is not None:
-                costs[one.node] += long
-                costs[one.late] += late
-                first = min(first, one.late if late else one.node)
-        return first
-
     def _pass(self, costs: list[int], begin: int) -> Times:
         """Nodes before ``begin`` have the times of the undelayed timing."""
         times: Times = self._undelayed_times[:begin]
         add, preds = times.append, self.preds
-        for node in range(begin, len(costs)):
-            first, second = self._first[node], self._second[node]
+        for first, second, cost in zip(self._first[begin:], self._second[begin:], costs[begin:], strict=True):
             if second >= 0:
                 one, other = times[first], times[second]
-                add((one if one > other else other) + costs[node])  # noqa: FURB136 - max() costs three times as much
+                add((one if one > other else other) + cost)  # noqa: FURB136 - max() costs three times as much
             elif first >= 0:
-                add(times[first] + costs[node])
+                add(times[first] + cost)
             else:
-                add(max([times[pred] for pred in preds[node]], default=0) + costs[node])
+                add(max([times[pred] for pred in preds[len(times)]], default=0) + cost)
         return times
 
     def _check(self, expected: Iterable[tuple[int, int]]) -> None:
@@ -167,10 +124,9 @@ class Graph:
                     order.append(later)
         if len(order) != count:
             raise ReplayError("the ranks wait for each other in a circle: the recording is damaged")
-        self._count = count
-        costs = self._costs(self._timing)
-        self._by_op = {(one.rank, one.op): one for one in self._priced}
-        self._delay(costs, self._timing)
+        prices = Prices(self._timing, self._recording.world, count, nodes.priced, nodes.steps)
+        costs = prices.of(self._timing)
+        prices.delay(costs, self._timing)
         times = [0] * count
         for node in order:
             times[node] = max([times[pred] for pred in nodes.preds[node]], default=0) + costs[node]
@@ -180,8 +136,9 @@ class Graph:
             new[node] = number
         self.preds = [tuple(new[pred] for pred in nodes.preds[node]) for node in order]
         self.threads = [nodes.threads[node] for node in order]
-        self._steps = [(new[node], rank, what) for node, rank, what in nodes.steps]
-        self._priced = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.priced]
+        steps = [(new[node], rank, what) for node, rank, what in nodes.steps]
+        priced = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.priced]
+        self._prices = Prices(self._timing, self._recording.world, len(order), priced, steps)
         return new
 
     # -- effects ----------------------------------------------------------------------------------------

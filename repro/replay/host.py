@@ -79,7 +79,7 @@ class Nodes:
     priced: list[Priced] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op
+    begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel it is the end
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     issued: dict[tuple[int, int], int] = field(default_factory=dict)  # ... as Effect.seq
     begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
@@ -164,10 +164,9 @@ class Host:
     def _launch(self, record: Launch) -> None:
         nodes, rank, stream = self._nodes, self._rank, record.stream
         host = self._step("launch", record.issued)
-        begin = nodes.add(rank, stream, self._tail(stream), host)
-        end = nodes.add(rank, stream, begin)
+        end = nodes.add(rank, stream, self._tail(stream), host)
         nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), record.nominal))
-        self._took(record, begin, end)
+        self._took(record, end, end)
         if record.op not in self._read_by_host:
             self._effect(end, "kernel", record.op, stream)
 
@@ -191,7 +190,7 @@ class Host:
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         nodes, key = self._nodes, (self._rank, record.op)
-        nodes.expected += [(begin, record.start), (end, record.end)]
+        nodes.expected += [(end, record.end)] if begin == end else [(begin, record.start), (end, record.end)]
         nodes.begins[key], nodes.ends[key], nodes.issued[key] = begin, end, self._seq
         self._tails[record.stream] = end
 

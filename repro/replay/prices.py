@@ -1,0 +1,80 @@
+"""What the moments of a recording cost in a timing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from repro.accelerator.costs import Clock, Timing
+from repro.accelerator.device import ASKING_NS
+from repro.replay.host import Priced
+
+
+class Prices:
+    """The costs of ``count`` nodes. Most timings differ little from ``base``: what is the same is kept."""
+
+    def __init__(
+        self, base: Timing, world: int, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]
+    ) -> None:
+        self._world = world
+        self._priced = priced
+        self._by_op = {(one.rank, one.op): one for one in priced}
+        self._alike: dict[tuple[int, str, str, bool], list[Priced]] = {}
+        for one in priced:
+            self._alike.setdefault((one.rank, one.kernel, one.stream, bool(one.members)), []).append(one)
+        self._steps: dict[tuple[int, str], list[int]] = {}
+        for node, rank, what in steps:
+            self._steps.setdefault((rank, what), []).append(node)
+        self._base = replace(base, delays={}, jitter=0.0)
+        self._clocks = self._clocks_of(self._base)
+        self._costs = [0] * count
+        for (rank, what), nodes in self._steps.items():
+            for node in nodes:
+                self._costs[node] = _step(self._clocks[rank], what)
+        for one in priced:
+            self._costs[one.node] = _cost(self._clocks[one.rank], one)
+
+    def of(self, timing: Timing) -> list[int]:
+        """By node, in ``timing``; its delays are left out."""
+        costs = list(self._costs)
+        clocks = self._clocks_of(timing)
+        for (rank, what), nodes in self._steps.items():
+            cost = _step(clocks[rank], what)
+            if cost != _step(self._clocks[rank], what):
+                for node in nodes:
+                    costs[node] = cost
+        if timing.jitter or replace(timing, slow=self._base.slow, seed=self._base.seed, delays={}) != self._base:
+            for one in self._priced:  # in the order of issue: that is how jitter is drawn
+                costs[one.node] = _cost(clocks[one.rank], one)
+            return costs
+        for (rank, kernel, stream, collective), those in self._alike.items():
+            clock, before = clocks[rank], self._clocks[rank]
+            of = clock.factor(kernel, stream, collective=collective)
+            if of != before.factor(kernel, stream, collective=collective):
+                for one in those:
+                    costs[one.node] = _cost(clock, one)
+        return costs
+
+    def delay(self, costs: list[int], timing: Timing) -> int:
+        """Add the timing's delays; gives the first node whose cost changes."""
+        first = len(costs)
+        for key, (late, long) in timing.delays.items():
+            one = self._by_op.get(key)
+            if one is not None:
+                costs[one.node] += long
+                costs[one.late] += late
+                first = min(first, one.late if late else one.node)
+        return first
+
+    def _clocks_of(self, timing: Timing) -> list[Clock]:
+        return [Clock(timing, rank) for rank in range(self._world)]
+
+
+def _cost(clock: Clock, one: Priced) -> int:
+    if one.members:
+        return clock.collective(one.kernel, one.nominal, one.members, one.stream, one.group, one.number)
+    return clock.stretched(one.nominal, one.kernel, one.stream)
+
+
+def _step(clock: Clock, what: str) -> int:
+    return {"launch": clock.launch_ns, "synchronize": clock.synchronize_ns}.get(what, ASKING_NS)

@@ -1,0 +1,756 @@
+"""Small random programs, executed in every legal order: what is a race, what shows it, and what it can do.
+
+The truth is :mod:`tests.fuzz.oracle`. A program is run on the simulated accelerator as well, recorded, and then
+
+* the detector reports a race exactly when two legal orders have a conflicting pair in different orders,
+* each race has a witness, a timing in which the pair is executed the other way round, and that order is a legal one,
+* whatever operation comes late, the order is a legal one,
+* a replay in any legal order has the values that the oracle has, bit for bit,
+* a program without a race has the same values in all legal orders, and a harmful race other ones in some.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import struct
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from torch._C import _distributed_c10d as c10d
+
+from fuzz.subject import Subject
+from fuzz.witness import witness
+from repro.accelerator.collectives import SimulatedProcessGroup
+from repro.accelerator.costs import Clock, Timing
+from repro.accelerator.device import Device, Event, Stream
+from repro.accelerator.exchange import Links, PipeExchange
+from repro.replay.deviations import Delay
+from repro.replay.record import plain_timing, record
+from repro.replay.recording import Recording
+from repro.trace import FORMAT, VERSION, Alloc, Begin, Collective, Launch, Stack, TraceRecord
+from tests.fuzz.oracle import (
+    BUFFERS,
+    EVENTS,
+    STREAMS,
+    Line,
+    Memory,
+    Oracle,
+    Pair,
+    Program,
+    Side,
+    View,
+)
+
+torch.set_num_threads(1)
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+MOST_WORK = 8  # operations in a program
+MOST_ORDERS = 1000  # legal orders of a program
+GROUPS = ("world", "other")
+MILLISECOND = 1_000_000  # longer than any of the programs takes
+Slow = dict[str, float]
+
+
+# -- running a program on the accelerator ---------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What the hosts learned, by rank: numbers they read, and what queries answered."""
+
+    seen: list[list[tuple[float, ...]]]
+    answers: list[list[bool]]
+
+
+def perform(program: Program, device: Device, store: dist.Store | None) -> dict[str, Any]:
+    """Do what this rank does. Gives the program's variables: while they are there, nothing else is freed."""
+    names: dict[str, Any] = {
+        "torch": torch,
+        "device": device,
+        "on": device.stream,
+        "compute": device.default_stream(),
+        "root": _root,
+        "seen": [],
+        "answers": [],
+        "works": [],
+    }
+    for name in STREAMS[1:]:
+        names[name] = Stream(device)
+        names[name].rename(name)
+    for name in EVENTS:
+        names[name] = Event()
+    if store is not None:
+        ranks = tuple(range(program.world))
+        for name in GROUPS[: program.world]:
+            names[name] = SimulatedProcessGroup(
+                device, dist.PrefixStore(name, store), device.rank, len(ranks), timedelta(seconds=20), name, ranks
+            )
+    exec(compile(program.source(device.rank), f"rank{device.rank}.py", "exec"), names)
+    for name in BUFFERS:
+        if name in names:
+            device.sight("final", name, names[name], lambda value: None, finally_=True)
+    return names
+
+
+def _root(rank: int) -> c10d.BroadcastOptions:
+    options = c10d.BroadcastOptions()
+    options.rootRank = rank
+    return options
+
+
+def _numbers(seen: list[Any]) -> list[tuple[float, ...]]:
+    return [tuple(value) if isinstance(value, list) else (value,) for value in seen]
+
+
+def timing_of(program: Program, slow: Slow) -> Timing:
+    plain = plain_timing(program.world)
+    return Timing(plain.profile, plain.nodes_of, slow=slow)
+
+
+def run_alone(program: Program, slow: Slow) -> tuple[Recording, Told]:
+    """One rank, in this process."""
+    names: dict[str, Any] = {}
+    meets = any(line.rank < 0 for line in program.lines)
+    recording = record(
+        lambda device: names.update(perform(program, device, dist.HashStore() if meets else None)),
+        timing_of(program, slow),
+    )
+    return recording, Told([_numbers(names["seen"])], [names["answers"]])
+
+
+class TwoRanks:
+    """Two processes that run program after program, together."""
+
+    def __init__(self, folder: Path) -> None:
+        self._links = Links.make(2)
+        self._pipes: list[Connection] = []
+        self._processes = []
+        self._number = 0
+        context = multiprocessing.get_context("fork")
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, self._links, theirs, folder / "store"), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, program: Program, slow: Slow) -> tuple[Recording, Told]:
+        self._number += 1
+        told = self._ask((self._number, program, slow))
+        self._ask(None)
+        return (
+            Recording.of({rank: records for rank, (records, _, _) in enumerate(told)}),
+            Told([seen for _, seen, _ in told], [answers for _, _, answers in told]),
+        )
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._links.close()
+
+    def _ask(self, what: Any) -> list[Any]:
+        for pipe in self._pipes:
+            pipe.send(what)
+        told = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(60):
+                pytest.fail(f"rank {rank} does not answer")
+            answer = pipe.recv()
+            if isinstance(answer, str):
+                pytest.fail(f"rank {rank}: {answer}")
+            told.append(answer)
+        return told
+
+
+def _serve(rank: int, links: Links, pipe: Connection, path: Path) -> None:
+    """A rank's process. Between two programs, when neither runs, what is left in its link is thrown away."""
+    store = dist.FileStore(str(path), 2)
+    while True:
+        what = pipe.recv()
+        try:
+            if what is None:
+                PipeExchange(rank, links).receive(0.0)
+                pipe.send(True)
+                continue
+            number, program, slow = what
+            timing = timing_of(program, slow)
+            info = {"timing": timing.as_dict(), "torch": torch.__version__}
+            records: list[TraceRecord] = [Begin(FORMAT, VERSION, rank, 2, info)]
+            exchange = PipeExchange(rank, links)
+            device = Device(Clock(timing, rank), rank=rank, exchange=exchange, write=records.extend, record=True)
+            with device:
+                names = perform(program, device, dist.PrefixStore(str(number), store))
+                device.finish()
+            pipe.send((records, _numbers(names["seen"]), names["answers"]))
+        except BaseException:
+            pipe.send(traceback.format_exc())
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoRanks]:
+    ranks = TwoRanks(tmp_path_factory.mktemp("ranks"))
+    yield ranks
+    ranks.close()
+
+
+# -- comparing --------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """What came of comparing one program. ``orders``: legal ones; ``results``: different outcomes they have."""
+
+    races: set[Pair]
+    orders: int
+    executed: int  # orders that the accelerator can have, each replayed
+    results: int
+    harmful: int
+    unshown: set[Pair]  # races without a witness
+
+
+class Bound:
+    """The nodes of an oracle among the effects of a recording."""
+
+    def __init__(self, program: Program, recording: Recording, oracle: Oracle, subject: Subject) -> None:
+        self.lines: dict[tuple[int, int], int] = {}  # by rank and op
+        self.blocks: dict[tuple[int, int], int] = {}  # by rank and block of the trace: the oracle's
+        for rank, records in recording.records.items():
+            stacks: dict[int, int] = {}
+            for one in records:
+                if isinstance(one, Stack):
+                    stacks[one.id] = one.frames[0].line
+                    assert one.frames[0].file == f"rank{rank}.py"
+                elif isinstance(one, (Launch, Collective)):
+                    self.lines[rank, one.op] = stacks[one.stack]
+                elif isinstance(one, Alloc):
+                    self.blocks[rank, one.block] = sum(where == rank for where, _ in self.blocks)
+        nodes = {node.key: at for at, node in enumerate(oracle.nodes)}
+        self.nodes: dict[int, int] = {}  # by place
+        self._first: list[int] = []  # places before all nodes: the buffers' first values
+        self._last: list[int] = []  # behind them: what is there at the end
+        for place, effect in enumerate(subject.replayer.graph.effects):
+            if effect.what == "sight":
+                self._last.append(place)
+                continue
+            number = (self.blocks if effect.what == "free" else self.lines)[effect.rank, effect.item]
+            if effect.what != "free" and number < program.first_line:
+                self._first.append(place)
+            else:
+                self.nodes[place] = nodes[effect.rank, number, effect.what]
+        self.places = {node: place for place, node in self.nodes.items()}
+        # A block that nobody has used behind the allocator's back is not poisoned when it is freed.
+        self.harmless = [node for node in range(len(oracle.nodes)) if node not in self.places]
+        assert all(oracle.nodes[node].key[2] == "free" for node in self.harmless)
+
+    def replayed(self, order: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The order of effects that has the nodes in this order."""
+        between = [self.places[node] for node in order if node in self.places]
+        return np.array([*self._first, *between, *self._last], dtype=np.int64)
+
+    def order(self, effects: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+        """The nodes in the order of effects. Nothing waits for a free, so those that are no effects come at the end."""
+        return [self.nodes[place] for place in effects.tolist() if place in self.nodes] + self.harmless
+
+
+@cache
+def checksum(values: tuple[float, ...]) -> int:
+    return zlib.crc32(struct.pack(f"{len(values)}f", *values))
+
+
+def compare(program: Program, recording: Recording, told: Told) -> Found:
+    """Assert all that the head of this file says."""
+    oracle = Oracle(program, told.answers)  # what NCCL promises
+    device = oracle  # what the accelerator does
+    if program.world > 1:
+        device = Oracle(program, told.answers, together=True)
+        assert all(not one.before & ~other.before for one, other in zip(oracle.nodes, device.nodes, strict=True))
+    subject = Subject(recording)
+    graph = subject.replayer.graph
+    bound = Bound(program, recording, device, subject)
+
+    def left(memory: Memory) -> tuple[int, ...]:
+        return tuple(checksum(tuple(map(memory.__getitem__, cells))) for rank in oracle.left for cells in rank)
+
+    def learned(memory: Memory) -> tuple[int, ...]:
+        return tuple(checksum(tuple(map(memory.__getitem__, cells))) for rank in oracle.learned for cells in rank)
+
+    # The live run, and the reference.
+    live = device.arranged(bound.order(graph.order(graph.times())))
+    assert live is not None
+    memory = device.run(live)
+    recorded = learned(memory)
+    assert subject.replayer.verify().checksums == left(memory)
+    assert recorded == tuple(checksum(values) for rank in told.seen for values in rank)
+    issued = oracle.arranged(bound.order(graph.issue_order()))  # a rank takes in what it gives as soon as it arrives
+    assert issued is not None
+    expected = left(oracle.run(issued))
+    assert subject.reference.checksums == expected
+
+    # Whatever comes late, the order is a legal one.
+    for operation in subject.operations:
+        for how in ("late", "long"):
+            effects = graph.order(graph.times(subject.timing([Delay(operation, how, MILLISECOND)])))
+            order = device.arranged(bound.order(effects))
+            assert order is not None
+            assert subject.replayer.run_order(effects).checksums == left(device.run(order))
+
+    # Every order.
+    results: Counter[tuple[Any, Any]] = Counter()
+    executed = 0
+
+    def visit(order: list[int], memory: Memory) -> None:
+        results[left(memory), learned(memory)] += 1
+
+    def visit_and_replay(order: list[int], memory: Memory) -> None:
+        nonlocal executed
+        executed += 1
+        outcome = subject.replayer.run_order(bound.replayed(order))
+        assert outcome.checksums == left(memory)
+        assert (outcome.departure is None) == (learned(memory) == recorded)
+
+    if device is oracle:
+        oracle.explore(lambda order, memory: (visit(order, memory), visit_and_replay(order, memory)))
+    else:
+        oracle.explore(visit)
+        device.explore(visit_and_replay)
+
+    # Races.
+    racing = oracle.races()
+    reported: dict[Pair, Any] = {}
+    for race in subject.races:
+        assert race.occurrences == len(race.examples) == 1
+        (example,) = race.examples
+        pair = Pair(
+            example.rank,
+            bound.blocks[example.rank, example.block],
+            (bound.lines[example.rank, example.first.op], race.first.access),
+            (-1 if example.second.op is None else bound.lines[example.rank, example.second.op], race.second.access),
+        )
+        assert pair not in reported
+        reported[pair] = race
+    assert set(reported) == oracle.told()
+    assert bool(reported) == bool(racing)
+    if not reported:
+        assert len(results) == 1
+    for node in bound.harmless:
+        assert not any(node in (first.node, second.node) for first, second in racing.values())
+
+    # Witnesses.
+    harmful, unshown = 0, set()
+    for pair, race in reported.items():
+        first, second = racing[pair]
+        found = witness(subject, race)
+        assert found.race is race
+        if found.verdict is None:
+            assert found.reason
+            assert not device.reversible(first, second)
+            unshown.add(pair)
+            continue
+        assert device.reversible(first, second)
+        effects = graph.order(graph.times(subject.timing(found.deviations)))
+        order = device.arranged(bound.order(effects))
+        assert order is not None
+        assert order.index(second.node) < order.index(first.node)
+        values = left(device.run(order))
+        assert subject.replayer.run_order(effects).checksums == values
+        assert found.harmful == (values != expected)
+        if found.harmful:
+            harmful += 1
+            assert len({values for values, _ in results}) > 1
+    return Found(set(racing), sum(results.values()), executed, len(results), harmful, unshown)
+
+
+# -- drawing programs -------------------------------------------------------------------------------------
+
+WORK = ["copy", "copy", "add", "add", "scale", "scale", "new", "read", "item"]
+ORDER = ["order", "record", "wait", "wait", "await", "synchronize", "ask", "ask work", "drop", "keep"]
+ALONE = ["all_reduce", "all_gather"]
+TOGETHER = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "broadcast", "send", "barrier"]
+HALVES = ["[:2]", "[2:]", "[::2]", "[1::2]"]
+SLOW = st.dictionaries(
+    st.sampled_from(["stream:compute", "stream:one", "stream:two", "host"]), st.sampled_from([5.0, 60.0]), max_size=2
+)
+
+
+class Step(NamedTuple):
+    """What is drawn for one step; what it is decides which of it counts."""
+
+    what: str
+    rank: int
+    stream: str
+    other_stream: str
+    buffer: str
+    other_buffer: str
+    whole: bool
+    part: str
+    other_part: str
+    event: str
+    number: int
+    care: int
+
+
+def steps(kinds: Sequence[str], world: int) -> st.SearchStrategy[Step]:
+    stream, buffer, half = st.sampled_from(STREAMS), st.sampled_from(BUFFERS), st.sampled_from(HALVES)
+    return st.builds(
+        Step,
+        st.sampled_from(kinds),
+        st.integers(0, world - 1),
+        stream,
+        stream,
+        buffer,
+        buffer,
+        st.booleans(),
+        half,
+        half,
+        st.sampled_from(EVENTS),
+        st.integers(0, 5),
+        st.integers(1, 10),
+    )
+
+
+class Drafted:
+    """What the lines of one rank have come to. ``users``: by buffer, the streams and collectives that touch it."""
+
+    def __init__(self, rank: int, owners: Sequence[str]) -> None:
+        self.rank = rank
+        self.owners = dict(zip(BUFFERS, owners, strict=False))
+        self.users: dict[str, set[str | int]] = {name: set() for name in self.owners}
+        self.works = 0
+
+
+class Draft:
+    """Makes a program of drawn steps: what makes no sense is left out, or made into something that does.
+
+    A *careful* step first lets its stream wait for all that has touched its buffers; ``care`` of ten are.
+    """
+
+    def __init__(self, owners: Sequence[str], world: int, care: int) -> None:
+        self.owners = tuple(owners)
+        self.world = world
+        self.care = care
+        self.lines: list[Line] = []
+        self.work = 0
+        self.ranks = [Drafted(rank, owners) for rank in range(world)]
+
+    def program(self) -> Program:
+        """What was drafted; the end is cut off if there are too many orders."""
+        program = Program(self.owners, tuple(self.lines), self.world)
+        while Oracle(program).more_than(MOST_ORDERS):
+            program = program._replace(lines=program.lines[:-1])
+        return program
+
+    def step(self, step: Step) -> None:
+        rank, what, stream, name = self.ranks[step.rank], step.what, step.stream, step.buffer
+        if what in WORK or what in TOGETHER:
+            if self.work < MOST_WORK:
+                self.work += 1
+                (self._kernel if what in WORK else self._meet)(step)
+        elif what == "order":
+            self._say(rank, what, stream, step.other_stream)
+        elif what == "record":
+            self._say(rank, what, step.event, stream)
+        elif what == "wait":
+            self._say(rank, what, stream, step.event)
+        elif what in ("synchronize", "ask"):
+            things = (stream, step.event, step.event, "device" if what == "synchronize" else stream)
+            self._say(rank, what, things[step.number % len(things)])
+        elif what == "await" and rank.works:
+            self._say(rank, what, stream, step.number % rank.works)
+        elif what == "ask work" and rank.works:
+            self._say(rank, what, step.number % rank.works)
+        elif what == "keep" and name in rank.owners:
+            self._say(rank, what, name, stream)
+        elif what == "drop" and name in rank.owners:
+            self._let_go(rank, step, name)
+            self._say(rank, what, name)
+            del rank.owners[name]
+
+    def _say(self, rank: Drafted, what: str, *args: Any) -> None:
+        self.lines.append(Line(rank.rank, what, args))
+
+    def _use(self, rank: Drafted, step: Step, stream: str, names: Sequence[str], by: str | int) -> None:
+        for name in dict.fromkeys(names):
+            for user in sorted(rank.users[name], key=str):
+                if step.care <= self.care and user != stream:
+                    self._say(rank, "await" if isinstance(user, int) else "order", stream, user)
+            rank.users[name].add(by)
+
+    def _let_go(self, rank: Drafted, step: Step, name: str) -> None:
+        """Before ``name`` is dropped."""
+        for user in sorted(rank.users[name], key=str):
+            if step.care <= self.care and isinstance(user, int):
+                self._say(rank, "await", rank.owners[name], user)
+            elif step.care <= self.care and user != rank.owners[name]:
+                self._say(rank, "keep", name, user)
+
+    def _new(self, rank: Drafted, stream: str, name: str) -> None:
+        self._say(rank, "new", stream, name, 50.0 + len(self.lines))
+        rank.owners[name] = stream
+        rank.users[name] = {stream}
+
+    def _kernel(self, step: Step) -> None:
+        rank, what, stream, name, other = self.ranks[step.rank], step.what, step.stream, step.buffer, step.other_buffer
+        used = [name, other] if what in ("copy", "add") else [name]
+        missing = [one for one in used if one not in rank.owners]
+        if missing or what == "new":
+            if not missing:
+                self._let_go(rank, step, name)
+            self._new(rank, stream, missing[0] if missing else name)
+            return
+        self._use(rank, step, stream, used, stream)
+        part, other_part = ("", "") if step.whole else (step.part, step.other_part)
+        if what in ("copy", "add"):
+            source = View(other, _apart(part, other_part) if name == other else other_part)
+            self._say(rank, what, stream, View(name, part), source)
+        elif what == "scale":
+            self._say(rank, what, stream, View(name, part))
+        else:
+            self._say(rank, "read", stream, View(name, part if what == "read" else "[1]"))
+
+    def _meet(self, step: Step) -> None:
+        """All ranks take part. Rank 0 as drawn; the others, if any, with the other buffer, stream and part first."""
+        what, root, group = step.what, step.rank, GROUPS[step.number % self.world]
+        streams = (step.stream, step.other_stream)
+        if what == "barrier":
+            self.lines.append(Line(-1, what, (streams,)))
+            for rank in self.ranks:
+                rank.works += 1
+            return
+        sides = []
+        for rank, stream in zip(self.ranks, streams, strict=False):
+            names, parts = (step.buffer, step.other_buffer), (step.part, step.other_part)
+            if rank.rank:
+                names, parts = names[::-1], parts[::-1]
+            inputs, outputs = (View(name, "" if step.whole else part) for name, part in zip(names, parts, strict=True))
+            side: Side
+            if what == "send":
+                side = Side(stream, inputs, None) if rank.rank == root else Side(stream, None, outputs)
+            elif what == "all_gather":
+                side = Side(stream, inputs, outputs)
+                if self.world > 1:
+                    side = Side(stream, View(names[0], parts[0]), View(names[1]))
+            elif what == "reduce_scatter":
+                side = Side(stream, View(names[0]), View(names[1], parts[1]))
+            else:
+                side = Side(stream, inputs, inputs)
+            used = [view.buffer for view in side[1:] if view is not None]
+            for name in used:
+                if name not in rank.owners:
+                    self._new(rank, stream, name)
+            self._use(rank, step, stream, used, rank.works)
+            rank.works += 1
+            sides.append(side)
+        channel = f"{group} {root}>{1 - root}" if what == "send" else group
+        self.lines.append(Line(-1, "collective", (what, channel, root, tuple(sides))))
+
+
+def _apart(part: str, other: str) -> str:
+    """Two parts of one buffer that a kernel may read and write: the same, or with no common cell."""
+    return other if {part, other} in ({"[:2]", "[2:]"}, {"[::2]", "[1::2]"}) else part
+
+
+@st.composite
+def programs(draw: st.DrawFn, kinds: Sequence[str], world: int) -> Program:
+    owners = draw(st.tuples(*[st.sampled_from(STREAMS)] * 3))
+    draft = Draft(owners, world, draw(st.sampled_from([0, 2, 5, 10] if world == 1 else [0, 0, 1, 5])))
+    for step in draw(st.lists(steps(kinds, world), min_size=9, max_size=16)):
+        draft.step(step)
+    return draft.program()
+
+
+ONE = programs(WORK * 3 + ORDER * 2 + ALONE * 4, 1)
+TWO = programs(WORK * 2 + ORDER + TOGETHER * 2, 2)
+
+
+# -- all programs -----------------------------------------------------------------------------------------
+
+QUICK = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(QUICK, max_examples=300)
+@given(program=ONE, slow=SLOW)
+def test_one_rank(program: Program, slow: Slow) -> None:
+    note(program.source(0))
+    compare(program, *run_alone(program, slow))
+
+
+@settings(QUICK, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(program=TWO, slow=SLOW)
+def test_two_ranks(program: Program, slow: Slow, two_ranks: TwoRanks) -> None:
+    for rank in range(2):
+        note(program.source(rank))
+    compare(program, *two_ranks.run(program, slow))
+
+
+# -- stories ------------------------------------------------------------------------------------------------
+
+A, B, C = View("a"), View("b"), View("c")
+
+
+def does(what: str, *args: Any, rank: int = 0) -> Line:
+    return Line(rank, what, args)
+
+
+def gathers(source: View, target: View, *, on: str = "compute") -> Line:
+    return Line(-1, "collective", ("all_gather", "world", -1, (Side(on, source, target),)))
+
+
+def story(*lines: Line) -> tuple[set[str], Found]:
+    """The races of a program of one rank, by the number of the line in the story, and all else that was found."""
+    program = Program(("compute", "compute", "compute"), lines)
+    found = compare(program, *run_alone(program, {}))
+    return races(program, found.races), found
+
+
+def races(program: Program, pairs: set[Pair]) -> set[str]:
+    def told(line: int, what: str) -> str:
+        return what if what == "free" else f"{what} in {line - program.first_line}"
+
+    return {f"{told(*pair.first)}, {told(*pair.second)}" for pair in pairs}
+
+
+def test_a_consumer_that_does_not_wait() -> None:
+    """The copy takes what the multiplication has not written yet, in one of the two orders that there are."""
+    racing, found = story(does("scale", "compute", A), does("copy", "one", B, A))
+    assert racing == {"write in 0, read in 1"}
+    assert (found.orders, found.results, found.harmful) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        [does("order", "one", "compute")],
+        [does("record", "red", "compute"), does("wait", "one", "red")],
+        [does("synchronize", "compute")],
+        [does("record", "red", "compute"), does("synchronize", "red")],
+        [does("synchronize", "device")],
+        [does("read", "compute", C)],
+    ],
+    ids=["wait_stream", "wait_event", "stream", "event", "device", "item"],
+)
+def test_a_consumer_that_waits(wait: list[Line]) -> None:
+    racing, found = story(does("scale", "compute", A), *wait, does("copy", "one", B, A))
+    assert not racing
+    assert (found.orders, found.results) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        [does("order", "compute", "one")],
+        [does("wait", "one", "red"), does("record", "red", "compute")],
+        [does("record", "red", "two"), does("wait", "one", "red")],
+        [does("synchronize", "two")],
+    ],
+    ids=["the other way round", "before the record", "for another stream", "the host for another stream"],
+)
+def test_a_wait_that_is_none(wait: list[Line]) -> None:
+    racing, _ = story(does("scale", "compute", A), *wait, does("copy", "one", B, A))
+    assert racing == {f"write in 0, read in {1 + len(wait)}"}
+
+
+def test_two_halves_are_two_things() -> None:
+    racing, found = story(
+        does("scale", "compute", View("a", "[:2]")), does("copy", "one", View("b", "[2:]"), View("a", "[2:]"))
+    )
+    assert not racing
+    assert (found.orders, found.results) == (2, 1)
+
+
+def test_memory_is_let_go_while_another_stream_reads_it() -> None:
+    racing, found = story(does("copy", "one", B, A), does("drop", "a"))
+    assert racing == {"read in 0, free"}
+    assert found.harmful == 1
+
+
+def test_record_stream_keeps_it() -> None:
+    racing, found = story(does("copy", "one", B, A), does("keep", "a", "one"), does("drop", "a"))
+    assert not racing
+    assert found.orders == 1
+
+
+def test_the_input_of_a_collective_is_overwritten() -> None:
+    racing, found = story(gathers(A, B), does("scale", "compute", A))
+    assert racing == {"read in 0, write in 1"}
+    assert (found.orders, found.results, found.harmful) == (3, 2, 1)
+
+
+def test_nobody_waits_for_a_collective() -> None:
+    racing, found = story(gathers(A, B), does("copy", "compute", C, B))
+    assert racing == {"write in 0, read in 1"}
+    assert (found.orders, found.results, found.harmful) == (3, 2, 1)
+
+
+def test_another_stream_waits_for_the_collective() -> None:
+    racing, _ = story(gathers(A, B), does("await", "one", 0), does("copy", "compute", C, B))
+    assert racing == {"write in 0, read in 2"}
+
+
+def test_a_collective_that_is_waited_for() -> None:
+    racing, found = story(
+        gathers(A, B), does("await", "compute", 0), does("copy", "compute", C, B), does("scale", "compute", A)
+    )
+    assert not racing
+    assert found.orders == 1
+
+
+def test_a_collective_holds_its_tensors() -> None:
+    """Until somebody has waited for it, its input is not freed, and then it has been read."""
+    racing, found = story(gathers(A, B), does("drop", "a"), does("await", "compute", 0), does("copy", "compute", C, B))
+    assert not racing
+    assert found.orders == 2  # the free, and the copy
+
+
+def test_a_race_that_the_accelerator_cannot_show(two_ranks: TwoRanks) -> None:
+    """The only kind there is: here a collective starts when its last rank has arrived, with NCCL it need not.
+
+    Rank 1 comes to the broadcast after the all-reduce, and the all-reduce comes after what rank 0 wrote. But rank 0 is
+    the broadcast's source, and NCCL lets a source start by itself.
+    """
+    program = Program(
+        ("compute", "compute", "compute"),
+        (
+            does("scale", "one", A),
+            Line(-1, "collective", ("all_reduce", "world", -1, (Side("one", B, B), Side("compute", B, B)))),
+            does("await", "compute", 0, rank=1),
+            Line(-1, "collective", ("broadcast", "other", 0, (Side("compute", A, A), Side("compute", A, A)))),
+        ),
+        2,
+    )
+    found = compare(program, *two_ranks.run(program, {}))
+    assert races(program, found.races) == {"write in 0, read in 3", "write in 0, write in 3"}
+    assert found.unshown == found.races
+
+
+def test_a_race_by_way_of_another_rank(two_ranks: TwoRanks) -> None:
+    """That rank 1 is done with the all-reduce says that rank 0 has started, not that rank 0's output is there."""
+    program = Program(
+        ("compute", "compute", "compute"),
+        (
+            Line(-1, "collective", ("all_reduce", "world", -1, (Side("one", A, A), Side("compute", A, A)))),
+            does("await", "compute", 0, rank=1),
+            Line(-1, "collective", ("all_reduce", "other", -1, (Side("compute", B, B), Side("compute", B, B)))),
+            does("await", "compute", 1),
+            does("copy", "compute", C, A),
+        ),
+        2,
+    )
+    found = compare(program, *two_ranks.run(program, {}))
+    assert races(program, found.races) == {"write in 0, read in 4"}
+    assert found.harmful == 1
