@@ -180,7 +180,7 @@ def _steps(graph: Graph) -> set[int]:
         if key in collectives:
             begin = next(pred for pred in graph.preds[begin] if graph.threads[pred][0] == key[0])
             nodes.add(begin)
-        nodes.add(graph.preds[begin][1])  # it waits for its stream, and for its launch
+        nodes.add(graph.launches[key])
     return nodes
 
 

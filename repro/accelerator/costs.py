@@ -130,7 +130,7 @@ class Clock:
         self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
         self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
-        self._rank = timing.slow.get(f"rank:{rank}", 1.0)
+        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0)  # stretches them on this rank
         self._kernel_ns = profile.kernel_us * 1000
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
         self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
@@ -170,7 +170,7 @@ class Clock:
         """By how much this timing stretches such work, jitter left out. A collective's stream is its link."""
         factor = self._stretches.get((kernel, stream))
         if factor is None:
-            of = self._factor(f"link:{stream}") if collective else self._rank * self._factor(f"stream:{stream}")
+            of = self._factor(f"link:{stream}") if collective else self.all_kernels * self._factor(f"stream:{stream}")
             factor = self._stretches[kernel, stream] = of * self._factor(f"kernel:{kernel}")
         return factor
 

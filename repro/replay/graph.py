@@ -22,6 +22,7 @@ from repro.replay.faults import ReplayError
 from repro.replay.host import Effect, Nodes, nodes_of
 from repro.replay.prices import Prices
 from repro.replay.recording import Recording
+from repro.replay.simplify import simplify
 
 Times = list[int]
 Order = npt.NDArray[np.int64]
@@ -33,7 +34,8 @@ class Graph:
     ``effects`` are all effects, by rank in the order of issue; elsewhere they are named by their *place* in it.
     Nodes are numbered so that each comes after all that it waits for. ``preds``: by node, what it waits for at
     once; ``threads``: the rank and the stream (or :data:`repro.replay.host.HOST`) that it is a moment of;
-    ``begins``, ``ends`` and ``issued``: by rank and op, its first and last node, and its place among the records;
+    ``launches``, ``begins``, ``ends`` and ``issued``: by rank and op, the host's node when it is launched, its first
+    and last node, and its place among the records;
     ``begun``: by step and rank, the place among the records and the host's node when the step begins.
 
     Raises :class:`ReplayError` where the recording makes no sense, or its times do not follow from it.
@@ -46,12 +48,15 @@ class Graph:
         self.preds: list[tuple[int, ...]] = []
         self.threads: list[tuple[int, int]] = []
         new = self._sorted(nodes)
-        self._first = [preds[0] if 0 < len(preds) < 3 else -1 for preds in self.preds]
-        self._second = [preds[1] if len(preds) == 2 else -1 for preds in self.preds]
+        few = [preds if len(preds) < 4 else () for preds in self.preds]
+        self._first, self._second, self._third = (
+            [preds[at] if at < len(preds) else -1 for preds in few] for at in range(3)
+        )
         self.effects: list[Effect] = sorted(
             (effect._replace(node=new[effect.node]) for effect in nodes.effects),
             key=lambda effect: (effect.rank, effect.seq),
         )
+        self.launches = {key: new[node] for key, node in nodes.launches.items()}
         self.ends = {key: new[node] for key, node in nodes.ends.items()}
         self.begins = {key: new[node] for key, node in nodes.begins.items()}
         self.issued = nodes.issued
@@ -86,14 +91,22 @@ class Graph:
         """Nodes before ``begin`` have the times of the undelayed timing."""
         times: Times = self._undelayed_times[:begin]
         add, preds = times.append, self.preds
-        for first, second, cost in zip(self._first[begin:], self._second[begin:], costs[begin:], strict=True):
-            if second >= 0:
-                one, other = times[first], times[second]
-                add((one if one > other else other) + cost)  # noqa: FURB136 - max() costs three times as much
-            elif first >= 0:
-                add(times[first] + cost)
-            else:
-                add(max([times[pred] for pred in preds[len(times)]], default=0) + cost)
+        few = zip(self._first[begin:], self._second[begin:], self._third[begin:], costs[begin:], strict=True)
+        for first, second, third, cost in few:  # max() costs three times as much
+            if second < 0:
+                if first >= 0:
+                    add(times[first] + cost)
+                else:
+                    add(max([times[pred] for pred in preds[len(times)]], default=0) + cost)
+                continue
+            latest, other = times[first], times[second]
+            if other > latest:
+                latest = other
+            if third >= 0:
+                other = times[third]
+                if other > latest:
+                    latest = other
+            add(latest + cost)
         return times
 
     def _check(self, expected: Iterable[tuple[int, int]]) -> None:
@@ -111,6 +124,7 @@ class Graph:
         What comes before a change keeps its time, and is then not computed again.
         """
         count = len(nodes.preds)
+        left_out = simplify(nodes)
         waiting = [len(preds) for preds in nodes.preds]
         after: list[list[int]] = [[] for _ in range(count)]
         for node, preds in enumerate(nodes.preds):
@@ -131,7 +145,8 @@ class Graph:
         for node in order:
             times[node] = max([times[pred] for pred in nodes.preds[node]], default=0) + costs[node]
         order.sort(key=times.__getitem__)  # stable, and no cost is below zero
-        new = [0] * count
+        order = [node for node in order if node not in left_out]
+        new = [-1] * count
         for number, node in enumerate(order):
             new[node] = number
         self.preds = [tuple(new[pred] for pred in nodes.preds[node]) for node in order]

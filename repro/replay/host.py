@@ -81,6 +81,7 @@ class Nodes:
     effects: list[Effect] = field(default_factory=list)
     begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel it is the end
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    launches: dict[tuple[int, int], int] = field(default_factory=dict)  # ... the host's node when it was issued
     issued: dict[tuple[int, int], int] = field(default_factory=dict)  # ... as Effect.seq
     begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
     starts: dict[tuple[int, int], int] = field(default_factory=dict)  # by group and number: where a collective starts
@@ -192,6 +193,7 @@ class Host:
         nodes, key = self._nodes, (self._rank, record.op)
         nodes.expected += [(end, record.end)] if begin == end else [(begin, record.start), (end, record.end)]
         nodes.begins[key], nodes.ends[key], nodes.issued[key] = begin, end, self._seq
+        nodes.launches[key] = self._now
         self._tails[record.stream] = end
 
     def _call(self, record: Call) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import ASKING_NS
 from repro.replay.host import Priced
+
+_NO_RANK = -1
 
 
 class Prices:
@@ -19,14 +24,26 @@ class Prices:
         self._world = world
         self._priced = priced
         self._by_op = {(one.rank, one.op): one for one in priced}
-        self._alike: dict[tuple[int, str, str, bool], list[Priced]] = {}
+        # By what stretches them, kernels with what they take by themselves.
+        self._kernels: dict[tuple[str, str], dict[int, tuple[list[int], npt.NDArray[np.float64]]]] = {}
+        self._collectives: dict[tuple[str, str], list[Priced]] = {}
+        alike: dict[tuple[str, str], dict[int, list[Priced]]] = {}
         for one in priced:
-            self._alike.setdefault((one.rank, one.kernel, one.stream, bool(one.members)), []).append(one)
+            if one.members:
+                self._collectives.setdefault((one.kernel, one.stream), []).append(one)
+            else:
+                alike.setdefault((one.kernel, one.stream), {}).setdefault(one.rank, []).append(one)
+        for key, by_rank in alike.items():
+            self._kernels[key] = {
+                rank: ([one.node for one in those], np.array([one.nominal for one in those], dtype=np.float64))
+                for rank, those in by_rank.items()
+            }
         self._steps: dict[tuple[int, str], list[int]] = {}
         for node, rank, what in steps:
             self._steps.setdefault((rank, what), []).append(node)
         self._base = replace(base, delays={}, jitter=0.0)
         self._clocks = self._clocks_of(self._base)
+        self._every = Clock(self._base, _NO_RANK)
         self._costs = [0] * count
         for (rank, what), nodes in self._steps.items():
             for node in nodes:
@@ -47,12 +64,20 @@ class Prices:
             for one in self._priced:  # in the order of issue: that is how jitter is drawn
                 costs[one.node] = _cost(clocks[one.rank], one)
             return costs
-        for (rank, kernel, stream, collective), those in self._alike.items():
-            clock, before = clocks[rank], self._clocks[rank]
-            of = clock.factor(kernel, stream, collective=collective)
-            if of != before.factor(kernel, stream, collective=collective):
+        # A clock of no rank says what is stretched on all of them.
+        every, before = Clock(timing, _NO_RANK), self._every
+        for (kernel, stream), by_rank in self._kernels.items():
+            same = every.factor(kernel, stream) == before.factor(kernel, stream)
+            for rank, (nodes, nominal) in by_rank.items():
+                if same and clocks[rank].all_kernels == self._clocks[rank].all_kernels:
+                    continue
+                stretched = np.rint(nominal * clocks[rank].factor(kernel, stream)).astype(np.int64)
+                for node, cost in zip(nodes, stretched.tolist(), strict=True):
+                    costs[node] = cost
+        for (kernel, stream), those in self._collectives.items():
+            if every.factor(kernel, stream, collective=True) != before.factor(kernel, stream, collective=True):
                 for one in those:
-                    costs[one.node] = _cost(clock, one)
+                    costs[one.node] = _cost(clocks[one.rank], one)
         return costs
 
     def delay(self, costs: list[int], timing: Timing) -> int:

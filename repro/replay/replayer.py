@@ -8,7 +8,7 @@ another way, and what follows is what the recorded work would have computed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,8 @@ from repro.replay.host import Effect
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
 from repro.replay.recording import Recording
-from repro.trace import Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
+from repro.replay.touched import touched
+from repro.trace import Call, Collective, Group, Phase, Seen, Sight, Transfer, View
 
 
 class Departure(NamedTuple):
@@ -148,28 +149,9 @@ class Replayer:
         chosen[list(effects)] = True
         self._settled = ~chosen
         self.run_order(self.graph.order(self.graph.times()))
-        self._arena.settle(self._touched(np.flatnonzero(~chosen).tolist()))
+        left = [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
+        self._arena.settle(touched(self.recording, left))
         self._settled = chosen
-
-    def _touched(self, places: Iterable[int]) -> set[tuple[int, int]]:
-        """The blocks (with their ranks) that these effects read or write."""
-        operations = {
-            (rank, record.op): record
-            for rank, records in self.recording.records.items()
-            for record in records
-            if isinstance(record, (Launch, Collective))
-        }
-        touched: set[tuple[int, int]] = set()
-        for effect in map(self.graph.effects.__getitem__, places):
-            if effect.what == "free":
-                touched.add((effect.rank, effect.item))
-            elif effect.what != "sight":
-                record = operations[effect.rank, effect.item]
-                touched.update((effect.rank, access[0]) for access in (*record.reads, *record.writes))
-                # What the host makes of what it reads is no access of the launch.
-                call = self._calls.get((effect.rank, effect.item))
-                touched.update((effect.rank, view[0]) for view in (call.outputs if call else ()))
-        return touched
 
     # -- binding ------------------------------------------------------------------------------------------
 
