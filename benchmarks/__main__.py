@@ -62,6 +62,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "release": _module("release"),
     "detector": _detector,
     "replay": _module("replay"),
+    "fuzz": _module("fuzz"),
     "search": _module("search"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),

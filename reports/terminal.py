@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -132,6 +133,17 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
             console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
             console.print(f"  {replays(witness.token)}", highlight=False, soft_wrap=True)
     console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
+
+
+@contextmanager
+def doing(console: Console, what: str) -> Iterator[None]:
+    """Say what takes a while. A line where there is no terminal."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(f"  {what}", highlight=False)
+        yield
 
 
 def replays(token: str) -> str:

@@ -61,6 +61,7 @@ def fuzz(
     from fuzz.engines import shares
     from fuzz.witness import witness
     from reports import timings
+    from reports.terminal import doing
     from repro.commands import witnesses
     from repro.commands.recordings import live_run, subject_of
     from repro.commands.release import become
@@ -77,7 +78,7 @@ def fuzz(
 
     set_hypothesis_home_dir(runs / ".hypothesis")  # not where the user stands
 
-    with console.status("building a witness for each race"):
+    with doing(console, "building a witness for each race"):
         found_witnesses = [witness(subject, race) for race in subject.races]
     tokens = [witnesses.token(scenario, one.deviations) for one in found_witnesses]
     if found_witnesses:
@@ -102,6 +103,8 @@ def fuzz(
 
         def tell(done: int, diverged: int) -> None:
             bar.update(task, completed=done, description=f"executing timings, {diverged} diverged")
+            if not console.is_terminal and done % max(examples // 4, 1) == 0:
+                console.print(f"  {done} of {examples} timings, {diverged} diverged", highlight=False)
 
         found = campaign(
             subject,
@@ -116,7 +119,7 @@ def fuzz(
     timings.campaign(console, name, found, token)
     confirmation = None
     if live and found.smallest is not None:
-        with console.status("running the smallest timing live"):
+        with doing(console, "running the smallest timing live"):
             run = live_run(scenario, subject.timing(found.smallest), here / "live")
         confirmation = confirm(subject, found.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from fuzz.subject import Subject
+from reports.terminal import doing
 from repro.accelerator.costs import Timing
 from repro.releases import installed
 from repro.replay.faults import ReplayError
@@ -22,6 +23,7 @@ from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
 
 _FOLDER = "recordings"
+_MOST = 20  # recordings that are kept, the newest ones
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("repro", "detectors", "scenarios")
 
@@ -37,9 +39,9 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
     """The scenario, recorded and ready to be executed; and the folder of its recording (in ``runs/recordings``)."""
     folder = runs / _FOLDER / _key(scenario)
     if not (folder / "scenario.json").exists():
-        with console.status("recording one live run of stock DeepSpeed"):
+        with doing(console, "recording one live run of stock DeepSpeed"):
             _record(scenario, folder)
-    with console.status("reading the recording"):
+    with doing(console, "reading the recording"):
         try:
             return Subject.load(folder / "trace"), folder
         except ReplayError:
@@ -66,6 +68,10 @@ def _record(scenario: Scenario, folder: Path) -> None:
     save(scenario, begun / "scenario.json")
     shutil.rmtree(folder, ignore_errors=True)
     begun.rename(folder)
+    others = [path for path in folder.parent.iterdir() if (path / "scenario.json").exists() and path != folder]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in others[_MOST:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _key(scenario: Scenario) -> str:

@@ -28,6 +28,7 @@ def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> Non
     """
     from fuzz.confirm import confirm
     from reports import timings
+    from reports.terminal import doing
     from repro.commands.recordings import live_run, scenario_of, subject_of
     from repro.commands.release import become
     from repro.replay.tokens import Token
@@ -44,7 +45,7 @@ def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> Non
     fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
     confirmation = None
     if live:
-        with console.status("running the timing live"):
+        with doing(console, "running the timing live"):
             run = live_run(scenario, timing, folder.with_name(f"{folder.name}-live"))
         confirmation = confirm(subject, asked.deviations, run)
     if as_json:
