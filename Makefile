@@ -25,7 +25,7 @@ help: ## List the targets
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
 	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
 	@echo "  DEEPSPEED=...  for repro-unstable and repro-fixed: another release, as it was released (0.13.4, 0.13.5)"
-	@echo "  SCENARIO=...  for fuzz: hpz, hpz-falcon, hpz-accumulation, hpz-long, zero3 or main"
+	@echo "  SCENARIO=...  for fuzz: hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main"
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)

@@ -1,6 +1,6 @@
 """How many timings of a recorded training step can be executed in a second, on one core.
 
-The scenario is 'hpz': four ranks of stock DeepSpeed, two optimizer steps. The first is settled, so every replay
+The scenario is 'hpz-short': four ranks of stock DeepSpeed, two optimizer steps. The first is settled, so every replay
 executes one. Timings are drawn at random, as a campaign draws them.
 """
 
@@ -31,9 +31,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     """Rounds of the same timings. What is measured is the wall time of one process with one thread."""
     program.preload()
     say("replay: a live run")
-    live, step = _live("hpz")
+    live, step = _live("hpz-short")
     say("replay: recording")
-    subject = recorded("hpz")
+    subject = recorded("hpz-short")
     random = Random(0)
     timings = [draw_timing(random, subject) for _ in range(REPLAYS)]
     replayer = subject.replayer

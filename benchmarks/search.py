@@ -23,7 +23,7 @@ from scenarios.textbook import TEXTBOOK
 SEEDS = 50
 MOST = 200  # timings: then a seed gives up
 _RECORDED: Mapping[str, Mapping[str, Any]] = {
-    "hpz": {},
+    "hpz-short": {},
     "hpz-falcon": {"slow": {"host": "3000"}},  # or it shows as recorded
     "hpz-accumulation": {},
 }

@@ -200,19 +200,25 @@ class _Campaign:
         self._draw(self._note, Phase.generate)
 
     def _gather(self, elsewhere: Iterable[tuple[Share, Tried]]) -> None:
-        """Take in what was executed elsewhere. Shrinking goes on from the seed that first led to a failing timing."""
-        for share, one in elsewhere:
-            key = identity(one.deviations)
-            if key in self.known:
-                continue
-            self.known[key] = one.verdict.diverged
-            if one.verdict.diverged:
-                if not self.failing:  # draws depend on how many there may be
-                    self.seed, self.examples = share.seed, share.examples
-                self.failing.append(one.deviations)
-            self.tried.append(replace(one, number=len(self.tried) + 1))
-            if self.progress is not None:
-                self.progress(len(self.tried), len(self.failing))
+        """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing."""
+        came: list[tuple[Share, Tried]] = []
+        diverged = 0
+        try:
+            for share, one in elsewhere:
+                came.append((share, one))
+                diverged += one.verdict.diverged
+                if self.progress is not None:
+                    self.progress(len(self.tried) + len(came), len(self.failing) + diverged)
+        finally:  # in an order that does not depend on who was quicker
+            for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
+                key = identity(one.deviations)
+                if key not in self.known:
+                    self.known[key] = one.verdict.diverged
+                    self.tried.append(replace(one, number=len(self.tried) + 1))
+                    if one.verdict.diverged:
+                        if not self.failing:  # draws depend on how many there may be
+                            self.seed, self.examples = share.seed, share.examples
+                        self.failing.append(one.deviations)
 
     def _draw(self, condition: Callable[[tuple[Deviation, ...]], bool], phase: Phase, *more: Phase) -> None:
         """Let Hypothesis draw timings, and take those for which ``condition`` holds as failing."""

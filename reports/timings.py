@@ -135,6 +135,9 @@ def campaign(console: Console, name: str, found: Campaign, token: Token | None) 
         table.add_row("a loss differs by, at most", f"{max(finite, default=0.0):.3g}")
         table.add_row("a loss was NaN in", f"{len(wrong) - len(finite)} timings")
         table.add_row("first timing that diverged", str(found.first))
+        departed = sum(one.verdict.departure is not None for one in wrong)
+        if departed:
+            table.add_row("the host read other values in", f"{departed} timings: behind that only --live is exact")
     if found.smallest is not None:
         kind = "smallest timing, 1-minimal" if found.minimal else "smallest timing found"
         table.add_row(kind, "; ".join(map(words, found.smallest)) or "as recorded")

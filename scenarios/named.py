@@ -15,18 +15,17 @@ class Named(NamedTuple):
     description: str
 
 
-_SMALL = {"size": "tiny", "steps": 2, "accumulation": 1, "sequence": 32, "fix": "none", "hardware": "a100-12.5gbps"}
+_SMALL = {"size": "tiny", "steps": 3, "accumulation": 1, "sequence": 32, "fix": "none", "hardware": "a100-12.5gbps"}
 
 NAMED: dict[str, Named] = {
-    "hpz": Named(
-        _SMALL, "hpZ's race, which does not show as recorded: Llama, 4 ranks, hpZ groups of 2, two steps"
-    ),
+    "hpz": Named(_SMALL, "hpZ's race, not shown as recorded: Llama, 4 ranks, hpZ groups of 2, three steps"),
+    "hpz-short": Named({**_SMALL, "steps": 2}, "the same in two steps: the race cannot reach a loss yet"),
+    "hpz-long": Named({**_SMALL, "steps": 8}, "the same in eight steps, to see what becomes of it"),
     "hpz-falcon": Named(
-        {**_SMALL, "model": "falcon", "slow": {"host": 3000}},
-        "the same with Falcon, and a host so slow that it does not show as recorded",
+        {**_SMALL, "steps": 2, "model": "falcon", "slow": {"host": 3000}},
+        "the same in two steps with Falcon, and a host so slow that it does not show as recorded",
     ),
-    "hpz-accumulation": Named({**_SMALL, "accumulation": 2}, "the same with two micro-batches a step"),
-    "hpz-long": Named({**_SMALL, "steps": 4}, "the same with four optimizer steps, to see what becomes of it"),
+    "hpz-accumulation": Named({**_SMALL, "steps": 2, "accumulation": 2}, "two steps of two micro-batches"),
     "zero3": Named({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),
     "main": Named({}, "what 'repro run' runs"),
 }

@@ -12,7 +12,7 @@ from fuzz.subject import Subject
 from fuzz.witness import witness
 from repro.replay.tokens import Token
 
-_PROCESSES, _TIMES = 4, 250
+_PROCESSES, _TIMES = 2, 500
 
 _EXECUTE = """
 import sys

@@ -66,7 +66,7 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
     timing = subject.timing(deviations)
     program.preload()
     program.run(
-        named("hpz", {"fix": fix}),
+        named("hpz-short", {"fix": fix}),
         simulated=True,
         folder=tmp_path,
         hear=lambda rank, message: None,
