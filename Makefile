@@ -49,10 +49,7 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 test: lint ## Lint, then all tests but those of other releases (ARGS go to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
 
-test-fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
-	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
-
-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
+test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
 
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
