@@ -80,6 +80,10 @@ def run_ranks(
     pipes: dict[Any, int] = {}
     processes: list[BaseProcess] = []
     process: BaseProcess
+    # What the ranks inherit is out of their collectors' sight: to look at it would copy all of it, for each rank.
+    frozen = gc.get_freeze_count()
+    gc.collect()
+    gc.freeze()
     try:
         for rank in range(world):
             ours, theirs = context.Pipe(duplex=False)
@@ -89,6 +93,8 @@ def run_ranks(
             theirs.close()
             pipes[ours] = rank
             processes.append(process)
+        if not frozen:
+            gc.unfreeze()
         if started is not None:
             started([process.pid or 0 for process in processes])
         _attend(processes, pipes, hear, folder, silence_s)

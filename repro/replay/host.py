@@ -101,6 +101,7 @@ class Host:
         self._nodes = nodes
         self._members = members
         self._now = self._start = nodes.add(rank, HOST)
+        self._time = 0  # as recorded
         self._seq = 0
         self._tails: dict[int, int] = {}  # by stream: when all that was given to it is done
         self._names: dict[int, str] = {}
@@ -137,6 +138,7 @@ class Host:
 
     def _step(self, what: str, time: int) -> int:
         """The host does something that takes it time."""
+        self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
         self._nodes.steps.append((self._now, self._rank, what))
         self._nodes.expected.append((self._now, time))
@@ -144,6 +146,7 @@ class Host:
 
     def _until(self, preds: Iterable[int], time: int) -> None:
         """The host waits."""
+        self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now, *preds)
         self._nodes.expected.append((self._now, time))
 
@@ -164,9 +167,11 @@ class Host:
 
     def _launch(self, record: Launch) -> None:
         nodes, rank, stream = self._nodes, self._rank, record.stream
-        host = self._step("launch", record.issued)
+        weightless = record.issued == self._time  # a probe that takes nobody's time: Device.weightless
+        host = self._now if weightless else self._step("launch", record.issued)
         end = nodes.add(rank, stream, self._tail(stream), host)
-        nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), record.nominal))
+        if not weightless:
+            nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), record.nominal))
         self._took(record, end, end)
         if record.op not in self._read_by_host:
             self._effect(end, "kernel", record.op, stream)

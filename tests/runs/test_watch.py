@@ -65,7 +65,9 @@ def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Pat
 def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run, tmp_path: Path, fix: str) -> None:
     """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
     run(folder=tmp_path / "bare", fix=fix)
-    run(folder=tmp_path / "watched", fix=fix, watch="weightless")
+    found = run(folder=tmp_path / "watched", fix=fix, watch="weightless")
+    assert len(found.witnesses) == len(found.races)
+    assert all(one.token for one in found.witnesses)  # such a trace can be timed anew, too
     for rank in range(4):
         bare = executed(tmp_path / "bare", rank)
         assert len(bare) > 1000
