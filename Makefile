@@ -47,7 +47,7 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 	@$(BIN)/python -m repro releases $(ARGS)
 
 test: lint ## Lint, then all tests but those of other releases (ARGS go to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not release and not ray" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
