@@ -76,6 +76,8 @@ def test_fuzz_with_the_fix_finds_nothing(runs: Path, repro: Repro) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finds no race" in done.stdout
     assert "0 of 16" in done.stdout
+    missed = repro("fuzz", *fixed, "--examples", "2", "--workers", "1", "--expect", "diverged")
+    assert missed.returncode == 1
 
 
 @pytest.mark.parametrize(

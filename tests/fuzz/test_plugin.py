@@ -49,6 +49,15 @@ def token_in(output: str) -> str:
     return found[1]
 
 
+WITH_AND_WITHOUT_A_WAIT = """
+@pytest.mark.stream_race
+@pytest.mark.parametrize("wait", [True, False])
+def test_prefetcher(wait):
+    batch = Prefetcher(wait).next()
+    watch("loss", batch.sum())
+"""
+
+
 def place(file_line: str, session: Session) -> str:
     lines = (session.pytester.path / "test_user.py").read_text().splitlines()
     return f"test_user.py:{1 + next(at for at, line in enumerate(lines) if file_line in line)}"
@@ -57,13 +66,7 @@ def place(file_line: str, session: Session) -> str:
 def test_a_prefetcher_without_a_wait_fails_with_race_witness_and_token(session: Session) -> None:
     session.file(
         PREFETCHER,
-        """
-        @pytest.mark.stream_race
-        @pytest.mark.parametrize("wait", [True, False])
-        def test_prefetcher(wait):
-            batch = Prefetcher(wait).next()
-            watch("loss", batch.sum())
-        """,
+        WITH_AND_WITHOUT_A_WAIT,
     )
     told = session.run(passed=1, failed=1)
     made = place("torch.ones(4) * 2", session)
@@ -274,13 +277,7 @@ def test_the_fixture_takes_a_function(session: Session) -> None:
 def test_xdist_spreads_the_tests(session: Session) -> None:
     session.file(
         PREFETCHER,
-        """
-        @pytest.mark.stream_race
-        @pytest.mark.parametrize("wait", [True, False])
-        def test_prefetcher(wait):
-            batch = Prefetcher(wait).next()
-            watch("loss", batch.sum())
-        """,
+        WITH_AND_WITHOUT_A_WAIT,
     )
     result = session.pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
     result.assert_outcomes(passed=1, failed=1)

@@ -63,7 +63,7 @@ def test_the_recorded_timing_gives_the_bits_of_the_live_run(model: str, hpz: int
 
 
 def test_a_run_that_goes_wrong_is_replayed_wrong_in_the_same_bits(tmp_path: Path) -> None:
-    recording, _ = live(tmp_path, fix="none", steps=2)
+    recording, _ = live(tmp_path, fix="none", steps=2, accumulation=2)
     replayer = Replayer(recording)
     as_recorded = replayer.verify()
     in_order = replayer.run_order(replayer.graph.issue_order())

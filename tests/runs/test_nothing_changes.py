@@ -41,7 +41,7 @@ def test_frozen_parameters(run: Run) -> None:
     assert_identical(run(frozen=("*layers.0*", "*norm*")))
 
 
-@pytest.mark.parametrize("bucket", [0, 10_000_000])
+@pytest.mark.parametrize("bucket", [0, 100, 10_000_000])
 def test_any_prefetch_bucket(run: Run, bucket: int) -> None:
     assert_identical(run(prefetch_bucket=bucket))
 

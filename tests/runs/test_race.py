@@ -16,12 +16,14 @@ Run = Callable[..., Findings]
 TIMINGS = {
     "paper": {"hardware": "a100-12.5gbps"},
     "fast network": {"hardware": "a100-100gbps"},
+    "h100": {"hardware": "h100"},
     "launch bound": {"stands_for": "itself"},
     "slow compute": {"stands_for": "itself", "slow": {"stream:compute": 300}},
+    "slow copies": {"slow": {"kernel:aten::copy_": 1000}},
+    "slow links": {"slow": {"link:*": 50}},
     "slow rank": {"slow": {"rank:1": 20, "host:2": 5}},
     "jitter": {"jitter": 3.0, "timing_seed": 7},
 }
-LIVE = ("paper", "slow compute", "slow rank", "jitter")
 
 
 def where(race: Race) -> tuple[str, str]:
@@ -91,15 +93,14 @@ def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None
     assert sum(race.shown for race in found.races) == 0
 
 
-@pytest.mark.parametrize("timing", LIVE)
+@pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
 def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str) -> None:
-    """A few of them live; ``tests/fuzz/test_ordered.py`` replays hundreds."""
     found = run(fix=fix, steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
 
 
-@pytest.mark.parametrize("timing", [*LIVE, "fast network", "launch bound"])
+@pytest.mark.parametrize("timing", TIMINGS)
 def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing: str) -> None:
     found = run(fix="none", steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
