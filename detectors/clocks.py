@@ -67,14 +67,16 @@ class Stream:
     """One stream's clock: ``epoch`` is its own time, ``known[u]`` what it knows of thread ``u``.
 
     ``known[self.thread]`` may lag behind ``epoch``: a thread's own accesses are always ordered.
+    ``done`` is no part of the order: when, in this timing, all that it was given so far is done.
     """
 
-    __slots__ = ("epoch", "host_version", "known", "snapshot", "stream", "thread", "unforgotten")
+    __slots__ = ("done", "epoch", "host_version", "known", "snapshot", "stream", "thread", "unforgotten")
 
     def __init__(self, stream: int, thread: int, known: Vector) -> None:
         self.stream = stream
         self.thread = thread
         self.epoch = 0
+        self.done = 0
         self.known = known
         self.host_version = 0  # version of the host's clock that was joined last
         self.snapshot = Snapshot(thread, 0, known)

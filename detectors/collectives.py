@@ -11,6 +11,15 @@ message's receiver does (Lamport 1978; Mattern 1989). So the order depends on th
 
 What is joined is each member's clock at its *read* epoch. The writes happen in an epoch of their own, of which peers
 never learn: that one member is done says nothing about another's outputs.
+
+**Mirrored traces** (``Begin.info["mirrored"]``): one rank was traced, and every other does the same at the same
+virtual time. Such a rank waits for nobody, and what its peers bring adds nothing. For map each event of each rank to
+the event of mine that stands at the same place of the program. An edge within a rank becomes the same edge within
+mine. An edge of a collective, from one member's start to another's end, becomes one from my start to my end of
+that collective, which are on one stream in this order. So each path through other ranks that begins and ends with me
+becomes a path of my own: whatever a peer can tell me about my threads, I know. That holds whatever the groups and
+roots are. It does not hold for a send and a receive, which are different places of the program: a path through them
+may be lost. Less order is known then, so a race may be reported that is none; none is hidden.
 """
 
 from __future__ import annotations
@@ -90,6 +99,7 @@ class Meetings:
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, ...]] = {}
+        self._mirrored: set[int] = set()
         self._open: dict[tuple[int, int, int], Meeting] = {}
 
     @property
@@ -101,6 +111,10 @@ class Meetings:
         if self.groups.setdefault(group, ranks) != ranks:
             raise TraceError(f"group {group} has ranks {self.groups[group]} in one trace and {ranks} in another")
 
+    def mirror(self, rank: int) -> None:
+        """``rank`` stands for all others, which have no traces: it waits for none of them (see the top)."""
+        self._mirrored.add(rank)
+
     def arrive(self, rank: int, arrival: Arrival) -> Meeting:
         """Note that ``rank`` has begun its part. The meeting may be complete then."""
         record = arrival.record
@@ -110,6 +124,10 @@ class Meetings:
                 f"rank {rank}, op {record.op} ({record.kernel}): group {record.group} has ranks {members}, "
                 f"which do not fit rank {rank} and root {record.root}"
             )
+        if rank in self._mirrored:
+            alone = Meeting(frozenset({rank}))
+            alone.arrive(rank, arrival)
+            return alone
         expected, key = frozenset(members), (record.group, record.number, -1)
         if is_point_to_point(record):
             # Only two members take part, and the record does not name the receiver: the source need

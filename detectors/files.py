@@ -17,16 +17,17 @@ _BATCH = 4096  # records; the ranks take turns, so that little has to be kept fo
 def find_races(trace_folder: Path) -> list[Race]:
     """The races in the run whose ``rank*.trace`` files lie in ``trace_folder``.
 
+    A mirrored trace (:mod:`detectors.collectives`) stands for all ranks and is the only file: the races are its rank's.
     A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`repro.trace.TraceError` where the folder has no traces, a rank's is missing, or
     one is damaged or not of this run.
     """
     ranks = _ranks(trace_folder)
-    paths = [file_of(trace_folder, rank) for rank in ranks]
+    paths = {rank: file_of(trace_folder, rank) for rank in ranks}
     detector = HappensBefore()
-    readers = [TraceReader(path) for path in paths]
+    readers = {rank: TraceReader(path) for rank, path in paths.items()}
     try:
-        traces = {rank: _checked(readers[rank].read(), paths[rank], len(ranks)) for rank in ranks}
+        traces = {rank: _checked(reader.read(), paths[rank], ranks) for rank, reader in readers.items()}
         while traces:
             # Ranks held up by others come last: they go on only where no other rank has anything to say.
             for rank in [rank for rank in traces if not detector.waits(rank)] or list(traces):
@@ -35,20 +36,21 @@ def find_races(trace_folder: Path) -> list[Race]:
                 if len(batch) < _BATCH:
                     del traces[rank]
     finally:
-        for reader in readers:
+        for reader in readers.values():
             reader.close()
     detector.finish()
     return detector.races
 
 
-def _ranks(folder: Path) -> range:
-    """The ranks whose files are there, if those of 0 to the highest all are."""
+def _ranks(folder: Path) -> list[int]:
+    """The ranks whose files are there, if those of 0 to the highest all are, or a single one (it may be mirrored)."""
     names = [re.fullmatch(r"rank(\d+)\.trace", path.name) for path in folder.glob("rank*.trace")]
     found = {int(name[1]) for name in names if name}
     if not found:
         raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
-    _complain_of_missing(folder, found, max(found) + 1)
-    return range(len(found))
+    if len(found) > 1:
+        _complain_of_missing(folder, found, max(found) + 1)
+    return sorted(found)
 
 
 def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
@@ -57,15 +59,18 @@ def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
         raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
 
 
-def _checked(records: Iterator[TraceRecord], path: Path, files: int) -> Iterator[TraceRecord]:
-    """The records, once the first one says that the file is one of a run of so many ranks."""
+def _checked(records: Iterator[TraceRecord], path: Path, ranks: list[int]) -> Iterator[TraceRecord]:
+    """The records, once the first one says that the file is one of a run of these ranks, or stands for all."""
     begin = next(records, None)
     if not isinstance(begin, Begin):
         raise TraceError(f"trace {path} is empty")
-    if begin.world > files:
-        _complain_of_missing(path.parent, set(range(files)), begin.world)
-    if begin.world != files:
-        raise TraceError(f"trace {path} is of a run with {begin.world} ranks, but there are {files} traces beside it")
+    mirrored = isinstance(begin.info, dict) and begin.info.get("mirrored")
+    if mirrored and len(ranks) > 1:
+        raise TraceError(f"trace {path} is mirrored, so it stands for all ranks, but there are others beside it")
+    if not mirrored:
+        _complain_of_missing(path.parent, set(ranks), begin.world)
+        if begin.world != len(ranks):
+            raise TraceError(f"trace {path} is of a run with {begin.world} ranks, but there are {len(ranks)} traces")
     yield begin
     yield from records
 

@@ -43,7 +43,9 @@ class Occurrence(NamedTuple):
 
     ``shown``: in the timing of this trace the later-issued access took effect strictly before the
     earlier-issued one. A launch and a collective's writes take effect at the end, a collective's
-    reads at its start, a free at once.
+    reads at its start, a free when the next owner's first work could start: at the free, or when what orders
+    the reuse (the owner's stream, the recorded ones) is done, if that is later.
+    ``margin_ns``: by how many nanoseconds the later-issued access took effect after the other; below 0 where shown.
     """
 
     rank: int
@@ -53,6 +55,7 @@ class Occurrence(NamedTuple):
     first: Moment
     second: Moment
     shown: bool
+    margin_ns: int
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,10 @@ class Race:
     """All occurrences with the same kernels, accesses, innermost frames and streams.
 
     ``first`` is the side that the host issued first. ``occurrences`` counts pairs of accesses,
-    ``shown`` those whose order was reversed in this timing. ``examples`` are the first few
-    occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells
-    what lies in the bytes that both touch (in the range that bounds them, where views are strided).
+    ``shown`` those whose order was reversed in this timing. ``margin_ns`` is the smallest of all occurrences: how close
+    the two came in this timing, or, below 0, by how much their order was reversed at worst. ``examples`` are the first
+    few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells what lies in the
+    bytes that both touch (in the range that bounds them, where views are strided).
     """
 
     kind: RaceKind
@@ -87,6 +91,7 @@ class Race:
     second: Side
     occurrences: int
     shown: int
+    margin_ns: int
     ranks: tuple[int, ...]
     names: tuple[Name, ...]
     examples: tuple[Occurrence, ...]
@@ -112,6 +117,7 @@ class Race:
             "missing_wait": self.missing_wait,
             "occurrences": self.occurrences,
             "shown": self.shown,
+            "margin_ns": self.margin_ns,
             "ranks": list(self.ranks),
             "names": [name._asdict() for name in self.names],
             "examples": [

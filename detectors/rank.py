@@ -57,7 +57,7 @@ class Rank:
         self._streams: dict[int, Stream] = {}
         self._names: dict[int, str] = {}
         self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self._markers: dict[int, Snapshot] = {}
+        self._markers: dict[int, tuple[Snapshot, int]] = {}  # and when, in this timing, the marker is passed
         self._highest_marker = -1
         self._blocks: dict[int, Block] = {}
         self._raced: dict[int, Block] = {}  # the blocks whose races wait for labels
@@ -106,6 +106,7 @@ class Rank:
         if stream is None or stream.host_version != self._host.version:
             stream = self._on(record.stream)
         stream.epoch += 1
+        stream.done = record.end
         if record.kernel.startswith(PROBES):
             return  # a detector's own look reads what it looks at: if that races, the program's own read does too
         for access in record.reads:
@@ -125,6 +126,7 @@ class Rank:
         """Write the outputs, knowing what the members brought, in an epoch that they do not learn of."""
         stream = self._streams[record.stream]
         stream.learn(known)
+        stream.done = record.end
         for access in record.writes:
             self._write(access, stream, record)
 
@@ -164,14 +166,14 @@ class Rank:
         return stream
 
     def _record(self, record: Record) -> None:
-        position = self._on(record.stream).position()
-        marker = record.marker
+        stream = self._on(record.stream)
+        position, marker = stream.position(), record.marker
         self._highest_marker = max(self._highest_marker, marker)
         if self._host.known[position.thread] < position.epoch:  # else waiting for it never orders anything
-            self._markers[marker] = position
-            self._streams[record.stream].unforgotten.append((position.epoch, marker))
+            self._markers[marker] = (position, stream.done)
+            stream.unforgotten.append((position.epoch, marker))
 
-    def _position(self, marker: int) -> Snapshot | None:
+    def _position(self, marker: int) -> tuple[Snapshot, int] | None:
         """The marker's position, or None where all later work comes after it anyway."""
         position = self._markers.get(marker)
         if position is None and marker > self._highest_marker:
@@ -181,11 +183,14 @@ class Rank:
     def _wait(self, record: Wait) -> None:
         position = self._position(record.marker)
         if position is not None:
-            self._on(record.stream).wait(position)
+            stream = self._on(record.stream)
+            stream.wait(position[0])
+            if position[1] > stream.done:
+                stream.done = position[1]
 
     def _host_wait(self, record: HostWait) -> None:
         position = self._position(record.marker)
-        if position is None or not self._host.wait(position):
+        if position is None or not self._host.wait(position[0]):
             return
         # What the host has waited for comes before all work that is still to be launched, also on streams
         # that do not exist yet: such markers can be forgotten. This bounds the memory for markers.
@@ -240,6 +245,7 @@ class Rank:
     def _check_free(self, record: Free, block: Block, owner: int) -> None:
         mine = self._on(owner)
         allowed = [mine, *[self._on(number) for number in block.recorded]] if block.recorded else [mine]
+        effect = max(record.time, *[stream.done for stream in allowed])
         sides: tuple[tuple[list[Entry], AccessKind], ...] = (
             (block.reads.everything(), "read"),
             (block.writes.everything(), "write"),
@@ -253,7 +259,7 @@ class Rank:
                 else:
                     free = Side("free", "free", (), self._name(owner))
                     moment = Moment(None, *self._phase, record.time, record.time)
-                    self._count(record.block, block, old, access, free, moment, record.time, old[0], old[1])
+                    self._count(record.block, block, old, access, free, moment, effect, old[0], old[1])
 
     # -- names --------------------------------------------------------------------------------
 
@@ -275,6 +281,8 @@ class Rank:
     def _begin(self, record: Begin) -> None:
         if record.rank != self.rank:
             raise TraceError(f"the trace given for rank {self.rank} is that of rank {record.rank}")
+        if record.info.get("mirrored"):
+            self._meetings.mirror(self.rank)
 
     # -- reports ------------------------------------------------------------------------------
 
@@ -298,8 +306,8 @@ class Rank:
         lo: int,
         hi: int,
     ) -> None:
-        shown = effect < _effect(old, access)
-        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, shown)
+        margin = effect - _effect(old, access)
+        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, margin < 0, margin)
         tally = self._tallies.add(self._side(old, access), second, occurrence)
         if block.pending is None:
             block.pending = set()

@@ -151,6 +151,13 @@ def replays(token: str) -> str:
     return f"python -m repro replay {token}"
 
 
+def duration(ns: int) -> str:
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if ns >= size:
+            return f"{ns / size:.4g} {unit}"
+    return f"{ns} ns"
+
+
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
     """Several runs side by side: a column for each."""
     table = Table(title="side by side", title_justify="left")
@@ -219,11 +226,19 @@ def _race(number: int, race: Race) -> RenderableType:
     names = sorted({f"{name.kind} {name.name}" for name in race.names})
     for line in (
         f"Missing: {race.missing_wait}.",
-        f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them.",
+        f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them, "
+        f"{margin(race)}.",
         f"Memory: {_shortened(names)}",
     ):
         lines.append(f"\n  {line}", "not bold")
     return lines
+
+
+def margin(race: Race) -> str:
+    """How close its two accesses came in this timing."""
+    if race.margin_ns < 0:
+        return f"reversed by up to {duration(-race.margin_ns)}"
+    return f"closest: {duration(race.margin_ns)} apart"
 
 
 def _shortened(names: Sequence[str], most: int = 4) -> str:

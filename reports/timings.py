@@ -18,7 +18,7 @@ from fuzz.campaign import Campaign, written
 from fuzz.confirm import Confirmation
 from fuzz.verdict import Verdict
 from fuzz.witness import Witness
-from reports.terminal import replays
+from reports.terminal import duration, replays
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.replayer import Look
 from repro.replay.tokens import Token
@@ -54,13 +54,6 @@ def words(deviation: Deviation) -> str:
         return f"{deviation.what} takes {deviation.factor} times as long"
     assert isinstance(deviation, Jitter)
     return f"everything takes up to {deviation.percent} % longer, drawn from {deviation.seed}"
-
-
-def duration(ns: int) -> str:
-    for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
-        if ns >= size:
-            return f"{ns / size:.4g} {unit}"
-    return f"{ns} ns"
 
 
 def sentence(verdict: Verdict) -> str:

@@ -7,6 +7,10 @@ time, and why:
 * ``PartitionedParameterCoordinator.fetch_sub_module`` is called through a wrapper that looks at the
   parameters *after* it returns (:func:`watch_parameters`): the values that training is about to use.
   The look takes no time, issues nothing and orders nothing.
+* DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`repro.quantizer` stands in for it. An
+  accelerator says which builder there is (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder`` asks
+  the accelerator that DeepSpeed finds while it is imported, and ``set_accelerator`` asks no one again: the name is
+  set anew with the accelerator (:func:`_use`).
 * Single synchronisations are ruled out by :class:`repro.accelerator.device.Rule` (repro.toggles),
   by the place they are called from; DeepSpeed's function runs as it is.
 """
@@ -17,13 +21,13 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repro import needs
+from repro import needs, quantizer
 from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
 from repro.accelerator.device import Device
@@ -33,7 +37,7 @@ from repro.toggles import ALL_GATHER
 needs.supply(installed() or "0")
 
 import deepspeed  # noqa: E402 - after what it needs
-import deepspeed.ops  # noqa: E402
+import deepspeed.ops.op_builder  # noqa: E402
 from deepspeed.accelerator import set_accelerator  # noqa: E402
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # noqa: E402
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator  # noqa: E402
@@ -53,8 +57,19 @@ PASSING_FILES = (
 )
 
 
+# Their reads of values only ask whether all went well (overflow, the norm of gradients): a dry run answers them.
+TRUSTED_FILES = ("deepspeed/",)
+
+
+class QuantizerBuilder:
+    """What DeepSpeed asks for its quantizer: nothing is built."""
+
+    def load(self, verbose: bool = True) -> Any:
+        return quantizer
+
+
 class PlainAccelerator(CPU_Accelerator):
-    """DeepSpeed's CPU accelerator, without its shared-memory collective.
+    """DeepSpeed's CPU accelerator, with a quantizer, and without its shared-memory collective.
 
     That one is compiled at the first start (half a minute) and only serves inference.
     """
@@ -64,6 +79,8 @@ class PlainAccelerator(CPU_Accelerator):
         self._communication_backend_name = "gloo"  # old releases: oneCCL, whatever is installed
 
     def get_op_builder(self, class_name: str) -> Any:
+        if class_name == "QuantizerBuilder":
+            return QuantizerBuilder
         compiled = class_name in ("ShareMemCommBuilder", "CCLCommBuilder")
         return super().get_op_builder("NotImplemented" if compiled else class_name)
 
@@ -118,12 +135,17 @@ class SimulatedAccelerator(PlainAccelerator):
 def use_simulated(device: Device) -> None:
     """Let DeepSpeed run on ``device``. Before ``deepspeed.initialize``; ``device`` must be active."""
     register()
-    set_accelerator(SimulatedAccelerator(device))
+    _use(SimulatedAccelerator(device))
 
 
 def use_plain() -> None:
     """Let DeepSpeed run on the CPU with gloo: the reference."""
-    set_accelerator(PlainAccelerator())
+    _use(PlainAccelerator())
+
+
+def _use(accelerator: PlainAccelerator) -> None:
+    set_accelerator(accelerator)
+    deepspeed.ops.op_builder.QuantizerBuilder = accelerator.get_op_builder("QuantizerBuilder")
 
 
 def warm_up() -> None:
@@ -134,6 +156,18 @@ def warm_up() -> None:
         importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
     use_plain()
     deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
+
+
+def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Where a model is made so that each parameter is partitioned at once (ZeRO-3); elsewhere it does nothing.
+
+    Not everything that ``deepspeed.initialize`` takes concerns the partitioning: the optimizer is left out.
+    """
+    zero = config.get("zero_optimization", {})
+    if zero.get("stage") != 3:
+        return nullcontext()
+    told = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
+    return deepspeed.zero.Init(config_dict_or_path=told)  # type: ignore[no-any-return]
 
 
 def name_streams(engine: Any) -> None:
@@ -162,6 +196,33 @@ def label_memory(engine: Any, device: Device) -> None:
             partition = getattr(parameter, attribute, None)
             if isinstance(partition, Tensor) and partition.numel():
                 device.label(partition, kind, name)
+
+
+def label_state(engine: Any, device: Device) -> None:
+    """Tell the trace which memory holds the optimizer's state, gradients and buffers. Again when there is more of it.
+
+    ``stage3.py`` keeps fp32 partitions and a flat buffer of gradients, ``stage_1_and_2.py`` whole parameters in flat
+    groups and one fp32 partition of each; Adam's moments come with the first step.
+    """
+    optimizer = engine.optimizer
+    for name, parameter in engine.module.named_parameters():
+        if not hasattr(parameter, "ds_tensor") and parameter.numel():
+            device.label(parameter.data, "primary", name)
+    master = getattr(optimizer, "fp32_partitioned_groups_flat", None) or getattr(
+        optimizer, "single_partition_of_fp32_groups", []
+    )
+    for number, flat in enumerate(master):
+        device.label(flat.detach(), "master", f"group {number}")
+        if flat.grad is not None:
+            device.label(flat.grad, "gradient", f"group {number}")
+        for what, value in optimizer.optimizer.state.get(flat, {}).items():
+            if isinstance(value, Tensor):
+                device.label(value, "optimizer", f"{what} of group {number}")
+    gradients = getattr(optimizer, "grad_partitions_flat_buffer", None)
+    if gradients is not None:
+        device.label(gradients, "gradient", "all")
+    for name, buffer in engine.module.named_buffers():
+        device.label(buffer, "buffer", name)
 
 
 def watch_parameters(engine: Any, look: Callable[[str, Tensor], None]) -> None:

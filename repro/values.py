@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from repro.trace import View
 
-_NAMESPACES = ("aten", "detectors")
+_NAMESPACES = ("aten", "detectors", "stream_races")
 _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
     torch.dtype: ("dtype", {name: one for name in dir(torch) if isinstance(one := getattr(torch, name), torch.dtype)}),
     torch.layout: ("layout", {"strided": torch.strided}),

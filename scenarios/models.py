@@ -4,6 +4,7 @@ Built by transformers' own configuration and model classes, with random weights:
 downloaded. The shapes are those of
 
 * Llama 2 (Touvron et al. 2023, arXiv 2307.09288),
+* LLaMA 30B and 65B (Touvron et al. 2023, arXiv 2302.13971),
 * Falcon (Almazrouei et al. 2023, arXiv 2311.16867), in the architecture of Falcon-40B: grouped
   keys and values, attention and feed-forward side by side, input and output embedding shared.
 
@@ -54,12 +55,12 @@ SIZES: dict[tuple[Family, str], ModelSize] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FullModel:
     """The shape of a published model: counts, and widths in elements."""
 
     name: str
-    family: Family
+    family: Literal["llama", "falcon", "gpt"]
     layers: int
     hidden: int
     intermediate: int
@@ -83,6 +84,9 @@ class FullModel:
         norms = self.layers * self.norms_per_layer + 1
         if self.family == "llama":  # an input embedding of its own; root mean square norms have no bias
             return self.matrix_parameters + self.vocab * self.hidden + norms * self.hidden
+        if self.family == "gpt":  # GPT-NeoX: biases everywhere, embeddings shared
+            biases = self.layers * (5 * self.hidden + self.intermediate)
+            return self.matrix_parameters + norms * 2 * self.hidden + biases
         return self.matrix_parameters + norms * 2 * self.hidden
 
     def forward_flops(self, tokens: int, sequence: int) -> int:
@@ -103,57 +107,18 @@ class FullModel:
 FULL_SIZE: dict[str, FullModel] = {
     model.name: model
     for model in (
-        FullModel(
-            name="llama-2-7b",
-            family="llama",
-            layers=32,
-            hidden=4096,
-            intermediate=11008,
-            heads=32,
-            kv_heads=32,
-            vocab=32000,
-        ),
-        FullModel(
-            name="llama-2-13b",
-            family="llama",
-            layers=40,
-            hidden=5120,
-            intermediate=13824,
-            heads=40,
-            kv_heads=40,
-            vocab=32000,
-        ),
-        FullModel(
-            name="llama-2-70b",
-            family="llama",
-            layers=80,
-            hidden=8192,
-            intermediate=28672,
-            heads=64,
-            kv_heads=8,
-            vocab=32000,
-        ),
-        FullModel(
-            name="falcon-7b",
-            family="falcon",
-            layers=32,
-            hidden=4544,
-            intermediate=4 * 4544,
-            heads=71,
-            kv_heads=1,
-            vocab=65024,
-            norms_per_layer=1,
-        ),
-        FullModel(
-            name="falcon-40b",
-            family="falcon",
-            layers=60,
-            hidden=8192,
-            intermediate=4 * 8192,
-            heads=128,
-            kv_heads=8,
-            vocab=65024,
-        ),
+        FullModel("llama-2-7b", "llama", 32, 4096, 11008, 32, 32, 32000),
+        FullModel("llama-2-13b", "llama", 40, 5120, 13824, 40, 40, 32000),
+        FullModel("llama-30b", "llama", 60, 6656, 17920, 52, 52, 32000),
+        FullModel("llama-65b", "llama", 80, 8192, 22016, 64, 64, 32000),
+        FullModel("llama-2-70b", "llama", 80, 8192, 28672, 64, 8, 32000),
+        FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
+        FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
+        # The sizes of ZeRO++'s table (arXiv 2306.10209), which gives no shapes: layers and widths are ours.
+        FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50432),
+        FullModel("gpt-49b", "gpt", 60, 8192, 4 * 8192, 64, 64, 50432),
+        FullModel("gpt-91b", "gpt", 112, 8192, 4 * 8192, 64, 64, 50432),
+        FullModel("gpt-138b", "gpt", 110, 10240, 4 * 10240, 80, 80, 50432),
     )
 }
 

@@ -8,6 +8,7 @@ import resource
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import Device
+from repro.accelerator.dry import DryDevice
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
 from repro.releases import PINNED
 from repro.toggles import rules
 from repro.trace import TraceWriter, file_of
-from scenarios.mmlu_batches import ByteTokenizer, batches
+from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.scenario import Scenario
 
@@ -87,14 +89,47 @@ def run(
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
 
 
-def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
-    info = {
+def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
+    """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
+
+    ``hear`` gets the messages of :func:`run`, without losses and parameters. Raises :class:`repro.cluster.RankFailed`.
+    """
+    torch.set_num_threads(1)
+    trace = folder / "trace"
+    trace.mkdir(parents=True, exist_ok=True)
+
+    def target(me: Rank) -> None:
+        me = replace(me, world=scenario.ranks)
+        timing = scenario.timing()
+        writer = _writer(me, scenario, timing, trace, mirrored=True)
+        device = DryDevice(
+            Clock(timing, 0),
+            write=writer.write,
+            skipped_files=adapter.PASSING_FILES,
+            trusted=adapter.TRUSTED_FILES,
+        )
+        device.rules.extend(rules(scenario.fix))
+        with device:
+            _train(me, scenario, device, parts=1)
+        writer.close()
+
+    run_ranks(1, target, folder=folder / "logs", hear=hear)
+
+
+def _writer(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, mirrored: bool = False) -> TraceWriter:
+    info: dict[str, Any] = {
         "scenario": scenario.model_dump(mode="json"),
         "deepspeed": adapter.VERSION,
         "torch": torch.__version__,
         "timing": timing.as_dict(),
     }
-    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
+    if mirrored:
+        info["mirrored"] = True
+    return TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
+
+
+def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
+    writer = _writer(me, scenario, timing, trace)
     device = Device(
         Clock(timing, me.rank),
         rank=me.rank,
@@ -110,6 +145,7 @@ def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record
 
 def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> None:
     began = time.perf_counter()
+    dry = isinstance(device, DryDevice)
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
         RANK=str(me.rank), WORLD_SIZE=str(me.world), LOCAL_RANK=str(me.rank % per_node), LOCAL_SIZE=str(per_node)
@@ -121,7 +157,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         device.phase(0, 0, "init")
     torch.distributed.init_process_group(
         "gloo" if device is None else BACKEND,
-        store=torch.distributed.FileStore(str(me.store), me.world),
+        store=torch.distributed.HashStore() if dry else torch.distributed.FileStore(str(me.store), me.world),
         rank=me.rank,
         world_size=me.world,
         timeout=timedelta(seconds=120),
@@ -129,7 +165,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
     model = build(
         scenario.model,
         scenario.size,
-        vocab_size=ByteTokenizer.vocab_size,
+        vocab_size=scenario.vocabulary,
         seed=scenario.seed,
         frozen=scenario.frozen,
         gradient_checkpointing=scenario.checkpointing,
@@ -188,7 +224,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
                 device.sight("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
         watch.say(scenario.steps, 0.0)
-    final = {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in adapter.partitions(engine)}
+    final = {} if dry else {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in adapter.partitions(engine)}
     me.say(
         {
             "kind": "end",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
 from repro.releases import KNOWN, PINNED, installed
 from repro.toggles import Fix
-from scenarios import mmlu, mmlu_batches
+from scenarios import mmlu, mmlu_batches, quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
 
@@ -75,6 +75,8 @@ class Scenario(BaseModel):
         "Default: the norms do, as they do in a full-size Llama under DeepSpeed's default.",
     )
     overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
+    qwz: bool = Field(False, description="Quantize weights for the all-gather (zero_quantized_weights).")
+    qgz: bool = Field(False, description="Quantize gradients for the reduction (zero_quantized_gradients).")
     frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
     checkpointing: bool = Field(False, description="Gradient checkpointing.")
     watch: Literal["off", "on", "weightless", "blocking"] = Field(
@@ -97,6 +99,15 @@ class Scenario(BaseModel):
                 f"an hpZ group of {self.hpz} does not divide {self.ranks} ranks: choose one of "
                 f"{', '.join(str(n) for n in range(1, self.ranks + 1) if self.ranks % n == 0)}"
             )
+        if (self.qwz or self.qgz) and self.deepspeed != PINNED:
+            raise ValueError(f"qwZ and qgZ are run with DeepSpeed {PINNED} only, not with {self.deepspeed}")
+        if self.qgz and self.nodes == 1:
+            raise ValueError("qgZ needs more than one node: on one, DeepSpeed reduces without quantizing")
+        if self.qwz and self.edit_after and self.hpz > 1:
+            raise ValueError(
+                "an edit has no reference with hpZ and qwZ: the secondary partition is quantized twice, so that hpZ "
+                "changes values; choose one of edit_after, hpz and qwz"
+            )
         if self.stands_for != "itself" and self.stands_for not in FULL_SIZE:
             raise ValueError(f"unknown full-size model '{self.stands_for}': choose itself, {', '.join(FULL_SIZE)}")
         for pattern, factor in self.slow.items():
@@ -105,6 +116,15 @@ class Scenario(BaseModel):
             if not factor > 0:
                 raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
         return self
+
+    @property
+    def vocabulary(self) -> int:
+        """Words of the model: those of the tokenizer, and with qgZ as many more as divide them among the ranks.
+
+        Vocabularies are padded everywhere; here only where it is needed, as it changes the weights that are drawn.
+        """
+        words = ByteTokenizer.vocab_size
+        return -(-words // self.ranks) * self.ranks if self.qgz else words
 
     def profile(self) -> Profile:
         return load_profile(self.hardware)
@@ -152,11 +172,12 @@ class Scenario(BaseModel):
         a layer; what may be gathered at once, and for how long, in proportion to the model (but a layer fits).
         """
         full = FULL_SIZE["llama-2-7b"]
-        model = parameters(self.model, self.size, vocab_size=ByteTokenizer.vocab_size) / full.parameters
+        model = parameters(self.model, self.size, vocab_size=self.vocabulary) / full.parameters
         layer = self._layer() * full.layers / full.matrix_parameters
         size = SIZES[self.model, self.size]
         prefetch = round(5e7 * layer) if self.prefetch_bucket is None else self.prefetch_bucket
         return {
+            **quantized.communication(qgz=self.qgz),
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
             "gradient_clipping": 1.0,
@@ -171,6 +192,7 @@ class Scenario(BaseModel):
                 "stage3_max_live_parameters": max(self._layer(), round(1e9 * model)),
                 "stage3_param_persistence_threshold": size.hidden if self.persistence is None else self.persistence,
                 "zero_hpz_partition_size": self.hpz,
+                **quantized.options(qwz=self.qwz, qgz=self.qgz),
             },
         }
 
@@ -193,11 +215,14 @@ class Scenario(BaseModel):
         mmlu_batches.batches(
             questions, sequence=self.sequence, micro_batch=self.micro_batch, rank=0, world=self.ranks, seed=self.seed
         )
-        if self.frozen:
+        if self.frozen or self.qwz or self.qgz:
             try:
-                build(self.model, self.size, vocab_size=ByteTokenizer.vocab_size, seed=self.seed, frozen=self.frozen)
+                model = build(self.model, self.size, vocab_size=self.vocabulary, seed=self.seed, frozen=self.frozen)
             except ValueError as error:
                 raise ScenarioError(str(error)) from error
+            reason = quantized.refusal(model.named_parameters(), ranks=self.ranks, qwz=self.qwz, qgz=self.qgz)
+            if reason is not None:
+                raise ScenarioError(reason)
 
 
 def scenario(**options: Any) -> Scenario:

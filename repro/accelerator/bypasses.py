@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from repro.accelerator.device import Device
 
 
+_PRINT = torch._tensor_str._str
+
+
 def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
     """What bypasses the dispatcher on CPU tensors and would not wait for the device.
 
@@ -39,6 +42,9 @@ def replacements(device: Device) -> Iterator[tuple[Any, str, Any]]:
             duration = device.timing.kernel("read", 0, 0)
             device.launch("host::read", [access] if access else [], [], [block], duration, None)
             device.synchronize_current("read")
+            instead = device.stand_in(tensor, printed=original is _PRINT)
+            if instead is not None:
+                return instead
             with device.quiet():
                 if device.recorder is not None:
                     device.recorder.host_read(tensor)

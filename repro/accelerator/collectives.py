@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ from torch._C import _distributed_c10d as c10d
 
 from repro.accelerator.device import Device, Event, Stream, active
 from repro.accelerator.memory import Block
-from repro.accelerator.timeline import CollectiveWork
+from repro.accelerator.timeline import CollectiveWork, Effect
 from repro.trace import Access, Group
 
 BACKEND = "simulated"
@@ -82,6 +83,19 @@ class Work(dist.Work):
         return list(self._tensors)
 
 
+@dataclass
+class Carried:
+    """One collective's part in moving values. ``read`` and ``write``: what it does when it starts and ends."""
+
+    kernel: str
+    root: int
+    members: tuple[int, ...]
+    reduction: str
+    read: Effect | None = None
+    write: Effect | None = None
+    work: CollectiveWork | None = None
+
+
 class SimulatedProcessGroup(dist.ProcessGroup):
     """One process group of one rank."""
 
@@ -105,11 +119,17 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         self.stream = Stream(device)
         self.stream.rename(f"nccl {','.join(map(str, ranks))}")
         device.journal.note(Group(self._group, ranks))
+        self._gloo = self._carrier(store, timeout)
+
+    def _carrier(self, store: dist.Store, timeout: timedelta) -> dist.ProcessGroup:
+        """What moves the values: gloo."""
+        rank, size = self.rank(), self.size()
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
-        self._gloo = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
-        self._gloo._set_group_name(f"gloo-{name}")  # type: ignore[arg-type]
-        self._gloo._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-        self._gloo._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        carrier = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
+        carrier._set_group_name(f"gloo-{self._name}")  # type: ignore[arg-type]
+        carrier._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        carrier._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        return carrier
 
     # -- what torch.distributed calls ---------------------------------------------------------------
 
@@ -305,44 +325,59 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             name = f"nccl::{kernel}"
             duration = device.timing.collective(name, nbytes, members, stream.name, group, number)
             late, long = device.timing.delays.get(device.journal.ops + 1, (0, 0))
-            state: dict[str, Any] = {}
-
-            def read() -> None:
-                values = [alias.clone(memory_format=torch.contiguous_format) for alias in read_from]
-                state["out"] = [torch.empty(alias.shape, dtype=alias.dtype) for alias in write_to]
-                state["in"] = values
-                state["gloo"] = call(values, state["out"])
-
-            def write() -> None:
-                transfer = state["gloo"]
-                if transfer is not None:
-                    patience = _PATIENCE
-                    while patience and not transfer.is_completed():
-                        os.sched_yield()  # the others may be about to come; a promise would wake them all
-                        patience -= 1
-                    if not patience:
-                        device.exchange.promise(work.end)
-                    transfer.wait()
-                for alias, value in zip(write_to, state["out"], strict=True):
-                    alias.copy_(value)
-                state.clear()
-
-            work: CollectiveWork = timeline.collective(
+            carried = self._carried(Carried(kernel, root, members, reduction), call, read_from, write_to, blocks)
+            work = timeline.collective(
                 stream.id,
                 duration + long,
                 late=late,
-                read=read,
-                effect=write,
+                read=carried.read,
+                effect=carried.write,
                 group=group,
                 number=number,
-                members=members,
+                members=self._awaited(members),
             )
+            carried.work = work
             device.journal.issued(work, stream.id, name, reads, writes, stack, nbytes, root, device.current)
             if device.recorder is not None:
                 device.recorder.transfer(inputs, outputs, reduction, splits)
         done = Event()
         device.record(done, stream)
         return Work(device, done, [*inputs, *outputs])
+
+    def _awaited(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Whose arrival a collective waits for."""
+        return members
+
+    def _carried(
+        self, carried: Carried, call: Call, read_from: list[Tensor], write_to: list[Tensor], blocks: list[Block]
+    ) -> Carried:
+        """Fill in what the collective does to memory when it starts and when it ends."""
+        device = self._device
+        state: dict[str, Any] = {}
+
+        def read() -> None:
+            values = [alias.clone(memory_format=torch.contiguous_format) for alias in read_from]
+            state["out"] = [torch.empty(alias.shape, dtype=alias.dtype) for alias in write_to]
+            state["in"] = values
+            state["gloo"] = call(values, state["out"])
+
+        def write() -> None:
+            transfer = state["gloo"]
+            if transfer is not None:
+                patience = _PATIENCE
+                while patience and not transfer.is_completed():
+                    os.sched_yield()  # the others may be about to come; a promise would wake them all
+                    patience -= 1
+                if not patience:
+                    assert carried.work is not None
+                    device.exchange.promise(carried.work.end)
+                transfer.wait()
+            for alias, value in zip(write_to, state["out"], strict=True):
+                alias.copy_(value)
+            state.clear()
+
+        carried.read, carried.write = read, write
+        return carried
 
     def _capture(self, tensors: Sequence[Tensor]) -> tuple[list[Access], list[Tensor], list[Block]]:
         memory = self._device.memory
@@ -376,9 +411,9 @@ def _group_id(name: str) -> int:
 
 def _create(options: Any, _: Any = None) -> SimulatedProcessGroup:
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return SimulatedProcessGroup(
-        active(), options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks
-    )
+    device = active()
+    kind: type[SimulatedProcessGroup] = device.group_type or SimulatedProcessGroup
+    return kind(device, options.store, options.group_rank, options.group_size, options.timeout, options.group_id, ranks)
 
 
 def register() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ class Profile:
     inter_node_gbits_per_s: float  # per node
     intra_node_latency_us: float
     inter_node_latency_us: float
+    gpus_per_node: int = 8
+    memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of one GPU."""
+        return round(self.memory_gbytes * (1 << 30))
 
 
 def profile_names() -> list[str]:
@@ -60,7 +68,8 @@ def load_profile(name_or_file: str) -> Profile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ProfileError(f"hardware profile {path} cannot be read: {error}") from error
     wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
-    if missing := sorted(wanted.keys() - table.keys()):
+    optional = {item.name for item in fields(Profile) if item.default is not MISSING}
+    if missing := sorted(wanted.keys() - table.keys() - optional):
         raise ProfileError(f"hardware profile {path} lacks {', '.join(missing)}")
     if unknown := sorted(table.keys() - wanted.keys()):
         raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
@@ -136,6 +145,7 @@ class Clock:
         self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
         self._random = random.Random(f"{timing.seed}/{rank}")
         self._stretches: dict[tuple[str, str], float] = {}
+        self._links: dict[tuple[int, ...], tuple[float, float, int]] = {}
         self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
 
     def kernel(self, name: str, flops: int, nbytes: int) -> int:
@@ -151,17 +161,20 @@ class Clock:
             factor *= 1 + self._timing.jitter * self._random.random()
         return round(duration * factor)
 
-    def collective(self, kernel: str, nbytes: int, members: tuple[int, ...], link: str, group: int, number: int) -> int:
-        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's."""
-        timing, profile, n = self._timing, self._timing.profile, len(members)
+    def collective(self, kernel: str, nbytes: int, members: tuple[int, ...], name: str, group: int, number: int) -> int:
+        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's; ``name``: its link."""
+        timing, n = self._timing, len(members)
         if n == 1:
             return round(self._kernel_ns)
-        across = len({timing.nodes_of[rank] for rank in members}) > 1
-        gbits = profile.inter_node_gbits_per_s if across else profile.intra_node_gbits_per_s
-        latency = profile.inter_node_latency_us if across else profile.intra_node_latency_us
+        link = self._links.get(members)
+        if link is None:
+            link = self._links[members] = _link(timing, members)
+        gbits, latency, flows = link
+        if kernel not in ("nccl::send", "nccl::recv"):
+            gbits /= flows
         turns = 2 if "all_reduce" in kernel else 1
         moved = turns * (n - 1) / n * nbytes * timing.scale.parameter_bytes
-        factor = self.factor(kernel, link, collective=True)
+        factor = self.factor(kernel, name, collective=True)
         if timing.jitter:
             factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
         return round((turns * (n - 1) * latency * 1000 + moved * 8 / gbits) * factor)
@@ -180,3 +193,18 @@ class Clock:
             if fnmatchcase(what, pattern):
                 factor *= value
         return factor
+
+
+def _link(timing: Timing, members: tuple[int, ...]) -> tuple[float, float, int]:
+    """The slowest link of a group: Gbit/s, latency in us, and how many groups like it share it.
+
+    Between nodes a node's ranks share its network card. A ring over all of them passes it once; where the group has
+    only some of a node's ranks, the others are in groups of the same kind, at the same time.
+    """
+    profile, nodes_of = timing.profile, timing.nodes_of
+    here = Counter(nodes_of[rank] for rank in members)
+    if len(here) == 1:
+        return profile.intra_node_gbits_per_s, profile.intra_node_latency_us, 1
+    everywhere = Counter(nodes_of)
+    flows = max(everywhere[node] // count for node, count in here.items())
+    return profile.inter_node_gbits_per_s, profile.inter_node_latency_us, flows

@@ -79,23 +79,35 @@ class Device:
         self.rank = rank
         self.timing = clock
         self.exchange: Exchange = exchange or Alone()
+        self.group_type: Any = None  # of process groups, where it is not the usual one
         self.timeline = Timeline(rank, self.exchange)
         self.journal = Journal(write or (lambda records: None))
         self.sites = CallSites(self.journal.note, skipped_files)
-        self.memory = Memory(self._allocated, self._freed)
+        self.memory = self._memory()
         self.recorder = Recorder(self.journal, self.memory) if record else None
         self.rules: list[Rule] = []
         self.weightless = "\0"  # kernels whose name begins so take no time: what is left of them is order
         self.streams: list[Stream] = []
         self.unwaited: dict[Any, None] = {}  # collectives that hold their tensors until somebody waits, as issued
+        self.flops = 0  # floating point operations issued: matrix products and attention, as torch counts them
         self.host_blocked = 0  # virtual nanoseconds that the host stood still
         self._markers = 0
         self._quiet = 0
         self._ruled: dict[tuple[str, int], Rule | None] = {}
-        self._mode = Kernels(self)
+        self._mode = self._kernels()
         default = Stream(self)
         default.rename("compute")
         self.current = default.id
+
+    def _memory(self) -> Memory:
+        return Memory(self._allocated, self._freed)
+
+    def _kernels(self) -> Kernels:
+        return Kernels(self)
+
+    def stand_in(self, tensor: Tensor, *, printed: bool) -> str | None:
+        """What the host gets of a tensor instead of its memory, having waited. None: the memory."""
+        return None
 
     # -- streams ----------------------------------------------------------------------------------
 
@@ -316,19 +328,17 @@ class Device:
         if access is not None:
             self.journal.note(Label(block.id, access.lo, access.hi, kind, name))
 
-    def _allocated(self, block: Block) -> None:
-        dtype = "uint8" if block.base is None else dtype_name(block.base.dtype)
-        self.journal.note(Alloc(block.id, block.nbytes, block.stream, self.timeline.now, dtype))
+    def _allocated(self, block: Block, dtype: torch.dtype) -> None:
+        self.journal.note(Alloc(block.id, block.nbytes, block.stream, self.timeline.now, dtype_name(dtype)))
 
     def _freed(self, block: Block) -> None:
         if block.stream < 0:
             return  # the host's own memory: not the device allocator's affair
         recorded = block.recorded or set()
         base = block.base
-        poisoned = bool(base is not None and block.used_by and block.used_by - recorded)
+        poisoned = bool(block.used_by and block.used_by - recorded)
         self.journal.note(Free(block.id, self.timeline.now, poisoned))
-        if poisoned:
-            assert base is not None
+        if poisoned and base is not None:
             # The next owner's first write would come here. In an ordered program nobody reads any more.
             instant = self.timeline.position(block.stream).joined(Instant(self.timeline.now))
             for stream in sorted(recorded):

@@ -11,18 +11,19 @@ disagree with it in places (the CPU flash attention's log-sum-exp has another dt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from repro.accelerator.memory import Block
 from repro.accelerator.operators import Kind, Operator, describe, reads_a_mask
 from repro.accelerator.recorder import bytes_of
+from repro.accelerator.timeline import Effect
 from repro.trace import Access
 
 if TYPE_CHECKING:
@@ -31,11 +32,21 @@ if TYPE_CHECKING:
 _Spec = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
-class _Elsewhere(Exception):
+_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# torch counts the attention kernels of GPUs; the CPU's stands where they would.
+_UNCOUNTED: dict[OpOverload, Callable[..., int]] = {
+    _attention.default: lambda q, k, v, *_, **__: sdpa_flop_count(q.shape, k.shape, v.shape),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad.shape, q.shape, k.shape, v.shape)
+    ),
+}
+
+
+class Elsewhere(Exception):
     """A tensor that is not on the device: meta tensors have no memory."""
 
 
-class _Signature(NamedTuple):
+class Signature(NamedTuple):
     """What is the same for all calls with these shapes: outputs (None: not a tensor), cost, random numbers."""
 
     outputs: tuple[_Spec | None, ...]
@@ -44,6 +55,7 @@ class _Signature(NamedTuple):
     many: bool  # the operator returns a list
     duration: int
     random: bool
+    flops: int
 
 
 class Kernels(TorchDispatchMode):
@@ -53,7 +65,7 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._operators: dict[OpOverload, Operator] = {}
-        self._signatures: dict[tuple[Any, ...], _Signature] = {}
+        self._signatures: dict[tuple[Any, ...], Signature] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -76,7 +88,7 @@ class Kernels(TorchDispatchMode):
             if kind is Kind.RESIZE:
                 return self._resize(func, args, kwargs or {})
             return self._read(operator, func, args, kwargs or {})
-        except _Elsewhere:
+        except Elsewhere:
             return func(*args, **(kwargs or {}))
 
     def _empty(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -93,7 +105,7 @@ class Kernels(TorchDispatchMode):
         shape = args[1].shape if isinstance(args[1], Tensor) else tuple(args[1])
         needed = int(tensor.storage_offset()) + torch.Size(shape).numel()
         held = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
-        if needed > held and not tensor.is_meta and memory.block_of(tensor).base is not None:
+        if needed > held and not tensor.is_meta and memory.block_of(tensor).stream >= 0:
             grown = memory.allocate((needed,), (1,), tensor.dtype, stream)
             if held:
                 before = tensor.as_strided((held,), (1,), 0)
@@ -103,13 +115,27 @@ class Kernels(TorchDispatchMode):
 
     def _read(self, operator: Operator, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The host needs the result: it waits for the current stream, as a device-to-host copy does."""
-        call = _Call(self._device)
+        device = self._device
+        call = Call(device)
         inputs = [call.capture(operator, position, value) for position, value in enumerate(args)]
         named = {name: call.capture(operator, name, value) for name, value in kwargs.items()}
-        device = self._device
         duration = device.timing.kernel(operator.name, 0, 0)
         device.launch(operator.name, call.reads, call.writes, call.blocks, duration, None)
         device.synchronize_current("read")
+        return self._learned(operator, func, args, kwargs, call, inputs, named)
+
+    def _learned(
+        self,
+        operator: Operator,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        inputs: list[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """What the host gets, having waited."""
+        device = self._device
         given = {name: kwargs[name] for name in operator.returns if isinstance(name, str)}
         if not given:
             random = operator.random and operator.kind is Kind.READ
@@ -141,7 +167,7 @@ class Kernels(TorchDispatchMode):
 
     def _kernel(self, operator: Operator, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = self._device
-        call = _Call(device)
+        call = Call(device)
         call.key += (func, torch.get_default_dtype())
         inputs = [call.capture(operator, position, value) for position, value in enumerate(args)]
         named = {name: call.capture(operator, name, value) for name, value in kwargs.items()} if kwargs else kwargs
@@ -155,11 +181,11 @@ class Kernels(TorchDispatchMode):
                 kwargs[name].set_(memory.allocate(*wanted, stream))
             return self._kernel(operator, func, args, kwargs)
         outputs: list[Tensor | None] = []
-        bases: list[Tensor | None] = []
+        fresh: list[Block | None] = []
         for spec in signature.outputs:
             if spec is None:
                 outputs.append(None)
-                bases.append(None)
+                fresh.append(None)
                 continue
             seen = memory.allocate(*spec, stream)
             block = memory.block_of(seen)
@@ -167,29 +193,45 @@ class Kernels(TorchDispatchMode):
             if access is not None:
                 call.writes.append(access)
             outputs.append(seen)
-            bases.append(block.base)
+            fresh.append(block)
         state = _generator(named).get_state() if signature.random else None
-        effect = _effect(func, inputs, named, bases, signature, state)
+        effect = self._effect(func, inputs, named, call, outputs, fresh, signature, state)
         device.launch(operator.name, call.reads, call.writes, call.blocks, signature.duration, effect)
+        device.flops += signature.flops
         if device.recorder is not None:
             drawn = None if state is None else bytes_of(state)
             device.recorder.call(func, args, kwargs, outputs, signature.places, drawn)
         if signature.many:
             return outputs
         returned = []
-        fresh = iter(outputs)
+        made = iter(outputs)
         for source in operator.returns:
             if source is None:
-                returned.append(next(fresh))
+                returned.append(next(made))
             elif isinstance(source, int):
                 returned.append(args[source] if source < len(args) else kwargs[func._schema.arguments[source].name])
             else:
                 returned.append(kwargs[source])
         return returned[0] if len(returned) == 1 else tuple(returned) if returned else None
 
+    def _effect(
+        self,
+        func: OpOverload,
+        inputs: list[Any],
+        named: dict[str, Any],
+        call: Call,
+        outputs: list[Tensor | None],
+        fresh: list[Block | None],
+        signature: Signature,
+        state: Tensor | None,
+    ) -> Effect | None:
+        """What the kernel does when its time has come. ``state``: of the random generator, where it draws."""
+        bases = [None if block is None else block.base for block in fresh]
+        return _effect(func, inputs, named, bases, signature, state)
+
     def _learn(
         self, operator: Operator, func: OpOverload, inputs: list[Any], named: dict[str, Any], nbytes: int
-    ) -> _Signature:
+    ) -> Signature:
         """Run the real kernel on stand-ins for the outputs' shapes, strides and dtypes."""
         outputs: list[_Spec | None] = []
         places: list[int] = []
@@ -198,30 +240,37 @@ class Kernels(TorchDispatchMode):
         result: Any = None
         outs = [name for name in operator.returns if isinstance(name, str)]
         if operator.random or outs or None in operator.returns:
-            generator = _generator(named)
-            before = generator.get_state()
-            result, stood_in = _rehearse(func, inputs, named)
-            random = operator.random and not torch.equal(before, generator.get_state())
-            generator.set_state(before)
+            result, stood_in, random = self._rehearse(operator, func, inputs, named)
             many = isinstance(result, list)
-            values = list(result) if isinstance(result, (list, tuple)) else [result]
+            values = list(_all(result))
             places = [at for at in range(len(values)) if many or operator.returns[at] is None]
             outputs = [_spec(values[at]) if isinstance(values[at], Tensor) else None for at in places]
-            if any(isinstance(value, Tensor) and value.is_meta for value in values):
-                raise _Elsewhere
             resized = [(name, _spec(stood_in[name])) for name in outs if stood_in[name].shape != named[name].shape]
         for spec in outputs:
             if spec is not None:
                 nbytes += torch.Size(spec[0]).numel() * spec[2].itemsize
         flops = 0
-        count = flop_registry.get(func.overloadpacket)
+        count = _UNCOUNTED.get(func) or flop_registry.get(func.overloadpacket)
         if count is not None:
             flops = count(*inputs, **named, out_val=result)
         duration = self._device.timing.kernel(operator.name, int(flops), nbytes)
-        return _Signature(tuple(outputs), tuple(places), tuple(resized), many, duration, random)
+        return Signature(tuple(outputs), tuple(places), tuple(resized), many, duration, random, int(flops))
+
+    def _rehearse(
+        self, operator: Operator, func: OpOverload, inputs: list[Any], named: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any], bool]:
+        """The real kernel's result on stand-ins, what stood in for ``named``, whether it drew random numbers."""
+        generator = _generator(named)
+        before = generator.get_state()
+        result, stood_in = _rehearse(func, inputs, named)
+        random = operator.random and not torch.equal(before, generator.get_state())
+        generator.set_state(before)
+        if any(isinstance(value, Tensor) and value.is_meta for value in _all(result)):
+            raise Elsewhere
+        return result, stood_in, random
 
 
-class _Call:
+class Call:
     """One call's arguments: aliases of its tensors, the memory they cover, the key of its signature."""
 
     __slots__ = ("blocks", "device", "key", "nbytes", "reads", "writes")
@@ -259,7 +308,7 @@ class _Call:
 
     def _tensor(self, tensor: Tensor, written: bool) -> Tensor:
         if tensor.is_meta:
-            raise _Elsewhere
+            raise Elsewhere
         memory = self.device.memory
         block = memory.block_of(tensor)
         self.key.append((tensor.shape, tensor.stride(), tensor.dtype))
@@ -276,10 +325,9 @@ def _effect(
     inputs: list[Any],
     named: dict[str, Any],
     bases: list[Tensor | None],
-    signature: _Signature,
+    signature: Signature,
     state: Tensor | None,
-) -> Callable[[], None]:
-    """What the kernel does when its time has come. ``state``: of the random generator, where it draws."""
+) -> Effect:
     places, dtype = signature.places, torch.get_default_dtype()
 
     def run() -> None:
@@ -311,6 +359,10 @@ def _effect(
         generator.set_state(now)
 
     return run_random
+
+
+def _all(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (list, tuple)) else [result]
 
 
 def _generator(named: dict[str, Any]) -> torch.Generator:

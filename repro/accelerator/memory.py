@@ -61,9 +61,11 @@ def poison(tensor: Tensor) -> None:
 class Memory:
     """All blocks of one rank, by the storage through which the program sees them."""
 
+    block_type: type[Block] = Block
+
     def __init__(
         self,
-        on_alloc: Callable[[Block], None],
+        on_alloc: Callable[[Block, torch.dtype], None],
         on_free: Callable[[Block], None],
     ) -> None:
         self._by_storage: dict[int, Block] = {}
@@ -88,12 +90,17 @@ class Memory:
         seen: Tensor = torch._C._from_dlpack(torch._C._to_dlpack(base))
         if seen.stride() != base.stride():  # DLPack does not keep strides of size-1 or empty dimensions
             seen = seen.as_strided(base.shape, base.stride())
+        self.register(seen, stream, base)
+        return seen
+
+    def register(self, seen: Tensor, stream: int, base: Tensor | None) -> Block:
+        """A new block of the device: what lies behind the storage of ``seen``."""
         self._count += 1
         storage = seen.untyped_storage()
-        block = Block(self._count, storage.nbytes(), stream, base)
+        block = self.block_type(self._count, storage.nbytes(), stream, base)
         self._register(storage, block)
-        self._on_alloc(block)
-        return seen
+        self._on_alloc(block, seen.dtype)
+        return block
 
     def block_of(self, tensor: Tensor) -> Block:
         """The block that the tensor lies in; memory the host brought along becomes one when first seen."""
@@ -101,7 +108,7 @@ class Memory:
         block = self._by_storage.get(storage._cdata)
         if block is None:
             self._count += 1
-            block = Block(self._count, storage.nbytes(), -1, None)
+            block = self.block_type(self._count, storage.nbytes(), -1, None)
             self._register(storage, block)
             if self.on_host_memory is not None:
                 self.on_host_memory(block, tensor)

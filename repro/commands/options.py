@@ -1,4 +1,4 @@
-"""The scenario's fields as options of the command line. Their help is the fields' own description."""
+"""The fields of a scenario or a job as options of the command line. Their help is the fields' own description."""
 
 from __future__ import annotations
 
@@ -7,26 +7,44 @@ from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from repro.toggles import Fix
+from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError
 
 
-def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
+Command = Callable[..., Any]
+
+
+def scenario_options(command: Command) -> Command:
     """Decorator: an option for each field of :class:`Scenario`."""
-    for name, field in reversed(Scenario.model_fields.items()):
-        command = _option(name, field)(command)
-    return command
+    return _options(Scenario)(command)
 
 
-def chosen(values: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, ready for :func:`scenarios.scenario.scenario`."""
-    options = {name: values[name] for name in Scenario.model_fields if values.get(name) not in (None, ())}
+def job_options(*without: str) -> Callable[[Command], Command]:
+    """Decorator: an option for each field of :class:`scenarios.job.Job`, but for those that the command decides."""
+    return _options(Job, without)
+
+
+def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
+    """The options that were given, ready for :func:`scenarios.scenario.scenario` (or :func:`scenarios.job.job`)."""
+    options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, ())}
     if "slow" in options:
         options["slow"] = _factors(options["slow"])
     return options
+
+
+def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for name, field in reversed(model.model_fields.items()):
+            if name not in without:
+                command = _option(name, field)(command)
+        return command
+
+    return decorate
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -708,6 +708,52 @@ def test_shown_when_the_second_took_effect_before_the_first(
     assert race.examples[0].first[4:] == first and race.examples[0].second[4:] == second
 
 
+@pytest.mark.parametrize(("starts", "margin"), [([90, 40, 70], 30), ([90, 5, 70], -5), ([10], 0)])
+def test_the_margin_is_that_of_the_occurrence_that_came_closest(starts: list[int], margin: int) -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    for start in starts:
+        a = story.block()
+        compute.writes(a, at=1, time=(0, 10))
+        gather.reads(a, at=2, time=(start - 1, start))
+    (race,) = story.races()
+    assert race.margin_ns == margin == race.as_dict()["margin_ns"]
+    assert [example.margin_ns for example in race.examples] == [start - 10 for start in starts]
+    assert race.shown == sum(example.margin_ns < 0 for example in race.examples)
+
+
+def test_the_margin_is_the_smallest_of_all_ranks() -> None:
+    story = Story(ranks=2)
+    for host, end in zip(story.hosts, (50, 20), strict=True):
+        compute, gather = host.streams("compute", "gather")
+        a = host.block()
+        compute.writes(a, time=(0, 10))
+        gather.reads(a, time=(15, end))
+    (race,) = story.races()
+    assert (race.ranks, race.margin_ns) == ((0, 1), 10)
+
+
+@pytest.mark.parametrize(
+    ("owner", "recorded", "waited", "margin"),
+    [(0, 0, 0, -20), (60, 0, 0, 10), (45, 0, 0, -5), (0, 60, 0, 10), (0, 0, 60, 10), (0, 60, 45, 10)],
+)
+def test_a_free_takes_effect_when_what_orders_the_reuse_is_done(
+    owner: int, recorded: int, waited: int, margin: int
+) -> None:
+    """Freed at 30 while a read ends at 50; the owner's stream, a recorded one and one waited for are done at these."""
+    story = Story()
+    compute, reader, copies, other = story.streams("compute", "reader", "copies", "other")
+    a, b = story.block(on=compute), story.block()
+    for stream, end in ((compute, owner), (copies, recorded), (other, waited)):
+        stream.reads(b, time=(0, end))
+    reader.reads(a, time=(40, 50))
+    story.record_stream(a, copies)
+    compute.waits_for(other)
+    story.frees(a, time=30)
+    (race,) = story.races()
+    assert (race.kind, race.margin_ns, race.shown) == ("freed", margin, int(margin < 0))
+
+
 def test_a_collective_reads_at_its_start_and_writes_at_its_end() -> None:
     story = Story()
     group = story.group(0, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("repro", "detectors", "fuzz", "scenarios", "reports")
+PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "studies", "reports")
 MOST_LINES = 450
 
 # The first prefix that fits a module says what of ours it may import. "repro" is everything of repro that runs
@@ -23,10 +23,12 @@ MAY_IMPORT = {
     "repro.commands": PACKAGES,
     "repro.__main__": PACKAGES,
     "repro": ("repro",),
+    "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
-    "reports": ("reports", "detectors", "fuzz", "repro.trace", "repro.replay", "scenarios.scenario"),
+    "studies": ("studies", "scenarios", "repro", "detectors", "accounts"),
+    "reports": ("reports", "accounts", "detectors", "fuzz", "studies", "repro.trace", "repro.replay", "scenarios.scenario"),
 }
 COMMAND_LINE = ("repro.commands", "repro.__main__")
 

@@ -111,6 +111,7 @@ def changed(kind: type[Any], change: Callable[[Any], Any]) -> list[TraceRecord]:
     [
         "aten::from_file.default", "os::system.default", "aten::add", "aten::__class__.default", "", "aten::",
         "profiler::_record_function_enter.default", "aten::add.NoSuch", "a" * 1000, "aten::_C.default",
+        "stream_races::no_such.default", "stream_races::default", "stream_races::__class__.default",
     ],
 )  # fmt: skip
 def test_operators_that_are_none_or_do_more_than_compute(function: str) -> None:

@@ -1,0 +1,26 @@
+"""Accounts: what a run costs, read from its trace: memory, traffic, and where the time goes.
+
+Each account takes one rank's records as they come, ``feed(records)``, and gives its result when all are there,
+``result()``. A trace that stands for all ranks (one of a dry run) is fed like any other.
+"""
+
+from __future__ import annotations
+
+from accounts.busy import Busy, BusyAccount, GroupTime, StepTime
+from accounts.memory import Excess, MemoryAccount, MemoryUse, Moment, PhasePeak
+from accounts.traffic import Flow, Traffic, TrafficAccount
+
+__all__ = [
+    "Busy",
+    "BusyAccount",
+    "Excess",
+    "Flow",
+    "GroupTime",
+    "MemoryAccount",
+    "MemoryUse",
+    "Moment",
+    "PhasePeak",
+    "StepTime",
+    "Traffic",
+    "TrafficAccount",
+]

@@ -1,0 +1,173 @@
+"""Full-size models for dry runs: published shapes by name, a transformers configuration, or a function of one's own.
+
+Nothing is downloaded and nothing is computed: on a dry device the weights have addresses, not values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, LlamaConfig, PretrainedConfig
+
+from scenarios.models import FULL_SIZE, FullModel
+
+Batch = Mapping[str, Tensor]
+MakeBatch = Callable[[int, int], Batch]
+MakeModel = Callable[[], nn.Module]
+
+
+class ModelError(Exception):
+    """A model that is not known or cannot be built. One sentence: what is wrong, and what to do."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained. ``make``: the model; ``batch(micro_batch, sequence)``: its keyword arguments."""
+
+    name: str
+    make: MakeModel
+    batch: MakeBatch
+    hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is taken from
+
+
+def subject(model: str, *, attention: str = "sdpa") -> Subject:
+    """``model``: a name of :data:`scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
+    a folder that holds one), or ``module:function``.
+
+    The function takes nothing and returns a module that takes ``input_ids``, ``attention_mask`` and ``labels`` and
+    returns a loss (by itself, first of a tuple, or as ``.loss``); or a pair of such a module and a function
+    ``batch(micro_batch, sequence)`` that returns the module's keyword arguments.
+
+    Raises :class:`ModelError`.
+    """
+    if model in FULL_SIZE:
+        return _of_config(model, config_of(FULL_SIZE[model], attention))
+    if ":" in model and not os.path.exists(model):
+        return _of_function(model)
+    path = Path(model)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f"there is no model '{model}': choose one of {', '.join(FULL_SIZE)}, name a transformers config.json, "
+            "or a function as module:function"
+        )
+    try:
+        config = AutoConfig.from_pretrained(str(path), attn_implementation=attention, local_files_only=True)
+    except Exception as error:  # transformers raises what it likes
+        raise ModelError(f"{path} is not a transformers configuration: {_line(error)}") from error
+    config.use_cache = False
+    return _of_config(str(model), config)
+
+
+def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
+    """The transformers configuration of a published shape. No dropout, no cache."""
+    common: dict[str, Any] = {
+        "vocab_size": model.vocab,
+        "hidden_size": model.hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "attention_dropout": 0.0,
+        "use_cache": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attn_implementation": attention,
+    }
+    if model.family == "llama":
+        return LlamaConfig(
+            intermediate_size=model.intermediate,
+            num_key_value_heads=model.kv_heads,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-5,
+            **common,
+        )
+    if model.family == "gpt":
+        return GPTNeoXConfig(
+            intermediate_size=model.intermediate,
+            hidden_dropout=0.0,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            **common,
+        )
+    return FalconConfig(
+        ffn_hidden_size=model.intermediate,
+        num_kv_heads=model.kv_heads,
+        # Falcon-7B has the older block: one key and value for all heads, one norm.
+        new_decoder_architecture=model.norms_per_layer == 2,
+        multi_query=True,
+        hidden_dropout=0.0,
+        **common,
+    )
+
+
+def loss_of(output: Any) -> Tensor:
+    """The loss in what a model returns. Raises :class:`ModelError`."""
+    found = getattr(output, "loss", None)
+    if found is None:
+        found = output[0] if isinstance(output, (tuple, list)) and output else output
+    if not isinstance(found, Tensor) or found.numel() != 1:
+        raise ModelError(
+            f"the model returns {type(output).__name__}, and no loss in it: return the loss by itself, first of a "
+            "tuple, or as .loss"
+        )
+    return found
+
+
+def _of_config(name: str, config: PretrainedConfig) -> Subject:
+    def make() -> nn.Module:
+        try:
+            return AutoModelForCausalLM.from_config(config)  # type: ignore[no-any-return, no-untyped-call]
+        except ValueError as error:
+            raise ModelError(f"transformers builds no causal language model of {name}: {_line(error)}") from error
+
+    return Subject(name, make, _tokens, getattr(config, "hidden_size", None))
+
+
+def _tokens(micro_batch: int, sequence: int) -> Batch:
+    """Whole sequences without padding, which is what packed training data is."""
+    ones = torch.ones(micro_batch, sequence, dtype=torch.int64)
+    return {"input_ids": ones, "attention_mask": ones.clone(), "labels": ones.clone()}
+
+
+def _of_function(name: str) -> Subject:
+    module_name, _, function_name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except ImportError as error:
+        raise ModelError(
+            f"cannot import '{module_name}' of the model {name}: {_line(error)}; start from the folder it lies in"
+        ) from error
+    except AttributeError:
+        raise ModelError(f"the module '{module_name}' has no '{function_name}', which the model {name} names") from None
+    if not callable(function):
+        raise ModelError(f"'{name}' is not a function that makes a model")
+    batches: list[MakeBatch] = []
+
+    def make() -> nn.Module:
+        made = function()
+        if isinstance(made, tuple) and len(made) == 2 and callable(made[1]):
+            batches[:] = [made[1]]
+            made = made[0]
+        if not isinstance(made, nn.Module):
+            raise ModelError(f"{name} returns {type(made).__name__}, not a torch module (or a module and its batches)")
+        return made
+
+    def batch(micro_batch: int, sequence: int) -> Batch:
+        return (batches[0] if batches else _tokens)(micro_batch, sequence)
+
+    return Subject(name, make, batch)
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

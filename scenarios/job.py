@@ -1,0 +1,221 @@
+"""What a dry run looks at: a full-size model, a cluster, and a DeepSpeed configuration, the user's own or made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from repro.accelerator.costs import Profile, ProfileError, Timing, load_profile
+from repro.releases import PINNED
+from repro.toggles import Fix
+from scenarios import quantized
+from scenarios.scenario import ScenarioError
+
+OPTIMIZERS = ("adam", "adamw")
+
+
+class Job(BaseModel):
+    """A training job that is to be rehearsed. Field descriptions are the command line's help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(
+        "llama-2-7b", description="A full-size model by name, a transformers config.json, or module:function."
+    )
+    nodes: int = Field(2, ge=1, description="Number of nodes.")
+    gpus: int = Field(8, ge=1, description="GPUs per node.")
+    hardware: str = Field("a100-12.5gbps", description="Hardware profile: a name, or a .toml file of your own.")
+    network: float | None = Field(
+        None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
+    )
+    stage: Literal[1, 2, 3] = Field(3, description="ZeRO stage.")
+    hpz: int = Field(1, ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off.")
+    qwz: bool = Field(False, description="Quantize weights for the all-gather (zero_quantized_weights).")
+    qgz: bool = Field(False, description="Quantize gradients for the reduction (zero_quantized_gradients).")
+    micro_batch: int = Field(1, ge=1, description="Sequences per micro-batch and GPU.")
+    sequence: int = Field(2048, ge=8, description="Tokens per sequence.")
+    accumulation: int = Field(1, ge=1, description="Micro-batches per optimizer step.")
+    steps: int = Field(
+        2, ge=1, description="Optimizer steps; the last one is reported, as DeepSpeed learns in the first."
+    )
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 or fp32.")
+    checkpointing: bool = Field(False, description="Gradient checkpointing.")
+    attention: Literal["eager", "sdpa"] = Field("sdpa", description="The model's attention: eager or sdpa (flash).")
+    frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
+    overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
+    fix: Fix = Field(
+        Fix.STREAM_SYNC,
+        description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
+        "event (the all-gather stream waits, the host does not), device-sync.",
+    )
+    config: str | None = Field(
+        None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."
+    )
+    slow: dict[str, float] = Field(default_factory=dict, description="Stretch durations, PATTERN=FACTOR.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        ranks = self.ranks
+        if ranks % self.hpz:
+            fitting = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+            raise ValueError(f"an hpZ group of {self.hpz} does not divide {ranks} GPUs: choose one of {fitting}")
+        if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
+            raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
+        for pattern, factor in self.slow.items():
+            if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
+                raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
+            if not factor > 0:
+                raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+        return self
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
+
+    def profile(self) -> Profile:
+        """Raises :class:`ScenarioError`."""
+        try:
+            profile = load_profile(self.hardware)
+        except ProfileError as error:
+            raise ScenarioError(str(error)) from error
+        return profile if self.network is None else replace(profile, inter_node_gbits_per_s=self.network)
+
+    def timing(self) -> Timing:
+        """What decides durations in this run."""
+        return Timing(
+            profile=self.profile(),
+            nodes_of=tuple(rank // self.gpus for rank in range(self.ranks)),
+            slow=self.slow,
+        )
+
+    def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:
+        """What ``deepspeed.initialize`` gets. ``hidden``: the model's width, where it is known.
+
+        Raises :class:`ScenarioError` for a file that is no configuration, or says otherwise than an option.
+        """
+        if self.config is None:
+            return self._made()
+        made = _read(Path(self.config))
+        self._fill(made, hidden)
+        return made
+
+    def _made(self) -> dict[str, Any]:
+        zero: dict[str, Any] = {
+            "stage": self.stage,
+            "overlap_comm": self.overlap_comm,
+            "contiguous_gradients": True,
+        }
+        if self.stage == 3:
+            zero["zero_hpz_partition_size"] = self.hpz
+            zero |= quantized.options(qwz=self.qwz, qgz=self.qgz)
+        return {
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": self.precision == "bf16"},
+            "zero_optimization": zero,
+            **quantized.communication(qgz=self.qgz),
+        }
+
+    def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
+        """Put values for "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
+        known: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": 1.0,
+            "bf16.enabled": self.precision == "bf16",
+            "fp16.enabled": False,
+        }
+        if hidden is not None:
+            known |= {
+                "zero_optimization.reduce_bucket_size": hidden * hidden,
+                "zero_optimization.stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
+                "zero_optimization.stage3_param_persistence_threshold": 10 * hidden,
+            }
+        if config.get("train_batch_size") == "auto":
+            del config["train_batch_size"]
+        for name in ("optimizer", "scheduler"):
+            section = config.get(name)
+            if isinstance(section, dict) and "auto" in json.dumps(section):
+                section["params"] = {k: v for k, v in section.get("params", {}).items() if v != "auto"}
+        for path, value in _walk(config):
+            if value == "auto":
+                if path not in known:
+                    raise ScenarioError(
+                        f"{self.config}: '{path}' is \"auto\", and nothing here says what it is: write a number"
+                    )
+                _put(config, path, known[path])
+        config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
+        self._agree(config)
+
+    def _agree(self, config: dict[str, Any]) -> None:
+        """An option that was given may not say otherwise than the file."""
+        zero = config.get("zero_optimization", {})
+        for option, path, found in (
+            ("micro_batch", "train_micro_batch_size_per_gpu", config.get("train_micro_batch_size_per_gpu")),
+            ("accumulation", "gradient_accumulation_steps", config.get("gradient_accumulation_steps")),
+            ("stage", "zero_optimization.stage", zero.get("stage")),
+            ("hpz", "zero_optimization.zero_hpz_partition_size", zero.get("zero_hpz_partition_size", 1)),
+            ("qwz", "zero_optimization.zero_quantized_weights", zero.get("zero_quantized_weights", False)),
+            ("qgz", "zero_optimization.zero_quantized_gradients", zero.get("zero_quantized_gradients", False)),
+        ):
+            if option in self.model_fields_set and found is not None and found != getattr(self, option):
+                raise ScenarioError(
+                    f"--{option.replace('_', '-')} is {getattr(self, option)}, and {self.config} says {found} "
+                    f"({path}): leave one of them out"
+                )
+
+
+def job(**options: Any) -> Job:
+    """A job from options; :class:`ScenarioError` with one sentence when they do not fit."""
+    try:
+        return Job(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ScenarioError(f"{where + ': ' if where else ''}{message}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"cannot read the DeepSpeed configuration {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ScenarioError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ScenarioError(f"{path} is not a DeepSpeed configuration: it holds no settings")
+    zero = config.get("zero_optimization", {})
+    if zero.get("mics_shard_size", -1) > 0:
+        raise ScenarioError(
+            f"{path} asks for MiCS (mics_shard_size), which DeepSpeed {PINNED} no longer has: take it out"
+        )
+    for what in ("offload_optimizer", "offload_param"):
+        device = zero.get(what, {}).get("device", "none") if isinstance(zero.get(what), dict) else "none"
+        if device != "none":
+            raise ScenarioError(
+                f"{path} moves state to {device} ({what}): here the device's memory and the host's are one, so "
+                "a dry run cannot follow it; take it out, or set its device to 'none'"
+            )
+    return config
+
+
+def _walk(config: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        path = f"{above}{key}"
+        found += _walk(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
+    return found
+
+
+def _put(config: dict[str, Any], path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for part in above:
+        config = config[part]
+    config[last] = value

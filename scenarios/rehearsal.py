@@ -1,0 +1,213 @@
+"""The dry run of a job: stock DeepSpeed trains rank 0 of many, on a device that computes nothing."""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from repro import deepspeed as adapter
+from repro.accelerator.collectives import BACKEND
+from repro.accelerator.costs import Clock
+from repro.accelerator.dry import DryDevice, ValueWanted
+from repro.cluster import Rank, RankFailed, run_ranks
+from repro.toggles import rules
+from repro.trace import TraceWriter, file_of
+from scenarios.full_size import ModelError, Subject, loss_of, subject
+from scenarios.job import OPTIMIZERS, Job
+from scenarios.scenario import ScenarioError
+
+Hear = Callable[[dict[str, Any]], None]
+_REFUSALS = (ValueWanted, ModelError, ScenarioError)
+
+
+def preload() -> None:
+    """Do once, in the process that will be forked, what the rank would do at its start."""
+    adapter.warm_up()
+
+
+def run(job: Job, *, folder: Path, hear: Hear) -> None:
+    """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
+
+    ``hear`` gets
+
+    * ``{"kind": "model", "parameters", "trained"}`` (elements) once the model is there,
+    * ``{"kind": "ready", "seconds", "clock", "blocked", "operations", "micro_batch", "accumulation"}`` once DeepSpeed
+      is initialised: the sizes are DeepSpeed's own,
+    * ``{"kind": "step", "step", "seconds", "clock", "blocked", "operations", "flops", "forward_flops"}`` after each
+      step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
+    * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
+
+    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
+    """
+    torch.set_num_threads(1)
+    (folder / "trace").mkdir(parents=True, exist_ok=True)
+    refused: list[str] = []
+
+    def listen(_: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "refused":
+            refused.append(message["sentence"])
+        else:
+            hear(message)
+
+    def target(me: Rank) -> None:
+        try:
+            _train(me, job, subject(job.model, attention=job.attention), folder)
+        except _REFUSALS as error:
+            traceback.print_exc()  # into the log
+            me.say({"kind": "refused", "sentence": str(error)})
+
+    try:
+        run_ranks(1, target, folder=folder / "logs", hear=listen)
+    except RankFailed:
+        if refused:
+            raise ScenarioError(refused[0]) from None
+        raise
+    if refused:
+        raise ScenarioError(refused[0])
+
+
+def _train(me: Rank, job: Job, subject: Subject, folder: Path) -> None:
+    began = time.perf_counter()
+    os.environ.update(
+        RANK="0",
+        WORLD_SIZE=str(job.ranks),
+        LOCAL_RANK="0",
+        LOCAL_SIZE=str(job.gpus),
+        LOCAL_WORLD_SIZE=str(job.gpus),
+    )
+    timing = job.timing()
+    config = job.deepspeed_config(subject.hidden)
+    info = {
+        "job": job.model_dump(mode="json"),
+        "deepspeed": adapter.VERSION,
+        "torch": torch.__version__,
+        "timing": timing.as_dict(),
+        "mirrored": True,
+    }
+    writer = TraceWriter(file_of(folder / "trace", 0), rank=0, world=job.ranks, info=info)
+    device = DryDevice(
+        Clock(timing, 0),
+        rank=0,
+        write=writer.write,
+        skipped_files=adapter.PASSING_FILES,
+        trusted=adapter.TRUSTED_FILES,
+    )
+    device.rules.extend(rules(job.fix))
+    with device:
+        adapter.use_simulated(device)
+        device.phase(0, 0, "init")
+        torch.distributed.init_process_group(
+            BACKEND,
+            store=torch.distributed.HashStore(),
+            rank=0,
+            world_size=job.ranks,
+            timeout=timedelta(seconds=120),
+        )
+        model = _model(job, subject, config)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        sizes = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters()]
+        mine = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained]
+        me.say({"kind": "model", "parameters": sum(sizes), "trained": sum(mine)})
+        optimizer = _optimizer(job, trained, config)
+        try:
+            engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
+        except (*_REFUSALS, MemoryError):
+            raise
+        except Exception as error:  # DeepSpeed and pydantic raise what they like
+            raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
+        adapter.name_streams(engine)
+        adapter.label_memory(engine, device)
+        adapter.label_state(engine, device)
+        adapter.watch_parameters(engine, lambda name, value: device.label(value, "gathered", name))
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+        def tell(kind: str, **more: Any) -> None:
+            device.journal.flush()
+            seconds = time.perf_counter() - began
+            counts = {"clock": device.timeline.now, "blocked": device.host_blocked, "operations": device.journal.ops}
+            me.say({"kind": kind, "seconds": seconds, **counts, **more})
+
+        accumulation = int(engine.gradient_accumulation_steps())
+        micro_batch_size = int(engine.train_micro_batch_size_per_gpu())
+        batch = subject.batch(micro_batch_size, job.sequence)
+        tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
+        for step in range(1, job.steps + 1):
+            before, forward = device.flops, 0
+            for micro_batch in range(1, accumulation + 1):
+                at = device.flops
+                device.phase(step, micro_batch, "forward")
+                loss = loss_of(engine(**batch))
+                forward += device.flops - at
+                device.phase(step, micro_batch, "backward")
+                engine.backward(loss)
+                adapter.label_memory(engine, device)
+                device.phase(step, micro_batch, "step")
+                engine.step()
+                del loss
+            gc.collect()
+            if step == 1:
+                adapter.label_state(engine, device)  # Adam's moments come with the first step
+            tell("step", step=step, flops=device.flops - before, forward_flops=forward)
+        device.finish()
+        tell("end")
+    writer.close()
+
+
+def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
+    try:
+        with adapter.sharded(config):
+            model = subject.make()
+    except (*_REFUSALS, MemoryError):
+        raise
+    except Exception as error:
+        raise ScenarioError(f"the model {job.model} cannot be built{_of(job)}: {_sentence(error)}") from error
+    for pattern in job.frozen:
+        matched = [one for name, one in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
+        if not matched:
+            example = next(iter(dict(model.named_parameters())))
+            raise ScenarioError(f"no parameter matches the frozen pattern '{pattern}'; a name looks like '{example}'")
+        for parameter in matched:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ScenarioError("the frozen patterns leave no parameter to train: leave one out")
+    if job.checkpointing:
+        enable = getattr(model, "gradient_checkpointing_enable", None)
+        if enable is None:
+            raise ScenarioError(
+                f"the model {job.model} has no gradient checkpointing of transformers' kind: leave it out"
+            )
+        enable({"use_reentrant": False, "preserve_rng_state": False})
+    return model.train()
+
+
+def _optimizer(job: Job, trained: list[nn.Parameter], config: dict[str, Any]) -> torch.optim.Optimizer:
+    """torch's fused AdamW: one kernel, as DeepSpeed's own FusedAdam is, which needs a CUDA compiler."""
+    section = config.pop("optimizer", None) or {"type": "AdamW"}
+    if str(section.get("type", "")).lower() not in OPTIMIZERS:
+        raise ScenarioError(
+            f"{job.config} asks for the optimizer '{section.get('type')}', and a dry run has Adam and AdamW: name one"
+        )
+    params = section.get("params", {})
+    return torch.optim.AdamW(trained, lr=float(params.get("lr", 1e-5)), fused=True)
+
+
+def _of(job: Job) -> str:
+    return f" {job.config}" if job.config else ""
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (" ".join(lines[:3]) if lines else type(error).__name__).rstrip(".") + ": correct it"

@@ -1,0 +1,167 @@
+"""One dry run with all that is read from its trace while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accounts import BusyAccount, MemoryAccount, MemoryUse, StepTime, Traffic, TrafficAccount
+from detectors import HappensBefore, Race
+from repro.trace import TraceReader, file_of
+from scenarios import rehearsal
+from scenarios.job import Job
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a dry run found.
+
+    ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
+    whole run, against the hardware profile's capacity. ``flops``: floating point operations of the last step on each
+    GPU; ``forward_flops``: those of its forward passes. ``host_s``: what the dry run itself took, seconds.
+    """
+
+    job: Job
+    folder: Path
+    parameters: int
+    trained: int
+    micro_batch: int
+    accumulation: int
+    operations: int
+    races: tuple[Race, ...]
+    step: StepTime
+    steps: tuple[StepTime, ...]
+    traffic: Traffic
+    memory: MemoryUse
+    flops: int
+    forward_flops: int
+    host_s: float
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.excess is None
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of virtual time for an optimizer step."""
+        return self.step.time / 1e9
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all GPUs together."""
+        return self.job.ranks * self.micro_batch * self.accumulation * self.job.sequence / self.step_s
+
+    @property
+    def tflops(self) -> float:
+        """Model TFLOPs per GPU and second: three times the forward pass, what is computed again left out."""
+        return 3 * self.forward_flops / self.step_s / 1e12
+
+    @property
+    def trace(self) -> Path:
+        return file_of(self.folder / "trace", 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "job": self.job.model_dump(mode="json"),
+            "parameters": self.parameters,
+            "trained": self.trained,
+            "micro_batch": self.micro_batch,
+            "accumulation": self.accumulation,
+            "operations": self.operations,
+            "step_s": self.step_s,
+            "tokens_per_second": self.tokens_per_second,
+            "tflops_per_gpu": self.tflops,
+            "fits": self.fits,
+            "races": [race.as_dict() for race in self.races],
+            "steps": [{**vars(step), "groups": [vars(group) for group in step.groups]} for step in self.steps],
+            "traffic": self.traffic.as_dict(),
+            "memory": self.memory.as_dict(),
+        }
+
+
+@dataclass
+class _Heard:
+    """The rank's messages."""
+
+    parameters: int = 0
+    trained: int = 0
+    operations: int = 0
+    flops: int = 0
+    forward_flops: int = 0
+    seconds: float = 0.0
+    batch: tuple[int, int] = (0, 0)
+    steps: list[int] = field(default_factory=list)
+
+
+def rehearse(job: Job, folder: Path, tell: Tell = lambda text: None, *, keep: bool = True) -> Rehearsed:
+    """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
+
+    The detectors read while the rank runs, in this process. Without ``keep`` the trace is removed afterwards.
+
+    Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,
+    :class:`repro.cluster.RankFailed` when the dry run itself breaks.
+    """
+    timing, profile = job.timing(), job.profile()
+    detector, memory = HappensBefore(), MemoryAccount(profile.capacity)
+    traffic, busy = TrafficAccount(timing.nodes_of), BusyAccount()
+    heard = _Heard()
+    path = file_of(folder / "trace", 0)
+    readers: list[TraceReader] = []
+
+    def follow() -> None:
+        if not readers and path.exists():
+            readers.append(TraceReader(path))
+        for reader in readers:
+            records = list(reader.read())
+            detector.feed(0, records)
+            for account in (memory, traffic, busy):
+                account.feed(records)
+
+    def hear(message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "model":
+            heard.parameters, heard.trained = message["parameters"], message["trained"]
+            tell(f"{heard.parameters / 1e9:.1f} billion parameters; DeepSpeed starts on {job.ranks} ranks")
+        if kind == "ready":
+            heard.batch = (message["micro_batch"], message["accumulation"])
+            tell("training, rank 0")
+        if kind == "step":
+            heard.flops, heard.forward_flops = message["flops"], message["forward_flops"]
+            tell(f"step {message['step']} of {job.steps}: {message['operations']:,} operations so far")
+        if kind == "end":
+            heard.operations, heard.seconds = message["operations"], message["seconds"]
+        follow()
+
+    try:
+        rehearsal.run(job, folder=folder, hear=hear)
+        follow()
+    finally:
+        for reader in readers:
+            reader.close()
+    detector.finish()
+    steps = busy.result().steps
+    found = Rehearsed(
+        job=job,
+        folder=folder,
+        parameters=heard.parameters,
+        trained=heard.trained,
+        micro_batch=heard.batch[0],
+        accumulation=heard.batch[1],
+        operations=heard.operations,
+        races=tuple(detector.races),
+        step=steps[-1],
+        steps=steps,
+        traffic=traffic.result(),
+        memory=memory.result(),
+        flops=heard.flops,
+        forward_flops=heard.forward_flops,
+        host_s=heard.seconds,
+    )
+    if not keep:
+        path.unlink(missing_ok=True)
+    return found

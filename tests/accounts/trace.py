@@ -1,0 +1,21 @@
+"""Traces for the accounts, record by record."""
+
+from __future__ import annotations
+
+from repro.trace import Begin, Collective, Group, Launch, TraceRecord
+
+
+def begin(*, rank: int = 0, world: int = 1) -> TraceRecord:
+    return Begin("stream-race-trace", 2, rank, world, {})
+
+
+def launch(stream: int, start: int, end: int, *, issued: int | None = None) -> Launch:
+    return Launch(0, stream, "aten::add", (), (), 0, start if issued is None else issued, start, end)
+
+
+def collective(kernel: str, group: int, nominal: int, *, stream: int = 1, time: tuple[int, int] = (0, 1)) -> Collective:
+    return Collective(0, stream, f"nccl::{kernel}", (), (), 0, time[0], *time, group, 1, -1, 0, nominal)
+
+
+def groups(*ranks: tuple[int, ...]) -> list[TraceRecord]:
+    return [Group(number, one) for number, one in enumerate(ranks)]

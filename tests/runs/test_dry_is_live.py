@@ -1,0 +1,90 @@
+"""A dry run does what a live run does: the same work on the same streams, ordered and timed alike, without a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detectors import HappensBefore, Race
+from repro.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
+from scenarios import program
+from scenarios.scenario import Scenario, scenario
+
+_STARTERS = ("scenarios/program.py", "repro/cluster.py")  # a dry run is started from another line
+
+TRAININGS = {
+    "ZeRO-3": {"hpz": 1},
+    "hpZ": {"hpz": 2},
+    "accumulation": {"hpz": 2, "accumulation": 3},
+    "checkpointing": {"hpz": 2, "checkpointing": True},
+    "Falcon, checkpointing": {"hpz": 1, "checkpointing": True, "model": "falcon"},
+    "padded partitions": {"hpz": 2, "size": "odd"},
+    "fp32, frozen, another fix and timing": {
+        "hpz": 2,
+        "precision": "fp32",
+        "frozen": ("*mlp*",),
+        "fix": "event",
+        "slow": {"stream:all-gather": 9.0, "link:nccl world": 3.0},
+    },
+    "quantized": {"hpz": 2, "qwz": True, "qgz": True},
+}
+
+
+def chosen(**options: Any) -> Scenario:
+    return scenario(**{"size": "tiny", "sequence": 32, "steps": 2, **options})
+
+
+def told(folder: Path) -> list[TraceRecord]:
+    """Rank 0's records; stacks in place of their numbers."""
+    stacks: dict[int, Any] = {}
+    records: list[TraceRecord] = []
+    for record in TraceReader(file_of(folder / "trace", 0)).read():
+        if isinstance(record, Stack):
+            stacks[record.id] = tuple(frame for frame in record.frames if frame.file not in _STARTERS)
+        elif hasattr(record, "stack"):
+            records.append(record._replace(stack=stacks[record.stack]))
+        elif not isinstance(record, (Begin, Seal)):
+            records.append(record)
+    return records
+
+
+def races(folder: Path, ranks: int) -> tuple[Race, ...]:
+    detector = HappensBefore()
+    for rank in range(ranks):
+        detector.feed(rank, TraceReader(file_of(folder / "trace", rank)).read())
+    detector.finish()
+    return tuple(detector.races)
+
+
+def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
+    program.run(made, simulated=True, folder=folder / "live", hear=lambda rank, message: None)
+    program.rehearse(made, folder=folder / "dry", hear=lambda rank, message: None)
+    return folder / "live", folder / "dry"
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_every_record_is_that_of_the_live_run(training: str, tmp_path: Path) -> None:
+    """Operations, bytes they touch, streams, events, waits, host waits, allocations, frees, labels, all virtual times."""
+    made = chosen(**TRAININGS[training])
+    live, dry = both(made, tmp_path)
+    expected, found = told(live), told(dry)
+    assert len(expected) > 3000
+    for left, right in zip(expected, found, strict=True):
+        assert left == right
+    assert not races(dry, 1)
+
+
+def test_the_race_is_found_without_a_value(tmp_path: Path) -> None:
+    """Where it does not show: wrong values would lead the live run to skip a step that the dry run takes."""
+    live, dry = both(chosen(hpz=2, fix="none", stands_for="itself"), tmp_path)
+    expected, found = races(live, 4), races(dry, 1)
+    assert len(expected) == len(found) == 2
+    for whole, mine in zip(expected, found, strict=True):
+        assert (mine.kind, mine.first, mine.second, mine.names) == (whole.kind, whole.first, whole.second, whole.names)
+        assert mine.occurrences * 4 == whole.occurrences and mine.shown == whole.shown == 0
+        assert mine.examples == tuple(one for one in whole.examples if one.rank == 0)
+        assert mine.ranks == (0,)
+    for left, right in zip(told(live), told(dry), strict=True):
+        assert left == right
