@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz placements memory releases test test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -42,6 +42,12 @@ compare: $(READY) ## Both runs, side by side
 
 fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
 	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
+
+memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B beside the formula; table and picture
+	@$(BIN)/python -m repro memory --name $(or $(NAME),memory) --overwrite $(ARGS)
+
+placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
+	@$(BIN)/python -m repro placements $(ARGS)
 
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)

@@ -20,7 +20,7 @@ from detectors.clocks import Threads
 from detectors.collectives import Meeting, Meetings
 from detectors.races import Name, Race
 from detectors.rank import Rank
-from detectors.tally import Tallies, Tally
+from detectors.tally import EXAMPLES, Tallies, Tally
 from repro.trace import TraceRecord
 
 
@@ -36,12 +36,15 @@ class _Follower:
 
 
 class HappensBefore:
-    """The race detector. Feed it the ranks' records in any interleaving; the races are the same."""
+    """The race detector. Feed it the ranks' records in any interleaving; the races are the same.
 
-    def __init__(self) -> None:
+    ``examples``: how many occurrences of each race are kept (None: all).
+    """
+
+    def __init__(self, examples: int | None = EXAMPLES) -> None:
         self._threads = Threads()
         self._meetings = Meetings()
-        self._tallies = Tallies()
+        self._tallies = Tallies(examples)
         self._followers: dict[int, _Follower] = {}
         self._finished = False
 

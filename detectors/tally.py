@@ -59,7 +59,7 @@ class Tally:
         rank = min(self._ranks)
         return rank, self._ranks[rank].number
 
-    def race(self, more_names: set[Name]) -> Race:
+    def race(self, more_names: set[Name], most: int | None) -> Race:
         ranks = tuple(sorted(self._ranks))
         parts = [self._ranks[rank] for rank in ranks]
         first, second = parts[0].first, parts[0].second
@@ -79,14 +79,15 @@ class Tally:
             margin_ns=min(part.margin_ns for part in parts),
             ranks=ranks,
             names=tuple(sorted(self.names | more_names)),
-            examples=tuple(example for part in parts for example in part.examples)[:EXAMPLES],
+            examples=tuple(example for part in parts for example in part.examples)[:most],
         )
 
 
 class Tallies:
     """All races met so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, examples: int | None = EXAMPLES) -> None:
+        self._most = examples
         self.count = 0
         self._by_key: dict[Key, Tally] = {}
         self._counts: dict[int, int] = {}  # occurrences of any race, by rank
@@ -106,11 +107,11 @@ class Tallies:
         part.shown += occurrence.shown
         if occurrence.margin_ns < part.margin_ns:
             part.margin_ns = occurrence.margin_ns
-        if len(part.examples) < EXAMPLES:
+        if self._most is None or len(part.examples) < self._most:
             part.examples.append(occurrence)
         return tally
 
     def races(self, names: dict[Tally, set[Name]]) -> list[Race]:
         """The races, by rank and then in the order in which the host met them; ``names`` are added to them."""
         tallies = sorted(self._by_key.values(), key=Tally.place)
-        return [tally.race(names.get(tally, set())) for tally in tallies]
+        return [tally.race(names.get(tally, set()), self._most) for tally in tallies]

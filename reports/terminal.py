@@ -115,7 +115,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         body.append(Text(f"The NaN watch: {findings.watch.sentence()}"))
         body += [Text(f"  {line}") for line in findings.watch.evidence]
     for number, race in enumerate(findings.races, 1):
-        body += [Text(""), _race(number, race)]
+        body += [Text(""), race_text(number, race)]
     if findings.cost:
         body += [
             Text(""),
@@ -217,7 +217,8 @@ def _divergence(findings: Findings) -> list[str]:
     return lines
 
 
-def _race(number: int, race: Race) -> RenderableType:
+def race_text(number: int, race: Race) -> RenderableType:
+    """One race, for a person."""
     lines = Text(f"Race {number}: {race.kind}", "bold")
     for word, side in (("first", race.first), ("second", race.second)):
         lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")

@@ -13,6 +13,8 @@ time, and why:
   set anew with the accelerator (:func:`_use`).
 * Single synchronisations are ruled out by :class:`repro.accelerator.device.Rule` (repro.toggles),
   by the place they are called from; DeepSpeed's function runs as it is.
+* A fix that does not stand where DeepSpeed's own does is called from a wrapper around one function of DeepSpeed,
+  which runs as it is (:func:`put`; which function, and why that one, is said there).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
 from repro.accelerator.device import Device
 from repro.releases import installed
-from repro.toggles import ALL_GATHER
+from repro.toggles import ALL_GATHER, Fix, Ordering, Where
+from repro.trace import Label
 
 needs.supply(installed() or "0")
 
@@ -148,6 +151,66 @@ def _use(accelerator: PlainAccelerator) -> None:
     deepspeed.ops.op_builder.QuantizerBuilder = accelerator.get_op_builder("QuantizerBuilder")
 
 
+def put(fix: Fix, device: Device) -> None:
+    """Put ``fix`` in its place, for as long as this process lives. Before ``deepspeed.initialize``.
+
+    After each copy it stands where stock DeepSpeed's own synchronisation stands: a rule does. Elsewhere one function is
+    wrapped, of :data:`repro.releases.PINNED`:
+
+    * *after each module*, behind ``PartitionedParameterCoordinator.release_sub_module``: there a module's parameters
+      are partitioned, in forward and in backward. What is partitioned elsewhere (when the model is made, at the end of
+      ``GatheredParameters``, by ``release_and_reset_all``) belongs to no module's pass.
+    * *at the turn*, in front of ``DeepSpeedZeroOptimizer_Stage3.backward_prologue``: it runs once in each backward
+      pass, before the first module's, whether the program calls ``engine.backward`` or ``loss.backward``.
+    * *at each fetch*, in front of the coordinator's ``__all_gather_params_``: fetches and prefetches both come through
+      it, and it is the last place where the current stream is still the program's; inside, the all-gather stream is.
+      It is told only of parameters that will be gathered from their secondary partitions, by the conditions that stand
+      in it.
+    * for events recorded behind the copies and waited for at the fetch, ``Init._partition_param_sec`` too: it knows
+      which parameter was copied.
+    """
+    from deepspeed.runtime.zero.partition_parameters import Init, ZeroParamStatus
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+
+    ordering = Ordering(fix, device)
+    device.rules.extend(ordering.rules)
+
+    def fetching(coordinator: Any, parameters: Any, *rest: Any, **more: Any) -> None:
+        read = [
+            parameter
+            for parameter in parameters
+            if parameter.ds_status == ZeroParamStatus.NOT_AVAILABLE and parameter.ds_secondary_tensor is not None
+        ]
+        if read:
+            ordering.fetching(read)
+
+    if fix.where is Where.MODULE:
+        _wrap(PartitionedParameterCoordinator, "release_sub_module", after=lambda *_, **__: ordering.released())
+    if fix.where is Where.TURN:
+        _wrap(DeepSpeedZeroOptimizer_Stage3, "backward_prologue", before=lambda *_, **__: ordering.turned())
+    if fix.where is Where.FETCH:
+        _wrap(PartitionedParameterCoordinator, "_PartitionedParameterCoordinator__all_gather_params_", before=fetching)
+    if fix is Fix.COPY_EVENT:
+        _wrap(Init, "_partition_param_sec", after=lambda _, parameter, *__, **___: ordering.partitioned(parameter))
+
+
+def _wrap(
+    owner: type, name: str, *, before: Callable[..., None] | None = None, after: Callable[..., None] | None = None
+) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if after is not None:
+            after(*args, **kwargs)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
 def warm_up() -> None:
     """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
     import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
@@ -175,7 +238,8 @@ def name_streams(engine: Any) -> None:
     optimizer = engine.optimizer
     offload = getattr(optimizer, "parameter_offload", None)
     gather = getattr(offload, "_DeepSpeedZeRoOffload__allgather_stream", None)
-    reduce = getattr(optimizer, "reduce_and_partition_stream", None)
+    # The first is ZeRO-3's, the second ZeRO-1's and -2's.
+    reduce = getattr(optimizer, "reduce_and_partition_stream", getattr(optimizer, "reduction_stream", None))
     for stream, name in ((gather, ALL_GATHER), (reduce, "reduce")):
         if isinstance(stream, streams.Stream) and stream.id:
             stream.rename(name)
@@ -196,15 +260,37 @@ def label_memory(engine: Any, device: Device) -> None:
             partition = getattr(parameter, attribute, None)
             if isinstance(partition, Tensor) and partition.numel():
                 device.label(partition, kind, name)
+    if hasattr(engine.optimizer, "all_grad_tensors"):
+        _label_whole_gradients(engine, device)
+
+
+def _label_whole_gradients(engine: Any, device: Device) -> None:
+    """ZeRO-1 and ZeRO-2 (``stage_1_and_2.py``) have no flat buffer of gradients between backward and step.
+
+    They keep those of the parameters that begin or end in the rank's partition, whole, and give the step views of the
+    partition's part; ZeRO-1 all gradients, until the last micro-batch. So it is blocks that are labelled.
+    """
+    optimizer = engine.optimizer
+    kept = [parameter.grad for parameter in engine.module.parameters()]
+    kept += [getattr(parameter, "grad_accum", None) for parameter in engine.module.parameters()]
+    for held in (optimizer.all_grad_tensors, optimizer.averaged_gradients):
+        for group in held.values():
+            kept += group or ()
+    blocks = [device.memory.block_of(gradient) for gradient in kept if gradient is not None]
+    for block in {block.id: block for block in blocks if block.stream >= 0}.values():
+        device.journal.note(Label(block.id, 0, block.nbytes, "gradient", "all"))
 
 
 def label_state(engine: Any, device: Device) -> None:
     """Tell the trace which memory holds the optimizer's state, gradients and buffers. Again when there is more of it.
 
-    ``stage3.py`` keeps fp32 partitions and a flat buffer of gradients, ``stage_1_and_2.py`` whole parameters in flat
-    groups and one fp32 partition of each; Adam's moments come with the first step.
+    ``stage3.py`` keeps fp32 partitions, a flat buffer of gradients and a bucket in which they are reduced,
+    ``stage_1_and_2.py`` whole parameters in flat groups, which are padded, and one fp32 partition of each; Adam's
+    moments come with the first step.
     """
     optimizer = engine.optimizer
+    for number, group in enumerate(getattr(optimizer, "bit16_groups_flat", ())):
+        device.label(group, "primary", f"group {number}")
     for name, parameter in engine.module.named_parameters():
         if not hasattr(parameter, "ds_tensor") and parameter.numel():
             device.label(parameter.data, "primary", name)
@@ -221,6 +307,9 @@ def label_state(engine: Any, device: Device) -> None:
     gradients = getattr(optimizer, "grad_partitions_flat_buffer", None)
     if gradients is not None:
         device.label(gradients, "gradient", "all")
+    for bucket in getattr(optimizer, "ipg_buckets", {}).values():
+        if isinstance(bucket.buffer, Tensor):
+            device.label(bucket.buffer, "bucket", str(bucket.buffer.dtype))
     for name, buffer in engine.module.named_buffers():
         device.label(buffer, "buffer", name)
 

@@ -33,7 +33,7 @@ class Job(BaseModel):
     network: float | None = Field(
         None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
     )
-    stage: Literal[1, 2, 3] = Field(3, description="ZeRO stage.")
+    stage: int = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
     hpz: int = Field(1, ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off.")
     qwz: bool = Field(False, description="Quantize weights for the all-gather (zero_quantized_weights).")
     qgz: bool = Field(False, description="Quantize gradients for the reduction (zero_quantized_gradients).")
@@ -51,7 +51,7 @@ class Job(BaseModel):
     fix: Fix = Field(
         Fix.STREAM_SYNC,
         description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
-        "event (the all-gather stream waits, the host does not), device-sync.",
+        "event (the all-gather stream waits, the host does not), device-sync, or another place (make placements).",
     )
     config: str | None = Field(
         None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."
@@ -130,6 +130,7 @@ class Job(BaseModel):
             "gradient_clipping": 1.0,
             "bf16.enabled": self.precision == "bf16",
             "fp16.enabled": False,
+            "zero_optimization.zero_hpz_partition_size": self.hpz,
         }
         if hidden is not None:
             known |= {

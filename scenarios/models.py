@@ -114,11 +114,12 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("llama-2-70b", "llama", 80, 8192, 28672, 64, 8, 32000),
         FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
-        # The sizes of ZeRO++'s table (arXiv 2306.10209), which gives no shapes: layers and widths are ours.
-        FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50432),
-        FullModel("gpt-49b", "gpt", 60, 8192, 4 * 8192, 64, 64, 50432),
-        FullModel("gpt-91b", "gpt", 112, 8192, 4 * 8192, 64, 64, 50432),
-        FullModel("gpt-138b", "gpt", 110, 10240, 4 * 10240, 80, 80, 50432),
+        # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, such that DeepSpeed can quantize
+        # all of it on 384 ranks (scenarios/quantized.py).
+        FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50304),
+        FullModel("gpt-49b", "gpt", 48, 9216, 4 * 9216, 72, 72, 50304),
+        FullModel("gpt-91b", "gpt", 89, 9216, 4 * 9216, 72, 72, 50304),
+        FullModel("gpt-138b", "gpt", 135, 9216, 4 * 9216, 72, 72, 50304),
     )
 }
 

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,12 +22,11 @@ from detectors.live.patches import listen
 from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.device import Device
+from repro.accelerator.device import Device, Rule
 from repro.accelerator.dry import DryDevice
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
 from repro.releases import PINNED
-from repro.toggles import rules
 from repro.trace import TraceWriter, file_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
@@ -51,6 +50,7 @@ def run(
     started: Callable[[list[int]], None] | None = None,
     record: bool = False,
     timing: Timing | None = None,
+    rules: Sequence[Rule] = (),
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 
@@ -65,7 +65,8 @@ def run(
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
-    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own.
+    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
+    that do something else, besides the fix.
 
     Raises :class:`repro.cluster.RankFailed`.
     """
@@ -82,6 +83,7 @@ def run(
             _train(me, scenario, None, parts_of)
             return
         device, writer = _device(me, scenario, timing or scenario.timing(), trace, record=record)
+        device.rules.extend(rules)
         with device:
             _train(me, scenario, device, parts_of)
         writer.close()
@@ -108,7 +110,7 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
             skipped_files=adapter.PASSING_FILES,
             trusted=adapter.TRUSTED_FILES,
         )
-        device.rules.extend(rules(scenario.fix))
+        adapter.put(scenario.fix, device)
         with device:
             _train(me, scenario, device, parts=1)
         writer.close()
@@ -139,7 +141,7 @@ def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record
         record=record,
     )
     if adapter.VERSION == PINNED:
-        device.rules.extend(rules(scenario.fix))
+        adapter.put(scenario.fix, device)
     return device, writer
 
 

@@ -20,8 +20,8 @@ from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock
 from repro.accelerator.dry import DryDevice, ValueWanted
 from repro.cluster import Rank, RankFailed, run_ranks
-from repro.toggles import rules
 from repro.trace import TraceWriter, file_of
+from scenarios import quantized
 from scenarios.full_size import ModelError, Subject, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.scenario import ScenarioError
@@ -35,7 +35,7 @@ def preload() -> None:
     adapter.warm_up()
 
 
-def run(job: Job, *, folder: Path, hear: Hear) -> None:
+def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
     ``hear`` gets
@@ -46,6 +46,8 @@ def run(job: Job, *, folder: Path, hear: Hear) -> None:
     * ``{"kind": "step", "step", "seconds", "clock", "blocked", "operations", "flops", "forward_flops"}`` after each
       step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
     * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
+
+    ``answers``: see :class:`repro.accelerator.dry.DryDevice`.
 
     Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
     """
@@ -61,7 +63,7 @@ def run(job: Job, *, folder: Path, hear: Hear) -> None:
 
     def target(me: Rank) -> None:
         try:
-            _train(me, job, subject(job.model, attention=job.attention), folder)
+            _train(me, job, subject(job.model, attention=job.attention), folder, answers=answers)
         except _REFUSALS as error:
             traceback.print_exc()  # into the log
             me.say({"kind": "refused", "sentence": str(error)})
@@ -76,7 +78,7 @@ def run(job: Job, *, folder: Path, hear: Hear) -> None:
         raise ScenarioError(refused[0])
 
 
-def _train(me: Rank, job: Job, subject: Subject, folder: Path) -> None:
+def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
     os.environ.update(
         RANK="0",
@@ -101,8 +103,9 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path) -> None:
         write=writer.write,
         skipped_files=adapter.PASSING_FILES,
         trusted=adapter.TRUSTED_FILES,
+        answers=answers,
     )
-    device.rules.extend(rules(job.fix))
+    adapter.put(job.fix, device)
     with device:
         adapter.use_simulated(device)
         device.phase(0, 0, "init")
@@ -118,6 +121,7 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path) -> None:
         sizes = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters()]
         mine = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained]
         me.say({"kind": "model", "parameters": sum(sizes), "trained": sum(mine)})
+        _quantizable(job, model, config)
         optimizer = _optimizer(job, trained, config)
         try:
             engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
@@ -190,6 +194,22 @@ def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
             )
         enable({"use_reentrant": False, "preserve_rng_state": False})
     return model.train()
+
+
+def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
+    """DeepSpeed asserts some sizes, and takes others for granted (:mod:`scenarios.quantized`)."""
+    zero = config.get("zero_optimization", {})
+    qwz = zero.get("zero_quantized_weights", False)
+    qgz = zero.get("zero_quantized_gradients", False)
+    if not qwz and not qgz:
+        return
+    shapes = [
+        (name, nn.Parameter(torch.empty(one.ds_shape, device="meta"), requires_grad=one.requires_grad))
+        for name, one in model.named_parameters()
+    ]
+    refused = quantized.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
+    if refused is not None:
+        raise ScenarioError(f"{refused}: choose other sizes, or leave it out")
 
 
 def _optimizer(job: Job, trained: list[nn.Parameter], config: dict[str, Any]) -> torch.optim.Optimizer:

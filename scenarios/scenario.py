@@ -42,7 +42,7 @@ class Scenario(BaseModel):
     fix: Fix = Field(
         Fix.STREAM_SYNC,
         description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
-        "event (the all-gather stream waits, the host does not), device-sync.",
+        "event (the all-gather stream waits, the host does not), device-sync, or another place (make placements).",
     )
     deepspeed: str = Field(PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}.")
     edit_after: int = Field(

@@ -9,6 +9,7 @@ from typing import Any
 
 from accounts import BusyAccount, MemoryAccount, MemoryUse, StepTime, Traffic, TrafficAccount
 from detectors import HappensBefore, Race
+from detectors.tally import EXAMPLES
 from repro.trace import TraceReader, file_of
 from scenarios import rehearsal
 from scenarios.job import Job
@@ -98,16 +99,19 @@ class _Heard:
     steps: list[int] = field(default_factory=list)
 
 
-def rehearse(job: Job, folder: Path, tell: Tell = lambda text: None, *, keep: bool = True) -> Rehearsed:
+def rehearse(
+    job: Job, folder: Path, tell: Tell = lambda text: None, *, answers: bool = True, examples: int | None = EXAMPLES
+) -> Rehearsed:
     """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
 
-    The detectors read while the rank runs, in this process. Without ``keep`` the trace is removed afterwards.
+    The detectors read while the rank runs, in this process. ``answers``: see
+    :class:`repro.accelerator.dry.DryDevice`; ``examples``: how many occurrences of each race are kept (None: all).
 
     Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,
     :class:`repro.cluster.RankFailed` when the dry run itself breaks.
     """
     timing, profile = job.timing(), job.profile()
-    detector, memory = HappensBefore(), MemoryAccount(profile.capacity)
+    detector, memory = HappensBefore(examples), MemoryAccount(profile.capacity)
     traffic, busy = TrafficAccount(timing.nodes_of), BusyAccount()
     heard = _Heard()
     path = file_of(folder / "trace", 0)
@@ -138,14 +142,14 @@ def rehearse(job: Job, folder: Path, tell: Tell = lambda text: None, *, keep: bo
         follow()
 
     try:
-        rehearsal.run(job, folder=folder, hear=hear)
+        rehearsal.run(job, folder=folder, hear=hear, answers=answers)
         follow()
     finally:
         for reader in readers:
             reader.close()
     detector.finish()
     steps = busy.result().steps
-    found = Rehearsed(
+    return Rehearsed(
         job=job,
         folder=folder,
         parameters=heard.parameters,
@@ -162,6 +166,3 @@ def rehearse(job: Job, folder: Path, tell: Tell = lambda text: None, *, keep: bo
         forward_flops=heard.forward_flops,
         host_s=heard.seconds,
     )
-    if not keep:
-        path.unlink(missing_ok=True)
-    return found

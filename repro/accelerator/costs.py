@@ -177,7 +177,7 @@ class Clock:
         factor = self.factor(kernel, name, collective=True)
         if timing.jitter:
             factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
-        return round((turns * (n - 1) * latency * 1000 + moved * 8 / gbits) * factor)
+        return round((turns * latency * 1000 + moved * 8 / gbits) * factor)
 
     def factor(self, kernel: str, stream: str, *, collective: bool = False) -> float:
         """By how much this timing stretches such work, jitter left out. A collective's stream is its link."""
@@ -196,15 +196,18 @@ class Clock:
 
 
 def _link(timing: Timing, members: tuple[int, ...]) -> tuple[float, float, int]:
-    """The slowest link of a group: Gbit/s, latency in us, and how many groups like it share it.
+    """The slowest link of a group: Gbit/s, us that the last block is on its way, how many groups like it share it.
 
     Between nodes a node's ranks share its network card. A ring over all of them passes it once; where the group has
-    only some of a node's ranks, the others are in groups of the same kind, at the same time.
+    only some of a node's ranks, the others are in groups of the same kind, at the same time. A ring's last block
+    passes all links but one: from node to node, and from rank to rank within each.
     """
     profile, nodes_of = timing.profile, timing.nodes_of
     here = Counter(nodes_of[rank] for rank in members)
     if len(here) == 1:
-        return profile.intra_node_gbits_per_s, profile.intra_node_latency_us, 1
+        return profile.intra_node_gbits_per_s, (len(members) - 1) * profile.intra_node_latency_us, 1
     everywhere = Counter(nodes_of)
     flows = max(everywhere[node] // count for node, count in here.items())
-    return profile.inter_node_gbits_per_s, profile.inter_node_latency_us, flows
+    hops, within = len(here) - 1, len(members) - len(here)
+    way = hops * profile.inter_node_latency_us + within * profile.intra_node_latency_us
+    return profile.inter_node_gbits_per_s, way, flows

@@ -50,13 +50,15 @@ class Rule(NamedTuple):
 
     ``operation``: stream.synchronize, event.synchronize, stream.wait_stream, stream.wait_event,
     device.synchronize or work.wait. ``function``: the qualified name ends with it. ``file``: the path
-    ends with it. ``instead`` gets the device and the stream that the call was about.
+    ends with it. ``instead`` gets the device and the stream that the call was about. ``line``: of the file, where
+    a function has several such calls (0: all of them).
     """
 
     operation: str
     function: str
     file: str
     instead: Callable[[Device, Stream], None]
+    line: int = 0
 
 
 class Device:
@@ -209,6 +211,7 @@ class Device:
                     and frames
                     and frames[0].function.endswith(rule.function)
                     and frames[0].file.endswith(rule.file)
+                    and rule.line in (0, frames[0].line)
                 ),
                 None,
             )

@@ -17,9 +17,7 @@ from repro.commands.options import chosen, scenario_options
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")
-@click.option(
-    "--workers", type=click.IntRange(1, 256), default=2, help="Processes that execute them. [default: 2]"
-)
+@click.option("--workers", type=click.IntRange(1, 256), default=2, help="Processes that execute them. [default: 2]")
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", help="Where: here, or on a Ray cluster."
 )

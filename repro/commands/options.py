@@ -15,7 +15,6 @@ from repro.toggles import Fix
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError
 
-
 Command = Callable[..., Any]
 
 

@@ -13,9 +13,7 @@ from rich.console import Console
 @click.command()
 @click.argument("token")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
-@click.option(
-    "--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]"
-)
+@click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where recordings are kept. [default: runs]"
 )

@@ -6,6 +6,7 @@ import math
 import platform
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,23 @@ def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
 
     Raises :class:`ScenarioError` when it is occupied, or cannot be made.
     """
+    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
+
+
+def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
+    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
     if path.exists():
         if not path.is_dir():
             raise ScenarioError(f"{path} is a file: choose another --name")
         if any(path.iterdir()):
             if not overwrite:
                 raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
-            if not (path / "scenario.json").exists():
+            if not (path / mark).exists():
                 raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
             shutil.rmtree(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        save(scenario, path / "scenario.json")
+        write(path / mark)
     except OSError as error:
         raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
     return path

@@ -44,7 +44,7 @@ class Graph:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._timing = recording.timing
-        nodes = nodes_of(dict(recording.records))
+        nodes = nodes_of(dict(recording.records), mirrored=bool(recording.info.get("mirrored")))
         self.preds: list[tuple[int, ...]] = []
         self.threads: list[tuple[int, int]] = []
         new = self._sorted(nodes)

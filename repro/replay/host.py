@@ -252,17 +252,17 @@ class Host:
         return self._names.get(stream, "")
 
 
-def nodes_of(records: dict[int, Sequence[TraceRecord]]) -> Nodes:
-    """What all ranks' hosts did. Raises :class:`ReplayError`."""
+def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
+    """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
     nodes = Nodes()
     members = {one.group: one.ranks for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
         Host(rank, nodes, members).follow(those)
     for key, arrivals in nodes.arrivals.items():
         missing = sorted(set(members[key[0]]) - set(arrivals))
-        if missing:
+        if missing and not mirrored:
             raise ReplayError(
                 f"rank {missing[0]} never comes to a collective that others wait in: the run is not whole"
             )
-        nodes.preds[nodes.starts[key]] = tuple(arrivals[member] for member in members[key[0]])
+        nodes.preds[nodes.starts[key]] = tuple(arrivals[one] for one in members[key[0]] if one in arrivals)
     return nodes

@@ -50,11 +50,6 @@ def test_quantized_training_is_bit_identical_to_gloo_and_free_of_races(run: Run,
     assert found.verdict is Verdict.CLEAN
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the stale detector takes a backward pass for stale when its values are not those of its own forward pass, "
-    "and qwZ rounds by what is gathered together: alone, in a bucket, or from the secondary partition",
-)
 def test_micro_batches_under_qwz_are_not_taken_for_stale(run: Run) -> None:
     found = run(qwz=True, accumulation=2, steps=1)
     assert found.divergence is not None

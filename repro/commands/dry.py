@@ -1,0 +1,72 @@
+"""``dry``: a job of any size, before a GPU hour is spent on it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from repro.commands.options import chosen, job_options
+
+_EXPECTED = ("clean", "race")
+
+
+@click.command()
+@job_options()
+@click.option("--name", help="Name of the run's folder. [default: dry- and the time]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@click.option("--expect", type=click.Choice(_EXPECTED), help="Exit with 1 unless this is found.")
+def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
+    """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
+
+    Tells races and whether they show, step time and where it goes, memory and traffic. Exit status: 0 done (and as
+    expected), 1 not as expected or it does not fit on the GPU, 2 wrong usage, 3 the dry run broke, 130 interrupted.
+    """
+    from reports import dry as report
+    from reports import perfetto
+    from reports.terminal import doing
+    from repro.commands import session
+    from scenarios import rehearsal
+    from scenarios.job import Job, job
+    from studies.rehearsed import rehearse
+
+    console = Console()
+    made = job(**chosen(values, Job))
+    made.profile()
+    folder = session.marked_folder(
+        runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"),
+        "job.json",
+        lambda file: file.write_text(made.model_dump_json(indent=2) + "\n", encoding="utf-8"),
+        overwrite=overwrite,
+    )
+    with doing(console, _title(made)):
+        rehearsal.preload()
+    found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))
+    (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
+    perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
+    report.show(console, found, folder)
+    if expect and bool(found.races) != (expect == "race"):
+        console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
+        raise SystemExit(1)
+    if not found.fits:
+        raise SystemExit(1)
+
+
+def _title(job: Any) -> str:
+    sharding = (
+        f"DeepSpeed as {job.config} says"
+        if job.config
+        else f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
+    )
+    network = job.profile().inter_node_gbits_per_s
+    return (
+        f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
+        f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens, fix: {job.fix}"
+    )

@@ -1,0 +1,141 @@
+"""``memory``: what the secondary copy costs, by model and group size."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from repro.commands.options import chosen, job_options
+from scenarios.scenario import ScenarioError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# By the study itself, or of no matter to memory.
+_DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "hardware", "network", "fix", "slow")
+
+
+@click.command()
+@job_options(*_DECIDED)
+@click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
+@click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")
+@click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]")
+@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
+@click.option("--name", default="memory", help="Name of the folder that takes table and picture. [default: memory]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a study of the same name.")
+def memory(
+    models: str,
+    groups: str,
+    quantized: bool | None,
+    workers: int | None,
+    name: str,
+    runs: Path,
+    overwrite: bool,
+    **values: Any,
+) -> None:
+    """What hpZ's secondary copy costs in memory: measured on dry runs, beside 2 bytes x parameters / group size.
+
+    64 GPUs, gradient checkpointing and two steps unless told otherwise. Ends with tables (memory.csv, limits.csv) and
+    a picture.
+    """
+    from reports import memory_chart
+    from reports.terminal import doing
+    from repro.commands import session
+    from repro.commands.progress import counting
+    from scenarios import rehearsal
+    from scenarios.job import Job, job
+    from studies import memory as study
+
+    began = time.perf_counter()
+    console = Console()
+    options = {**study.JOB, **chosen(values, Job)}
+    todo = study.cases(_words(models), _sizes(groups), qwz=quantized, ranks=job(**options).ranks)
+    jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refused before it starts
+    folder = session.marked_folder(
+        runs / name,
+        "job.json",
+        lambda file: file.write_text(jobs[0].model_dump_json(indent=2) + "\n", encoding="utf-8"),
+        overwrite=overwrite,
+    )
+    of = jobs[0]
+    title = f"{of.nodes} x {of.gpus} GPUs, micro-batch {of.micro_batch} of {of.sequence} tokens" + (
+        ", gradient checkpointing" if of.checkpointing else ""
+    )
+    with doing(console, f"{title}: {len(todo)} dry runs"):
+        rehearsal.preload()
+    with counting(console) as tell:
+        frame = study.study(todo, folder, tell, workers=workers, **options)
+    ends = study.limits(frame)
+    frame.to_csv(folder / "memory.csv", index=False)
+    ends.to_csv(folder / "limits.csv", index=False)
+    group = study.GROUP if (frame.group == study.GROUP).any() else int(frame.group.max())
+    memory_chart.draw(frame, folder / "memory.png", group=group, title=f"Memory on each GPU at its peak: {title}")
+    _show(console, frame)
+    _show_limits(console, ends)
+    console.print(
+        f"Files: {folder}/memory.csv, limits.csv, memory.png ({time.perf_counter() - began:.0f} s)", highlight=False
+    )
+
+
+def _show(console: Console, frame: pd.DataFrame) -> None:
+    from studies.memory import CARDS, GIB, configuration
+
+    table = Table(title="The secondary copy, on each GPU (GiB)", title_justify="left")
+    table.add_column("model")
+    table.add_column("")
+    for column in ("secondary", "2 bytes x P / group", "error", "peak", *(f"fits {card} GB" for card in CARDS)):
+        table.add_column(column, justify="right")
+    before = ""
+    for row in frame.itertuples():
+        if before and row.model != before:
+            table.add_section()
+        measured = [f"{row.secondary / GIB:.3f}", f"{row.formula / GIB:.3f}", _share(row.error)]
+        table.add_row(
+            f"{row.model} ({row.parameters / 1e9:.2f} billion)" if row.model != before else "",
+            configuration(row.group, row.qwz),
+            *(measured if row.group > 1 else ("-", "-", "-")),
+            f"{row.peak / GIB:.2f}",
+            *("[green]yes[/]" if row.peak <= card * GIB else "[red]no[/]" for card in CARDS),
+        )
+        before = row.model
+    console.print(table)
+
+
+def _show_limits(console: Console, ends: pd.DataFrame) -> None:
+    from studies.memory import configuration
+
+    if ends.empty:
+        return
+    table = Table(title="From which size on it no longer fits", title_justify="left")
+    for column in ("card", "", "largest that fits", "smallest that does not", "from about"):
+        table.add_column(column)
+    for row in ends.sort_values(["card", "group", "qwz"]).itertuples():
+        about = f"{row.parameters / 1e9:.0f} billion" + (" (extrapolated)" if row.beyond else "")
+        table.add_row(f"{row.card} GB", configuration(row.group, row.qwz), row.fits or "-", row.fails or "-", about)
+    console.print(table)
+
+
+def _share(error: float) -> str:
+    return "0" if error == 0 else f"{100 * error:+.2g} %"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(dict.fromkeys(int(word) for word in _words(text)))
+    except ValueError:
+        found = (0,)
+    if any(size < 2 for size in found):
+        raise ScenarioError(f"--groups takes group sizes of 2 or more with commas between them, not '{text}'")
+    return found

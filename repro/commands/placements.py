@@ -1,0 +1,106 @@
+"""``placements``: where the synchronisation behind the secondary copy could stand, and which ones stock needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from repro.commands.options import chosen, job_options
+from repro.toggles import Fix
+
+
+@click.command()
+@click.option("--models", help="Full-size models, with commas. [default: llama-2-7b; llama-2-70b on one network]")
+@click.option("--networks", help="Gbit/s between nodes, with commas. [default: 12.5,100,400; 100 for llama-2-70b]")
+@click.option("--fixes", help="Only these fixes, with commas. [default: all]")
+@click.option("--only", type=click.Choice(["fixes", "sites"]), help="Only the fixes, or only stock's own sites.")
+@click.option("--workers", type=click.IntRange(1), default=2, help="Dry runs side by side. [default: 2]")
+@click.option("--name", default="placements", help="Name of the folder that takes the results. [default: placements]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@job_options("fix", "model", "network")
+def placements(
+    models: str | None,
+    networks: str | None,
+    fixes: str | None,
+    only: str | None,
+    workers: int,
+    name: str,
+    runs: Path,
+    **values: Any,
+) -> None:
+    """Dry-run every place where the synchronisation could stand; then take each of stock DeepSpeed's away alone.
+
+    The job: 8 nodes of 8 GPUs, hpZ 8, checkpointing, micro-batch 16 (4 for llama-2-70b), 2 steps, unless options say
+    otherwise. Stock's own are judged in a small live run of 4 ranks. A folder of the same name is replaced.
+    """
+    from reports import placement_chart as report
+    from reports.terminal import doing
+    from repro.commands import session
+    from scenarios import rehearsal
+    from scenarios.job import Job
+    from studies import placements as study
+    from studies import sites
+
+    console = Console()
+    todo = study.cases(_words(models), _numbers(networks), _fixes(fixes))
+    folder = session.marked_folder(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
+
+    def tell(text: str) -> None:
+        console.print(f"  {text}", highlight=False)
+
+    began = time.monotonic()
+    with doing(console, "importing DeepSpeed"):
+        rehearsal.preload()
+    if only != "sites":
+        console.print(f"{len(todo)} dry runs, {workers} at once", highlight=False)
+        frame = study.study(todo, folder / "runs", tell, workers=workers, **chosen(values, Job))
+        best = study.cheapest(frame)
+        frame.to_csv(folder / "placements.csv", index=False)
+        best.to_csv(folder / "cheapest.csv", index=False)
+        report.draw(frame, folder / "placements.png")
+        report.placements(console, frame)
+        report.cheapest(console, best)
+    if only != "fixes":
+        console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
+        found = sites.study(folder / "sites", tell)
+        found.to_csv(folder / "sites.csv", index=False)
+        report.sites(console, found)
+    console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv, placements.png", highlight=False)
+
+
+def _note(file: Path, todo: Sequence[Any]) -> None:
+    file.write_text("".join(f"{case.model} {case.gbits:g} {case.fix}\n" for case in todo), encoding="utf-8")
+
+
+def _words(text: str | None) -> list[str] | None:
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    from scenarios.scenario import ScenarioError
+
+    try:
+        numbers = None if text is None else [float(word) for word in _words(text) or ()]
+    except ValueError:
+        numbers = []
+    if numbers is not None and (not numbers or min(numbers) <= 0):
+        raise ScenarioError(f"--networks takes Gbit/s above 0, with commas, for example 12.5,100, not '{text}'")
+    return numbers
+
+
+def _fixes(text: str | None) -> list[Fix]:
+    from scenarios.scenario import ScenarioError
+
+    words = list(Fix) if text is None else _words(text) or []
+    if unknown := [word for word in words if word not in set(Fix)]:
+        raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
+    if not words:
+        raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
+    return [Fix(word) for word in dict.fromkeys(words)]

@@ -1,0 +1,20 @@
+"""The progress of a study: how many dry runs are done. A bar, or lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+
+@contextmanager
+def counting(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """Gives ``tell(done, of, what)``."""
+    if not console.is_terminal:
+        yield lambda done, of, what: console.print(f"  {done}/{of}  {what}", highlight=False)
+        return
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("dry runs", total=None)
+        yield lambda done, of, what: bar.update(task, total=of, completed=done, description=what)

@@ -1,0 +1,104 @@
+"""``sweep``: one model over networks and micro-batches."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from repro.commands.options import chosen, job_options
+from scenarios.scenario import ScenarioError
+
+_DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
+
+
+@click.command()
+@job_options(*_DECIDED)
+@click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
+@click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")
+@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
+@click.option("--name", default="sweep", help="Name of the folder that takes table and pictures. [default: sweep]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a sweep of the same name.")
+def sweep(
+    networks: str, micro_batches: str, workers: int | None, name: str, runs: Path, overwrite: bool, **values: Any
+) -> None:
+    """Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
+
+    Ends with a table (sweep.csv) and pictures: the phase diagram of the race, throughput against bandwidth.
+    """
+    from reports import sweep_charts as charts
+    from reports.terminal import doing
+    from repro.commands import session
+    from repro.commands.progress import counting
+    from scenarios import rehearsal
+    from scenarios.job import Job, job
+    from studies import sweep as study
+
+    began = time.perf_counter()
+    console = Console()
+    options = {"nodes": 8, "hpz": 8, "checkpointing": True, **chosen(values, Job)}
+    made = job(**options)
+    if made.hpz == 1:
+        raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
+    made.profile()
+    wanted, batches = _numbers("--networks", networks, float), _numbers("--micro-batches", micro_batches, int)
+    folder = session.marked_folder(
+        runs / name,
+        "job.json",
+        lambda file: file.write_text(made.model_dump_json(indent=2) + "\n", encoding="utf-8"),
+        overwrite=overwrite,
+    )
+    title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
+    with doing(console, f"{title}: {len(wanted)} networks, {len(batches)} micro-batches"):
+        rehearsal.preload()
+    with counting(console) as tell:
+        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, tell=tell)
+    frame.to_csv(folder / "sweep.csv", index=False)
+    charts.phase_diagram(frame, "hpZ none", f"Does the race show? {title}, no fix", folder / "phase-diagram.png")
+    charts.throughput(frame, title, folder / "throughput.png")
+    _show(console, frame)
+    console.print(
+        f"Files: {folder}/sweep.csv, phase-diagram.png, throughput.png ({time.perf_counter() - began:.0f} s)",
+        highlight=False,
+    )
+
+
+def _show(console: Console, frame: Any) -> None:
+    from studies.sweep import PAYS, gain, stops_paying
+
+    races = frame[frame.configuration == "hpZ none"].set_index(["micro_batch", "network"])
+    gains, ends = gain(frame), stops_paying(frame)
+    networks = list(gains.columns)
+    table = Table(title="hpZ over ZeRO-3, and the race without a fix", title_justify="left")
+    table.add_column("micro-batch", justify="right")
+    for network in networks:
+        table.add_column(f"{network:g} Gbit/s", justify="right")
+    table.add_column(f"pays < {100 * (PAYS - 1):.0f} % from", justify="right")
+    for batch in gains.index:
+        cells = []
+        for network in networks:
+            one = races.loc[(batch, network)]
+            word = (
+                "[red]shows[/]" if one.shown == one.pairs else "[yellow]partly[/]" if one.shown else "[green]hidden[/]"
+            )
+            cells.append(f"{gains.loc[batch, network]:.2f}x\n{word}")
+        end = ends[batch]
+        table.add_row(str(batch), *cells, f"{end:.0f} Gbit/s" if end == end else "-")
+    console.print(table)
+
+
+def _numbers(option: str, text: str, kind: Any) -> list[Any]:
+    try:
+        found = sorted({kind(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or found[0] <= 0:
+        raise ScenarioError(f"{option} takes numbers above 0 with commas between them, not '{text}'")
+    return found

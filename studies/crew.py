@@ -1,0 +1,42 @@
+"""Several dry runs side by side, in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from scenarios.scenario import ScenarioError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """How many runs go side by side when nobody says."""
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def side_by_side(
+    work: Callable[[Item], Result], items: Sequence[Item], *, workers: int | None = None
+) -> Iterator[tuple[Item, Result]]:
+    """``work`` of each item, as it is done. What was imported before (DeepSpeed: seconds) is there in the workers.
+
+    Raises what ``work`` raises, :class:`scenarios.scenario.ScenarioError` when a worker dies.
+    """
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(workers or cores(), len(items) or 1), mp_context=context) as pool:
+        waiting: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BrokenProcessPool:
+            raise ScenarioError(
+                "a worker died while it rehearsed (was memory short?): run the study again with --workers 1"
+            ) from None
+        finally:
+            for future in waiting:
+                future.cancel()

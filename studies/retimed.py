@@ -1,0 +1,88 @@
+"""A dry run, timed anew: the work is recorded once, and placed in time for each network.
+
+What may be timed anew is a trace whose program did not depend on the timing. DeepSpeed's does in one place:
+``fetch_sub_module`` (partitioned_param_coordinator.py) asks which fetches have passed, and waits for the oldest when
+more than two have not. Recorded without answers (:class:`repro.accelerator.dry.DryDevice`) it waits for the third last
+fetch every time, which is what it comes to in every timing, but for the microseconds that asking and waiting take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from detectors import Occurrence, Race
+from detectors.races import Moment
+from repro.accelerator.costs import Timing
+from repro.replay.graph import Graph
+from repro.replay.recording import Recording
+from repro.trace import Collective, Launch
+
+
+@dataclass(frozen=True)
+class Retimed:
+    """One timing of a recorded job.
+
+    ``step_ns``: the last step, from its first launch to the end of the run. ``races``: as recorded, with ``shown`` and
+    ``margin_ns`` of this timing (frees are left out: they have no place in the graph).
+    """
+
+    step_ns: int
+    races: tuple[Race, ...]
+
+    @property
+    def shown(self) -> int:
+        return sum(race.shown for race in self.races)
+
+    @property
+    def margin_ns(self) -> int | None:
+        """Of all pairs the closest; None without a race."""
+        return min((race.margin_ns for race in self.races), default=None)
+
+
+class Retimer:
+    """A trace of a dry run, made with ``answers=False``, and its races with all their occurrences."""
+
+    def __init__(self, folder: Path, races: Sequence[Race]) -> None:
+        self._recording = Recording.load(folder, calls=False)
+        self._graph = Graph(self._recording)
+        self._races = races
+
+    def at(self, *, network: float | None = None) -> Retimed:
+        """``network``: Gbit/s between nodes; None: as recorded."""
+        timing = self._timing(network)
+        times = self._graph.times(timing)
+        races = []
+        for race in self._races:
+            margins = [self._margin(race, one, times) for one in race.examples if one.second.op is not None]
+            if margins:
+                shown = sum(margin < 0 for margin in margins)
+                races.append(replace(race, shown=shown, margin_ns=min(margins), occurrences=len(margins)))
+        return Retimed(max(times) - times[self._graph.launches[0, self._first]], tuple(races))
+
+    def _timing(self, network: float | None) -> Timing:
+        timing = self._recording.timing
+        if network is None:
+            return timing
+        return replace(timing, profile=replace(timing.profile, inter_node_gbits_per_s=network))
+
+    @cached_property
+    def _first(self) -> int:
+        """The first operation of the last step."""
+        step = max(self._graph.begun)
+        place, _ = self._graph.begun[step][0]
+        return next(
+            record.op for record in self._recording.records[0][place:] if isinstance(record, (Launch, Collective))
+        )
+
+    def _margin(self, race: Race, one: Occurrence, times: Sequence[int]) -> int:
+        first = self._effect(one.first, race.first.access, times)
+        return self._effect(one.second, race.second.access, times) - first
+
+    def _effect(self, moment: Moment, access: str, times: Sequence[int]) -> int:
+        """When it touches memory: a collective reads when it starts; all else happens at the end."""
+        assert moment.op is not None
+        nodes = self._graph.begins if access == "read" else self._graph.ends
+        return times[nodes[0, moment.op]]

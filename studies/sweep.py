@@ -1,0 +1,146 @@
+"""One model over networks and micro-batches: where the race shows, and where hpZ pays.
+
+The work of each configuration and micro-batch is recorded once, and timed for each network
+(:mod:`studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to 100 Gbps
+with the bandwidth below or above which the sync matters".
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from repro.toggles import Fix
+from scenarios.job import Job
+from studies.crew import side_by_side
+from studies.rehearsed import Rehearsed, rehearse
+from studies.retimed import Retimer
+
+FIXES = (Fix.NONE, Fix.STREAM_SYNC, Fix.EVENT, Fix.DEVICE_SYNC)
+NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+ZERO3 = "ZeRO-3"
+PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
+_COLUMNS = [
+    "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
+    "shown", "margin_us", "memory_gib", "fits",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A configuration that is recorded once."""
+
+    configuration: str
+    job: Job
+
+
+def points(job: Job, micro_batches: Sequence[int] = MICRO_BATCHES, fixes: Sequence[Fix] = FIXES) -> list[Point]:
+    """hpZ with each fix, and ZeRO-3 without hpZ, for each micro-batch; what takes longest first.
+
+    ``job.hpz`` is the group size.
+    """
+    found = []
+    for micro_batch in sorted(micro_batches, reverse=True):
+        found += [Point(f"hpZ {fix}", _changed(job, micro_batch=micro_batch, fix=fix)) for fix in fixes]
+        found.append(Point(ZERO3, _changed(job, micro_batch=micro_batch, hpz=1, fix=Fix.STREAM_SYNC)))
+    return found
+
+
+def sweep(
+    job: Job,
+    folder: Path,
+    *,
+    networks: Sequence[float] = NETWORKS,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    fixes: Sequence[Fix] = FIXES,
+    workers: int | None = None,
+    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+) -> pd.DataFrame:
+    """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
+
+    ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
+    they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``shown`` of them in this timing;
+    ``margin_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
+
+    Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
+    """
+    todo = points(job, micro_batches, fixes)
+    rows: list[dict[str, Any]] = []
+    done = side_by_side(partial(_rows, networks=tuple(networks), folder=folder), todo, workers=workers)
+    for number, (point, found) in enumerate(done, 1):
+        rows += found
+        tell(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
+    order = {point.configuration: at for at, point in enumerate(todo)}
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    frame = frame.sort_values(
+        ["configuration", "micro_batch", "network"],
+        key=lambda one: one.map(order) if one.name == "configuration" else one,
+    )
+    return frame.reset_index(drop=True)
+
+
+def _rows(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
+    mine = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
+    found = rehearse(point.job, mine, answers=False, examples=None)
+    retimer = Retimer(mine / "trace", found.races)
+    rows = [_row(point, found, retimer, network) for network in networks]
+    shutil.rmtree(mine)
+    return rows
+
+
+def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
+    timed = retimer.at(network=network)
+    seconds = timed.step_ns / 1e9
+    margin = timed.margin_ns
+    return {
+        "configuration": point.configuration,
+        "network": network,
+        "micro_batch": point.job.micro_batch,
+        "step_s": seconds,
+        "tokens_per_second": found.tokens_per_second * found.step_s / seconds,
+        "tflops_per_gpu": found.tflops * found.step_s / seconds,
+        "races": len(timed.races),
+        "pairs": sum(race.occurrences for race in timed.races),
+        "shown": timed.shown,
+        "margin_us": None if margin is None else margin / 1000,
+        "memory_gib": found.memory.peak / (1 << 30),
+        "fits": found.fits,
+    }
+
+
+def gain(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.DataFrame:
+    """By micro-batch (rows) and network (columns): how many times as fast hpZ is as ZeRO-3 without it."""
+    times = frame.pivot_table(index="micro_batch", columns=["configuration", "network"], values="step_s")
+    return pd.DataFrame(times[ZERO3] / times[configuration])
+
+
+def stops_paying(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.Series[float]:
+    """By micro-batch: the bandwidth (Gbit/s) from which hpZ is faster by less than :data:`PAYS`, for all above too.
+
+    Between two networks of the sweep the gain is taken to change evenly with the logarithm of the bandwidth. Not a
+    number where hpZ pays up to the fastest network, or nowhere.
+    """
+    import numpy as np
+
+    found = {}
+    for micro_batch, row in gain(frame, configuration).iterrows():
+        networks, gains = row.index.to_numpy(dtype=float), row.to_numpy(dtype=float)
+        paying = np.flatnonzero(gains >= PAYS)
+        at = np.nan
+        if len(paying) and paying[-1] + 1 < len(gains):
+            left = int(paying[-1])
+            part = (gains[left] - PAYS) / (gains[left] - gains[left + 1])
+            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
+        found[micro_batch] = at
+    return pd.Series(found, name="gbit_per_s", dtype=float)
+
+
+def _changed(job: Job, **fields: Any) -> Job:
+    return Job(**{**job.model_dump(), **fields})

@@ -1,0 +1,221 @@
+"""``repro dry``: what a user gets for a job, and what they are told when it cannot be rehearsed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.__main__ import main
+from repro.accelerator.costs import profile_names
+from tests.studies.small import configuration, model
+
+MODELS = '''
+import torch
+from torch import nn
+
+class Plain(nn.Module):
+    """A model of the user's own: another batch, the loss by itself."""
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(256, 256) for _ in range(4)])
+    def forward(self, x, y):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return (x - y).square().mean()
+
+class Routed(Plain):
+    """Control flow on data: how many tokens go to an expert."""
+    def forward(self, x, y):
+        chosen = self.layers[0](x).argmax(-1)
+        count = int((chosen == 0).sum())
+        return (self.layers[1](x[: count + 1]) - y[: count + 1]).square().mean()
+
+class Masked(Plain):
+    """Control flow on what the host brought along: that can be followed."""
+    def forward(self, x, y, mask):
+        if mask.bool().all().item():
+            return super().forward(x, y)
+        raise AssertionError("the mask is all ones")
+
+def batch(micro_batch, sequence):
+    return {"x": torch.zeros(micro_batch, 256), "y": torch.zeros(micro_batch, 256)}
+
+def masked_batch(micro_batch, sequence):
+    return {**batch(micro_batch, sequence), "mask": torch.ones(micro_batch)}
+
+def plain():
+    return Plain(), batch
+
+def routed():
+    return Routed(), batch
+
+def masked():
+    return Masked(), masked_batch
+
+def nothing():
+    return 3
+
+class NoLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8))
+    def forward(self, x, y):
+        return {"logits": x}
+
+def no_loss():
+    return NoLoss(), batch
+'''
+
+
+@pytest.fixture
+def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """``dry("--hpz", "4", ...)`` in a folder of its own: the exit status, and what was said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "usermodels.py").write_text(MODELS)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> tuple[int, str]:
+        common = ("--nodes", "2", "--gpus", "4", "--name", "it", "--overwrite", "--sequence", "128")
+        try:
+            main(["dry", *common, *arguments])
+            status = 0
+        except SystemExit as done:
+            status = int(done.code or 0)
+        out, err = capfd.readouterr()
+        return status, " ".join((out + err).replace("│", " ").split())
+
+    return call
+
+
+def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
+    """With a model and a DeepSpeed JSON of their own."""
+    arguments = ("--model", model(tmp_path), "--config", configuration(tmp_path), "--hpz", "4", "--accumulation", "2")
+    status, said = dry(*arguments, "--fix", "none", "--expect", "race")
+    assert status == 0, said
+    for words in (
+        "partition_parameters.py:1946 _partition_param_sec",
+        "secondary model.layers.3",
+        "s an optimizer step",
+        "tokens/s on 8 GPUs",
+        "TFLOPs per GPU",
+        "communication that nothing hides",
+        "nccl hpz",
+        "(host blocked)",
+        "Memory at its peak",
+        "leave each node",
+    ):
+        assert words in said
+    assert "closest: " in said or "reversed by up to " in said
+    found = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())
+    assert found["accumulation"] == 2 and found["micro_batch"] == 1
+    assert {"primary", "secondary", "master", "optimizer", "gradient", "activations"} <= set(found["memory"]["kinds"])
+    assert all(race["margin_ns"] for race in found["races"]) and len(found["races"]) == 2
+    timeline = json.loads(gzip.decompress((tmp_path / "runs" / "it" / "timeline.json.gz").read_bytes()))
+    arrows = [event for event in timeline["traceEvents"] if event["ph"] == "s"]
+    assert arrows
+
+
+def test_with_the_synchronisation_it_is_clean(dry: Any, tmp_path: Path) -> None:
+    arguments = ("--model", model(tmp_path), "--config", configuration(tmp_path), "--hpz", "4", "--checkpointing")
+    status, said = dry(*arguments, "--expect", "clean")
+    assert status == 0 and "Clean: nothing on two streams is unordered." in said
+    status, said = dry(*arguments, "--expect", "race")
+    assert status == 1 and "Expected race, found clean." in said
+
+
+@pytest.mark.parametrize("stage", ["1", "2"])
+def test_the_other_stages_run_too(dry: Any, tmp_path: Path, stage: str) -> None:
+    status, said = dry("--model", model(tmp_path), "--stage", stage, "--frozen", "*mlp*")
+    assert status == 0, said
+    assert "dry run: clean" in said
+
+
+def test_a_model_of_ones_own(dry: Any) -> None:
+    status, said = dry("--model", "usermodels:plain", "--hpz", "2")
+    assert status == 0, said
+    assert "dry run: clean" in said
+    status, said = dry("--model", "usermodels:masked")
+    assert status == 0, said
+
+
+def test_a_model_that_reads_values_is_told_where(dry: Any) -> None:
+    status, said = dry("--model", "usermodels:routed")
+    assert status == 2
+    assert "reads a value of the device at usermodels.py:19 (forward)" in said
+    assert "Take the read out of the training step" in said and "Traceback" not in said
+
+
+def test_a_job_that_does_not_fit_is_told_where_and_what_to_do(dry: Any, tmp_path: Path) -> None:
+    from repro.accelerator.costs import _PROFILES
+
+    small_gpu = tmp_path / "small.toml"
+    text = (_PROFILES / f"{profile_names()[0]}.toml").read_text()
+    small_gpu.write_text(text.replace("memory_gbytes = 80.0", "memory_gbytes = 0.08"))
+    arguments = ("--model", model(tmp_path), "--config", configuration(tmp_path), "--micro-batch", "8")
+    status, said = dry(*arguments, "--hardware", str(small_gpu), "--hpz", "4")
+    assert status == 1
+    assert "The job does not fit on the GPU." in said
+    assert "they are full in forward of step 1, micro-batch 1 at " in said
+    assert "Try --checkpointing, a smaller --micro-batch, a larger --hpz group, or none, more GPUs." in said
+
+
+def test_deepspeed_refuses_a_json(dry: Any, tmp_path: Path) -> None:
+    wrong = configuration(tmp_path, {"stage3_prefetch_bucket_size": "many"})
+    status, said = dry("--model", model(tmp_path), "--config", wrong)
+    assert status == 2
+    assert f"{wrong}" in said and "stage3_prefetch_bucket_size" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "llama-3"], "there is no model 'llama-3': choose one of llama-2-7b"),
+        (["--model", "usermodels:missing"], "the module 'usermodels' has no 'missing'"),
+        (["--model", "nowhere:model"], "cannot import 'nowhere'"),
+        (["--model", "usermodels:nothing"], "usermodels:nothing returns int, not a torch module"),
+        (["--model", "usermodels:no_loss"], "the model returns dict, and no loss in it"),
+        (["--model", "usermodels:plain", "--frozen", "*xyz*"], "no parameter matches the frozen pattern '*xyz*'"),
+        (["--model", "usermodels:plain", "--frozen", "*"], "leave no parameter to train"),
+        (["--model", "usermodels:plain", "--checkpointing"], "has no gradient checkpointing of transformers' kind"),
+        (["--hpz", "3"], "an hpZ group of 3 does not divide 8 GPUs: choose one of 1, 2, 4, 8"),
+        (["--stage", "2", "--hpz", "4"], "hpZ, qwZ and qgZ are parts of ZeRO-3"),
+        (["--hardware", "b300"], "there is no hardware profile 'b300'"),
+        (["--config", "nowhere.json"], "cannot read the DeepSpeed configuration nowhere.json"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_told_in_a_sentence(dry: Any, arguments: list[str], words: str) -> None:
+    status, said = dry(*arguments)
+    assert status == 2
+    assert words in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("zero", "rest", "arguments", "words"),
+    [
+        ({"offload_optimizer": {"device": "cpu"}}, {}, [], "moves state to cpu (offload_optimizer)"),
+        ({"mics_shard_size": 4}, {}, [], "mics_shard_size"),
+        ({"sub_group_size": "auto"}, {}, [], "'zero_optimization.sub_group_size' is \"auto\", and nothing here says"),
+        ({}, {"optimizer": {"type": "Lion"}}, [], "asks for the optimizer 'Lion', and a dry run has Adam and AdamW"),
+        ({}, {"train_micro_batch_size_per_gpu": 4}, ["--micro-batch", "2"], "--micro-batch is 2, and"),
+    ],
+)
+def test_a_json_that_cannot_be_rehearsed(
+    dry: Any, tmp_path: Path, zero: dict[str, Any], rest: dict[str, Any], arguments: list[str], words: str
+) -> None:
+    status, said = dry("--model", model(tmp_path), "--config", configuration(tmp_path, zero, **rest), *arguments)
+    assert status == 2
+    assert words in said and "Traceback" not in said
+
+
+def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
+    foreign = tmp_path / "runs" / "it"
+    foreign.mkdir(parents=True)
+    (foreign / "diary.txt").write_text("mine")
+    status, said = dry()
+    assert status == 2 and "does not look like a run" in said
+    assert (foreign / "diary.txt").read_text() == "mine"
