@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz placements memory releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper releases test test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -43,8 +43,17 @@ compare: $(READY) ## Both runs, side by side
 fuzz: $(READY) ## Replay hpZ without its fix under many timings; ends with the smallest one that goes wrong
 	@$(BIN)/python -m repro fuzz $(or $(SCENARIO),hpz) $(ARGS)
 
+dry: $(READY) ## Rehearse a full-size job as rank 0 of many: races, step time, memory (ARGS='--model llama-2-70b ...')
+	@$(BIN)/python -m repro dry --name $(or $(NAME),dry) --overwrite $(ARGS)
+
 memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B beside the formula; table and picture
 	@$(BIN)/python -m repro memory --name $(or $(NAME),memory) --overwrite $(ARGS)
+
+sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
+	@$(BIN)/python -m repro sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
+
+paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
+	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)
 
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
 	@$(BIN)/python -m repro placements $(ARGS)

@@ -64,6 +64,8 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "replay": _module("replay"),
     "fuzz": _module("fuzz"),
     "search": _module("search"),
+    "dry": _module("dry"),
+    "sweep": _module("dry", "measure_sweep"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),
 }

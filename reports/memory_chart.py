@@ -31,8 +31,8 @@ def draw(frame: pd.DataFrame, path: Path, *, group: int = GROUP, title: str = ""
     assert {kind for _, kinds, _ in _PARTS for kind in kinds} == set(KINDS)
     models = list(dict.fromkeys(frame.model))
     bars = [(1, False), (group, False), (group, True)]
-    drawn = {(row.model, row.group, row.qwz): row for row in frame.itertuples() if (row.group, row.qwz) in bars}
-    highest = max(row.peak for row in drawn.values()) / GIB
+    drawn = {(row["model"], row["group"], row["qwz"]): row for row in frame.to_dict("records")}
+    highest = max(drawn[key]["peak"] for key in drawn if key[1:] in bars) / GIB
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 10, "text.color": _TEXT}):
         figure = Figure(figsize=(max(6.0, 1.9 * len(models) + 1.2), 6.0), dpi=160, layout="constrained")
         axes = figure.subplots()
@@ -43,7 +43,7 @@ def draw(frame: pd.DataFrame, path: Path, *, group: int = GROUP, title: str = ""
                     continue
                 x, base = at + (place - 1) * (_WIDTH + 0.03), 0.0
                 for _, kinds, colour in _PARTS:
-                    height = sum(getattr(row, f"peak_{kind}") for kind in kinds) / GIB
+                    height = sum(row[f"peak_{kind}"] for kind in kinds) / GIB
                     axes.bar(x, height, _WIDTH, bottom=base, color=colour, linewidth=0, zorder=2)
                     base += height
                 axes.text(

@@ -12,7 +12,7 @@ mpl.use("Agg")  # no display is needed, nor looked for
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgba
-from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
@@ -27,7 +27,7 @@ _WORDS = {
 
 
 def phase_diagram(frame: pd.DataFrame, configuration: str, title: str, path: Path) -> Path:
-    """Networks by micro-batches: does the race of ``configuration`` show? Each cell says how close the closest pair came."""
+    """Does the race of ``configuration`` show, and how close did the closest pair come: networks by micro-batches."""
     rows = frame[frame.configuration == configuration]
     table = rows.set_index(["micro_batch", "network"]).sort_index()
     batches, networks = sorted(rows.micro_batch.unique()), sorted(rows.network.unique())
@@ -93,8 +93,8 @@ def throughput(frame: pd.DataFrame, title: str, path: Path) -> Path:
         _bandwidths(axes, sorted(frame.network.unique()))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    figure.tight_layout(rect=(0, 0, 1, 0.97))
+    figure.suptitle(title, fontsize=10, x=0.01, y=0.99, ha="left")
+    figure.tight_layout()
     return _save(figure, path)
 
 

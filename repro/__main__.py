@@ -18,7 +18,7 @@ class _Lazy(click.Group):
         "fuzz": ("repro.commands.fuzz", "fuzz", "Replay a scenario under many timings; the smallest that goes wrong."),
         "replay": ("repro.commands.replay", "replay", "Execute one timing again, by its token."),
         "placements": ("repro.commands.placements", "placements", "Where hpZ's synchronisation could stand: prices."),
-        "dry": ("repro.commands.dry", "dry", "Rehearse a full-size job: races, step time, memory, before it is paid for."),
+        "dry": ("repro.commands.dry", "dry", "Rehearse a full-size job: races, step time, memory."),
         "paper": ("repro.commands.paper", "paper", "The papers' claims, side by side with what we get."),
         "sweep": ("repro.commands.sweep", "sweep", "Where the race shows and hpZ pays: networks x micro-batches."),
         "memory": ("repro.commands.memory", "memory", "What hpZ's secondary copy costs in memory, by model and group."),

@@ -82,7 +82,6 @@ def run_ranks(
     process: BaseProcess
     # What the ranks inherit is out of their collectors' sight: to look at it would copy all of it, for each rank.
     frozen = gc.get_freeze_count()
-    gc.collect()
     gc.freeze()
     try:
         for rank in range(world):
@@ -193,6 +192,7 @@ def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable()
     gc.freeze()  # what was imported before the fork is nobody's garbage; to search it takes half a second
+    gc.collect()  # nothing is left to collect, but when the next collection comes does not depend on who forked
     status = 0
     try:
         target(me)

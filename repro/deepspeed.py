@@ -211,12 +211,25 @@ def _wrap(
     setattr(owner, name, wrapped)
 
 
+# What an engine imports only when it is made.
+_LATE = (
+    "deepspeed.comm.mori",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "torch._subclasses.schema_check_mode",
+    "torch.profiler._cupti_monitor",
+)
+
+
 def warm_up() -> None:
     """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
     import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
 
-    with suppress(ImportError):  # old releases have no Muon
-        importlib.import_module("deepspeed.runtime.zero.muon.original_muon")
+    for module in _LATE:
+        with suppress(ImportError):  # old releases do not have them all
+            importlib.import_module(module)
     use_plain()
     deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
 

@@ -7,7 +7,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -203,9 +203,10 @@ def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
     qgz = zero.get("zero_quantized_gradients", False)
     if not qwz and not qgz:
         return
+    named: Iterator[tuple[str, Any]] = model.named_parameters()
     shapes = [
         (name, nn.Parameter(torch.empty(one.ds_shape, device="meta"), requires_grad=one.requires_grad))
-        for name, one in model.named_parameters()
+        for name, one in named
     ]
     refused = quantized.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
     if refused is not None:

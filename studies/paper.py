@@ -59,7 +59,12 @@ class Timed:
 
 
 def llama(
-    folder: Path, *, accumulations: Sequence[int] = ACCUMULATIONS, workers: int | None = None, tell: Tell = _quiet
+    folder: Path,
+    *,
+    micro_batches: Sequence[int] = (16, 1),
+    accumulations: Sequence[int] = ACCUMULATIONS,
+    workers: int | None = None,
+    tell: Tell = _quiet,
 ) -> pd.DataFrame:
     """Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, micro-batch 16 and 1, hpZ 8 against ZeRO-3.
 
@@ -69,7 +74,7 @@ def llama(
         (micro_batch, s, hpz): job(
             model="llama-2-7b", nodes=2, gpus=8, hpz=hpz, micro_batch=micro_batch, accumulation=s, checkpointing=True
         )
-        for micro_batch in (16, 1)
+        for micro_batch in micro_batches
         for s in accumulations
         for hpz in (8, 1)
     }
@@ -84,7 +89,7 @@ def llama(
             "derived": 3 * s / (s + 1),
             "in_thread": THREAD[0] <= times[micro_batch, s, 8] <= THREAD[1],
         }
-        for micro_batch in (16, 1)
+        for micro_batch in micro_batches
         for s in accumulations
     ]
     return pd.DataFrame(rows)
@@ -94,20 +99,25 @@ def llama(
 
 
 def zero_plus_plus(
-    folder: Path, *, models: Sequence[str] = tuple(TABLE), workers: int | None = None, tell: Tell = _quiet
+    folder: Path,
+    *,
+    models: Sequence[str] = tuple(TABLE),
+    tokens: Sequence[int] = (1, 2),
+    workers: int | None = None,
+    tell: Tell = _quiet,
 ) -> pd.DataFrame:
     """The table of arXiv 2306.10209: TFLOPs per GPU (what is computed again counts) and speed-ups, theirs and ours.
 
     ``error``: of the speed-up on the nominal network, relative; ``calibrated_error``: on the calibrated one, whose
-    rate is ``calibrated_gbit``.
+    rate is ``calibrated_gbit``. ``tokens``: thousands per GPU, 1 among them.
     """
     jobs = {
-        (model, tokens, plus): job(
-            model=model, nodes=24, gpus=16, hardware="v100", sequence=1024, micro_batch=tokens, checkpointing=True,
+        (model, each, plus): job(
+            model=model, nodes=24, gpus=16, hardware="v100", sequence=1024, micro_batch=each, checkpointing=True,
             hpz=16 if plus else 1, qwz=plus, qgz=plus,
         )
         for model in models
-        for tokens in (1, 2)
+        for each in tokens
         for plus in (False, True)
     }  # fmt: skip
     first = {key: one for key, one in jobs.items() if key[1:] == (1, False)}
@@ -123,9 +133,9 @@ def zero_plus_plus(
     for model in models:
         for network in NETWORKS:
             rate = rates[model][float(network)]
-            for tokens in (1, 2):
-                theirs = TABLE[model][network, tokens]
-                zero3, plus = found[model, tokens, False], found[model, tokens, True]
+            for each in tokens:
+                theirs = TABLE[model][network, each]
+                zero3, plus = found[model, each, False], found[model, each, True]
                 gain = zero3.steps[network] / plus.steps[network]
                 at_rate = zero3.steps[rate] / plus.steps[rate]
                 reported = theirs[1] / theirs[0]
@@ -133,7 +143,7 @@ def zero_plus_plus(
                     {
                         "model": model,
                         "network": network,
-                        "tokens": f"{tokens}k",
+                        "tokens": f"{each}k",
                         "zero3_theirs": theirs[0],
                         "zero3_ours": zero3.flops / zero3.steps[network] / 1e12,
                         "plus_theirs": theirs[1],
@@ -153,7 +163,7 @@ def zero_plus_plus(
 
 
 def losses(folder: Path, *, steps: int = 4) -> pd.DataFrame:
-    """The loss of each step with hpZ and without, of a small model, live on the simulated accelerator (rank 0's mean)."""
+    """The loss of each step with hpZ and without: a small model, live on the simulated accelerator, rank 0's mean."""
     columns = {}
     for name, hpz in (("zero3", 1), ("hpz", 2)):
         heard: dict[int, list[float]] = {}
@@ -210,7 +220,7 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
 
     calibrated = {}
     for network, tflops in goals.items():
-        calibrated[network] = _solve(seconds, found.flops / tflops / 1e12, network)
+        calibrated[network] = solve(seconds, found.flops / tflops / 1e12, network)
     traffic = found.traffic.only(step=found.step.step)
     timed = Timed(
         steps={network: seconds(network) for network in {*networks, *calibrated.values()}},
@@ -224,7 +234,7 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
     return timed
 
 
-def _solve(seconds: Callable[[float], float], wanted: float, nominal: float) -> float:
+def solve(seconds: Callable[[float], float], wanted: float, nominal: float) -> float:
     """The rate (Gbit/s) at which a step takes as long as wanted; the nominal one where even that is too slow."""
     low, high = nominal / 100, nominal
     if seconds(high) >= wanted:

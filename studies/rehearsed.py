@@ -74,6 +74,7 @@ class Rehearsed:
             "micro_batch": self.micro_batch,
             "accumulation": self.accumulation,
             "operations": self.operations,
+            "host_s": self.host_s,
             "step_s": self.step_s,
             "tokens_per_second": self.tokens_per_second,
             "tflops_per_gpu": self.tflops,

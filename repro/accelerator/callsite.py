@@ -32,6 +32,8 @@ class CallSites:
         self._codes: dict[int, CodeType] = {}
         self._told: dict[int, bool] = {}
         self._known: dict[tuple[int, ...], int] = {}
+        self._places: dict[tuple[int, int], Frame] = {}
+        self._paths: dict[str, str] = {}
         self._same: dict[tuple[Frame, ...], int] = {}
         self._frames: list[tuple[Frame, ...]] = []
 
@@ -68,16 +70,23 @@ class CallSites:
         return told
 
     def _define(self, key: tuple[int, ...]) -> int:
-        frames = tuple(
-            Frame(_short(code.co_filename), _line(code, offset), code.co_qualname)
-            for code, offset in zip((self._codes[one] for one in key[::2]), key[1::2], strict=True)
-        )
+        frames = tuple(self._place(*place) for place in zip(key[::2], key[1::2], strict=True))
         number = self._same.get(frames)
         if number is None:
             number = self._same[frames] = len(self._frames)
             self._frames.append(frames)
             self._tell(Stack(number, frames))
         return number
+
+    def _place(self, code: int, offset: int) -> Frame:
+        frame = self._places.get((code, offset))
+        if frame is None:
+            of = self._codes[code]
+            path = self._paths.get(of.co_filename)
+            if path is None:
+                path = self._paths[of.co_filename] = _short(of.co_filename)
+            frame = self._places[code, offset] = Frame(path, _line(of, offset), of.co_qualname)
+        return frame
 
 
 def _short(path: str) -> str:

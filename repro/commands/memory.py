@@ -94,18 +94,18 @@ def _show(console: Console, frame: pd.DataFrame) -> None:
     for column in ("secondary", "2 bytes x P / group", "error", "peak", *(f"fits {card} GB" for card in CARDS)):
         table.add_column(column, justify="right")
     before = ""
-    for row in frame.itertuples():
-        if before and row.model != before:
+    for row in frame.to_dict("records"):
+        if before and row["model"] != before:
             table.add_section()
-        measured = [f"{row.secondary / GIB:.3f}", f"{row.formula / GIB:.3f}", _share(row.error)]
+        measured = [f"{row['secondary'] / GIB:.3f}", f"{row['formula'] / GIB:.3f}", _share(row["error"])]
         table.add_row(
-            f"{row.model} ({row.parameters / 1e9:.2f} billion)" if row.model != before else "",
-            configuration(row.group, row.qwz),
-            *(measured if row.group > 1 else ("-", "-", "-")),
-            f"{row.peak / GIB:.2f}",
-            *("[green]yes[/]" if row.peak <= card * GIB else "[red]no[/]" for card in CARDS),
+            f"{row['model']} ({row['parameters'] / 1e9:.2f} billion)" if row["model"] != before else "",
+            configuration(row["group"], row["qwz"]),
+            *(measured if row["group"] > 1 else ("-", "-", "-")),
+            f"{row['peak'] / GIB:.2f}",
+            *("[green]yes[/]" if row["peak"] <= card * GIB else "[red]no[/]" for card in CARDS),
         )
-        before = row.model
+        before = row["model"]
     console.print(table)
 
 
@@ -117,9 +117,11 @@ def _show_limits(console: Console, ends: pd.DataFrame) -> None:
     table = Table(title="From which size on it no longer fits", title_justify="left")
     for column in ("card", "", "largest that fits", "smallest that does not", "from about"):
         table.add_column(column)
-    for row in ends.sort_values(["card", "group", "qwz"]).itertuples():
-        about = f"{row.parameters / 1e9:.0f} billion" + (" (extrapolated)" if row.beyond else "")
-        table.add_row(f"{row.card} GB", configuration(row.group, row.qwz), row.fits or "-", row.fails or "-", about)
+    for row in ends.sort_values(["card", "group", "qwz"]).to_dict("records"):
+        about = f"{row['parameters'] / 1e9:.0f} billion" + (" (extrapolated)" if row["beyond"] else "")
+        table.add_row(
+            f"{row['card']} GB", configuration(row["group"], row["qwz"]), row["fits"] or "-", row["fails"] or "-", about
+        )
     console.print(table)
 
 

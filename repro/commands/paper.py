@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from scenarios.scenario import ScenarioError
+from repro.commands.frames import among, numbers, rows
 
 PARTS = ("llama", "losses", "zero++")
 
@@ -31,17 +31,17 @@ def paper(
     parts: str, models: str, accumulations: str, workers: int | None, name: str, runs: Path, overwrite: bool
 ) -> None:
     """What the papers and threads report, beside what dry runs and a live run give, each with its relative error."""
+    from reports.terminal import doing
     from repro.commands import session
     from repro.commands.progress import counting
-    from reports.terminal import doing
     from scenarios import rehearsal
     from studies import paper as study
 
     began = time.perf_counter()
     console = Console()
-    wanted = _among("--parts", parts, PARTS)
-    chosen = _among("--models", models, tuple(study.TABLE)) if models else list(study.TABLE)
-    steps = _among("--accumulations", accumulations, tuple(map(str, range(1, 65))))
+    wanted = among("--parts", parts, PARTS)
+    chosen = among("--models", models, list(study.TABLE)) if models else list(study.TABLE)
+    steps = numbers("--accumulations", accumulations, int)
     folder = session.marked_folder(
         runs / name, "paper.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
     )
@@ -50,7 +50,7 @@ def paper(
     frames: dict[str, Any] = {}
     if "llama" in wanted:
         with counting(console) as tell:
-            frames["llama"] = study.llama(folder, accumulations=[int(s) for s in steps], workers=workers, tell=tell)
+            frames["llama"] = study.llama(folder, accumulations=steps, workers=workers, tell=tell)
         _llama(console, frames["llama"])
     if "losses" in wanted:
         with doing(console, "live: the loss of each step with hpZ and without"):
@@ -72,7 +72,7 @@ def _llama(console: Console, frame: Any) -> None:
     table = Table(title="Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, checkpointing, sequence 2048", title_justify="left")
     for column in ("micro-batch", "accumulation", "hpZ, s a step", "ZeRO-3, s a step", "gain", "3s/(s+1)"):
         table.add_column(column, justify="right")
-    for row in frame.itertuples():
+    for row in rows(frame):
         mark = " *" if row.in_thread else ""
         cells = (f"{row.hpz_step_s:.2f}{mark}", f"{row.zero3_step_s:.2f}", f"{row.gain:.2f}", f"{row.derived:.2f}")
         table.add_row(str(row.micro_batch), str(row.accumulation), *cells)
@@ -91,7 +91,7 @@ def _losses(console: Console, frame: Any) -> None:
     table = Table(title="Loss per step, live, hpZ with its synchronisation", title_justify="left")
     for column in ("step", "ZeRO-3", "hpZ", ""):
         table.add_column(column, justify="right")
-    for row in frame.itertuples():
+    for row in rows(frame):
         table.add_row(str(row.step), f"{row.zero3:.6f}", f"{row.hpz:.6f}", "equal" if row.equal else "differs")
     console.print(table)
 
@@ -100,7 +100,7 @@ def _plus(console: Console, frame: Any) -> None:
     table = Table(title="ZeRO++ (arXiv 2306.10209), TFLOPs per GPU: theirs / ours", title_justify="left")
     for column in ("model", "Gbit/s", "tokens", "ZeRO-3", "ZeRO++", "gain", "error", "calibrated to", "gain", "error"):
         table.add_column(column, justify="right")
-    for row in frame.itertuples():
+    for row in rows(frame):
         table.add_row(
             row.model,
             str(row.network),
@@ -120,12 +120,3 @@ def _plus(console: Console, frame: Any) -> None:
         "ZeRO-3 with 1k tokens alone.",
         highlight=False,
     )
-
-
-def _among(option: str, text: str, known: tuple[str, ...]) -> list[str]:
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if wrong := [part for part in found if part not in known]:
-        raise ScenarioError(f"{option} does not know '{wrong[0]}': choose from {', '.join(known[:12])}")
-    if not found:
-        raise ScenarioError(f"{option} names none: choose from {', '.join(known[:12])}")
-    return found

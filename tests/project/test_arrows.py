@@ -28,7 +28,16 @@ MAY_IMPORT = {
     "fuzz": ("fuzz", "repro", "detectors"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "studies": ("studies", "scenarios", "repro", "detectors", "accounts"),
-    "reports": ("reports", "accounts", "detectors", "fuzz", "studies", "repro.trace", "repro.replay", "scenarios.scenario"),
+    "reports": (
+        "reports",
+        "accounts",
+        "detectors",
+        "fuzz",
+        "studies",
+        "repro.trace",
+        "repro.replay",
+        "scenarios.scenario",
+    ),
 }
 COMMAND_LINE = ("repro.commands", "repro.__main__")
 

@@ -66,7 +66,7 @@ def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("training", TRAININGS)
 def test_every_record_is_that_of_the_live_run(training: str, tmp_path: Path) -> None:
-    """Operations, bytes they touch, streams, events, waits, host waits, allocations, frees, labels, all virtual times."""
+    """Operations, bytes they touch, streams, events, waits, allocations, frees, labels, all virtual times."""
     made = chosen(**TRAININGS[training])
     live, dry = both(made, tmp_path)
     expected, found = told(live), told(dry)
