@@ -77,6 +77,12 @@ class Scenario(BaseModel):
     overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
     qwz: bool = Field(False, description="Quantize weights for the all-gather (zero_quantized_weights).")
     qgz: bool = Field(False, description="Quantize gradients for the reduction (zero_quantized_gradients).")
+    words: int | None = Field(
+        None,
+        ge=ByteTokenizer.vocab_size,
+        description="Words of the model's vocabulary. Default: the tokenizer's; with qgZ so many more as divide among "
+        "the ranks.",
+    )
     frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
     checkpointing: bool = Field(False, description="Gradient checkpointing.")
     watch: Literal["off", "on", "weightless", "blocking"] = Field(
@@ -123,6 +129,8 @@ class Scenario(BaseModel):
 
         Vocabularies are padded everywhere; here only where it is needed, as it changes the weights that are drawn.
         """
+        if self.words is not None:
+            return self.words
         words = ByteTokenizer.vocab_size
         return -(-words // self.ranks) * self.ranks if self.qgz else words
 

@@ -159,8 +159,8 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
 
     Columns: ``group``, ``qwz``, ``card`` (GiB); ``fits``, the largest model that fits, and ``fails``, the smallest that
     does not (empty: none was measured); ``parameters`` from which on it does not fit, and whether that lies
-    ``beyond`` what was measured: then it is where a straight line through all models ends (least squares), else where
-    one between ``fits`` and ``fails`` does.
+    ``beyond`` what was measured: then a straight line goes on from the nearest model with the slope of all (least
+    squares), else from ``fits`` to ``fails``.
     """
     found = []
     for (group, qwz), rows in frame.groupby(["group", "qwz"]):
@@ -171,7 +171,8 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
             fitting, failing = rows[rows.peak <= card * GIB], rows[rows.peak > card * GIB]
             beyond = fitting.empty or failing.empty
             points = rows if beyond else pd.concat([fitting.tail(1), failing.head(1)])
-            slope, base = np.polyfit(points.peak / GIB, points.parameters, 1)
+            slope, _ = np.polyfit(points.peak / GIB, points.parameters, 1)
+            nearest = failing.iloc[0] if fitting.empty else fitting.iloc[-1]
             found.append(
                 {
                     "group": group,
@@ -179,7 +180,7 @@ def limits(frame: pd.DataFrame, cards: Sequence[int] = CARDS) -> pd.DataFrame:
                     "card": card,
                     "fits": "" if fitting.empty else fitting.model.iloc[-1],
                     "fails": "" if failing.empty else failing.model.iloc[0],
-                    "parameters": slope * card + base,
+                    "parameters": nearest.parameters + slope * (card - nearest.peak / GIB),
                     "beyond": beyond,
                 }
             )

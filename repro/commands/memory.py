@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -88,22 +89,29 @@ def memory(
 def _show(console: Console, frame: pd.DataFrame) -> None:
     from studies.memory import CARDS, GIB, configuration
 
-    table = Table(title="The secondary copy, on each GPU (GiB)", title_justify="left")
-    table.add_column("model")
-    table.add_column("")
-    for column in ("secondary", "2 bytes x P / group", "error", "peak", *(f"fits {card} GB" for card in CARDS)):
-        table.add_column(column, justify="right")
+    table = Table(
+        title="The secondary copy, GiB on each GPU", title_justify="left", box=SIMPLE_HEAD, collapse_padding=True
+    )
+    table.add_column("model", no_wrap=True)
+    table.add_column("billion", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for column in ("copy", "2P/group", "error", "peak"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("fits, GB", no_wrap=True)
     before = ""
     for row in frame.to_dict("records"):
         if before and row["model"] != before:
             table.add_section()
+        first = row["model"] != before
         measured = [f"{row['secondary'] / GIB:.3f}", f"{row['formula'] / GIB:.3f}", _share(row["error"])]
+        fitting = [str(card) for card in CARDS if row["peak"] <= card * GIB]
         table.add_row(
-            f"{row['model']} ({row['parameters'] / 1e9:.2f} billion)" if row["model"] != before else "",
+            row["model"] if first else "",
+            f"{row['parameters'] / 1e9:.2f}" if first else "",
             configuration(row["group"], row["qwz"]),
-            *(measured if row["group"] > 1 else ("-", "-", "-")),
+            *(measured if row["group"] > 1 else ("", "", "")),
             f"{row['peak'] / GIB:.2f}",
-            *("[green]yes[/]" if row["peak"] <= card * GIB else "[red]no[/]" for card in CARDS),
+            ", ".join(fitting) or "[red]none[/]",
         )
         before = row["model"]
     console.print(table)
@@ -114,15 +122,22 @@ def _show_limits(console: Console, ends: pd.DataFrame) -> None:
 
     if ends.empty:
         return
-    table = Table(title="From which size on it no longer fits", title_justify="left")
-    for column in ("card", "", "largest that fits", "smallest that does not", "from about"):
-        table.add_column(column)
+    table = Table(
+        title="From which size on it no longer fits", title_justify="left", box=SIMPLE_HEAD, collapse_padding=True
+    )
+    for column in ("card", "", "largest that fits", "smallest that does not", "from"):
+        table.add_column(column, no_wrap=True)
     for row in ends.sort_values(["card", "group", "qwz"]).to_dict("records"):
-        about = f"{row['parameters'] / 1e9:.0f} billion" + (" (extrapolated)" if row["beyond"] else "")
         table.add_row(
-            f"{row['card']} GB", configuration(row["group"], row["qwz"]), row["fits"] or "-", row["fails"] or "-", about
+            f"{row['card']} GB",
+            configuration(row["group"], row["qwz"]),
+            row["fits"] or "-",
+            row["fails"] or "-",
+            f"{row['parameters'] / 1e9:.0f} billion{'*' if row['beyond'] else ''}",
         )
     console.print(table)
+    if ends.beyond.any():
+        console.print("* beyond what was measured: a straight line", highlight=False)
 
 
 def _share(error: float) -> str:

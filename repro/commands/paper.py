@@ -12,7 +12,7 @@ from rich.table import Table
 
 from repro.commands.frames import among, numbers, rows
 
-PARTS = ("llama", "losses", "zero++")
+PARTS = ("llama", "losses", "quantization", "zero++")
 
 
 @click.command()
@@ -35,7 +35,9 @@ def paper(
     from repro.commands import session
     from repro.commands.progress import counting
     from scenarios import rehearsal
+    from scenarios.job import job
     from studies import paper as study
+    from studies.quantization import quantization
 
     began = time.perf_counter()
     console = Console()
@@ -56,6 +58,11 @@ def paper(
         with doing(console, "live: the loss of each step with hpZ and without"):
             frames["losses"] = study.losses(folder)
         _losses(console, frames["losses"])
+    if "quantization" in wanted:
+        made = job(model="llama-2-7b", nodes=8, hpz=8, micro_batch=4, checkpointing=True)
+        with counting(console) as tell:
+            frames["quantization"] = quantization(made, folder, workers=workers, tell=tell)
+        _quantization(console, frames["quantization"])
     if "zero++" in wanted:
         with counting(console) as tell:
             frames["zero++"] = study.zero_plus_plus(folder, models=chosen, workers=workers, tell=tell)
@@ -93,6 +100,26 @@ def _losses(console: Console, frame: Any) -> None:
         table.add_column(column, justify="right")
     for row in rows(frame):
         table.add_row(str(row.step), f"{row.zero3:.6f}", f"{row.hpz:.6f}", "equal" if row.equal else "differs")
+    console.print(table)
+
+
+def _quantization(console: Console, frame: Any) -> None:
+    title = "hpZ x qwZ x qgZ: Llama-2-7B, 64 A100, 12.5 Gbit/s, micro-batch 4 (dry); the loss of a small model (live)"
+    table = Table(title=title, title_justify="left")
+    for column in ("", "s a step", "between nodes", "within", "secondary", "peak", "loss changes by", "races"):
+        table.add_column(column, justify="right")
+    for row in rows(frame):
+        words = [word for word, on in (("hpZ", row.hpz), ("qwZ", row.qwz), ("qgZ", row.qgz)) if on]
+        table.add_row(
+            " ".join(words) or "ZeRO-3",
+            f"{row.step_s:.2f}",
+            f"{row.between_gib:.2f} GiB",
+            f"{row.within_gib:.2f} GiB",
+            f"{row.secondary_gib:.2f} GiB",
+            f"{row.peak_gib:.2f} GiB",
+            f"{row.loss_change:.5f}" if row.loss_change else "nothing",
+            str(row.races),
+        )
     console.print(table)
 
 

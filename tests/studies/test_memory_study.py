@@ -70,7 +70,7 @@ def test_the_largest_models_are_told_where_they_stop_fitting() -> None:
     assert list(found.loc[(1, 80), ["fits", "fails", "beyond"]]) == ["c", "", True]
     assert found.loc[(1, 80), "parameters"] == pytest.approx(80e9)
     assert list(found.loc[(8, 40), ["fits", "fails", "beyond"]]) == ["b", "", True]
-    assert found.loc[(8, 40), "parameters"] == pytest.approx(40e9 / 1.2)
+    assert found.loc[(8, 40), "parameters"] == pytest.approx(30e9 + 4e9 / 1.2)
 
 
 def test_one_model_alone_has_no_limit(frame: pd.DataFrame) -> None:
