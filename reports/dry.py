@@ -145,6 +145,7 @@ _KINDS = {
     "secondary": "secondary partitions (hpZ)",
     "gathered": "gathered parameters",
     "gradient": "gradients",
+    "bucket": "bucket in which gradients are reduced",
     "master": "fp32 parameters",
     "optimizer": "optimizer's moments",
     "buffer": "buffers",
