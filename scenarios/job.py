@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from repro.accelerator.costs import Profile, ProfileError, Timing, load_profile
 from repro.releases import PINNED
 from repro.toggles import Fix
 from scenarios import quantized
-from scenarios.scenario import ScenarioError
+from scenarios.scenario import ScenarioError, check_slow, fitted
 
 OPTIMIZERS = ("adam", "adamw")
 
@@ -66,11 +66,7 @@ class Job(BaseModel):
             raise ValueError(f"an hpZ group of {self.hpz} does not divide {ranks} GPUs: choose one of {fitting}")
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
             raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
-        for pattern, factor in self.slow.items():
-            if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
-                raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
-            if not factor > 0:
-                raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+        check_slow(self.slow)
         return self
 
     @property
@@ -174,13 +170,7 @@ class Job(BaseModel):
 
 def job(**options: Any) -> Job:
     """A job from options; :class:`ScenarioError` with one sentence when they do not fit."""
-    try:
-        return Job(**options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ScenarioError(f"{where + ': ' if where else ''}{message}") from None
+    return fitted(Job, options)
 
 
 def _read(path: Path) -> dict[str, Any]:

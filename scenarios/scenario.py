@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,6 +15,8 @@ from repro.toggles import Fix
 from scenarios import mmlu, mmlu_batches, quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ScenarioError(Exception):
@@ -116,11 +119,7 @@ class Scenario(BaseModel):
             )
         if self.stands_for != "itself" and self.stands_for not in FULL_SIZE:
             raise ValueError(f"unknown full-size model '{self.stands_for}': choose itself, {', '.join(FULL_SIZE)}")
-        for pattern, factor in self.slow.items():
-            if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
-                raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
-            if not factor > 0:
-                raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+        check_slow(self.slow)
         return self
 
     @property
@@ -233,10 +232,24 @@ class Scenario(BaseModel):
                 raise ScenarioError(reason)
 
 
+def check_slow(slow: Mapping[str, float]) -> None:
+    """Raises ValueError for what :class:`repro.accelerator.costs.Timing` cannot stretch."""
+    for pattern, factor in slow.items():
+        if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
+            raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
+        if not factor > 0:
+            raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+
+
 def scenario(**options: Any) -> Scenario:
     """A scenario from options; :class:`ScenarioError` with one sentence when they do not fit."""
+    return fitted(Scenario, options)
+
+
+def fitted(model: type[Model], options: Mapping[str, Any]) -> Model:
+    """What the options say; :class:`ScenarioError` with one sentence when they do not fit."""
     try:
-        return Scenario(**options)
+        return model(**options)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
