@@ -27,7 +27,7 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
         body.append(Text(excess(found), "red"))
     body += [_speed(found), _time(found), _memory(found.memory), _traffic(found)]
     for number, race in enumerate(found.races, 1):
-        body += [Text(""), race_text(number, race)]
+        body += [Text(""), race_text(number, race, "dry.json")]
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
 

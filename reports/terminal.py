@@ -217,8 +217,8 @@ def _divergence(findings: Findings) -> list[str]:
     return lines
 
 
-def race_text(number: int, race: Race) -> RenderableType:
-    """One race, for a person."""
+def race_text(number: int, race: Race, whole: str = "findings.json") -> RenderableType:
+    """One race, for a person. ``whole``: the file that has all of it."""
     lines = Text(f"Race {number}: {race.kind}", "bold")
     for word, side in (("first", race.first), ("second", race.second)):
         lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")
@@ -229,7 +229,7 @@ def race_text(number: int, race: Race) -> RenderableType:
         f"Missing: {race.missing_wait}.",
         f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them, "
         f"{margin(race)}.",
-        f"Memory: {_shortened(names)}",
+        f"Memory: {_shortened(names, whole)}",
     ):
         lines.append(f"\n  {line}", "not bold")
     return lines
@@ -242,10 +242,10 @@ def margin(race: Race) -> str:
     return f"closest: {duration(race.margin_ns)} apart"
 
 
-def _shortened(names: Sequence[str], most: int = 4) -> str:
+def _shortened(names: Sequence[str], whole: str, most: int = 4) -> str:
     if len(names) <= most:
         return ", ".join(names) or "unnamed"
-    return f"{', '.join(names[:most])} and {len(names) - most} more (see findings.json)"
+    return f"{', '.join(names[:most])} and {len(names) - most} more (see {whole})"
 
 
 def _loss(values: Sequence[float]) -> str:

@@ -49,9 +49,6 @@ class Timed:
 
     steps: dict[float, float]
     flops: int
-    forward_flops: int
-    between: int
-    nodes_out: float
     calibrated: dict[float, float]
 
 
@@ -229,13 +226,9 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
     calibrated = {}
     for network, tflops in goals.items():
         calibrated[network] = solve(seconds, found.flops / tflops / 1e12, network)
-    traffic = found.traffic.only(step=found.step.step)
     timed = Timed(
         steps={network: seconds(network) for network in {*networks, *calibrated.values()}},
         flops=found.flops,
-        forward_flops=found.forward_flops,
-        between=traffic.between,
-        nodes_out=traffic.crossing * wanted.gpus,
         calibrated=calibrated,
     )
     shutil.rmtree(mine)

@@ -15,6 +15,7 @@ from scenarios import rehearsal
 from scenarios.job import Job
 
 Tell = Callable[[str], None]
+FORMAT, VERSION = "stream-race-dry-run", 1
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Rehearsed:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
+            "format": FORMAT,
+            "version": VERSION,
             "job": self.job.model_dump(mode="json"),
             "parameters": self.parameters,
             "trained": self.trained,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import FalconConfig, FalconForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from scenarios.models import ATTENTIONS, FAMILIES, FULL_SIZE, SIZES, FullModel, build
 
@@ -216,6 +216,17 @@ def on_meta(model: FullModel, layers: int) -> nn.Module:
                     num_hidden_layers=layers,
                     num_attention_heads=model.heads,
                     num_key_value_heads=model.kv_heads,
+                )
+            )
+        if model.family == "gpt":
+            return GPTNeoXForCausalLM(
+                GPTNeoXConfig(
+                    vocab_size=model.vocab,
+                    hidden_size=model.hidden,
+                    intermediate_size=model.intermediate,
+                    num_hidden_layers=layers,
+                    num_attention_heads=model.heads,
+                    tie_word_embeddings=True,
                 )
             )
         return FalconForCausalLM(
