@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.figures import Figure
 
 LIMIT_S, LIMIT_GIB, LIMIT_RATIO, LIMIT_SWEEP_S = 30.0, 4.0, 1.2, 300.0
-ROUNDS = 3
-_JOB = "--nodes 8 --gpus 8 --hpz 8 --micro-batch 16 --network 12.5 --checkpointing --fix none --expect race"
+ROUNDS = 2
+_JOB = "--nodes 8 --gpus 8 --hpz 8 --micro-batch 16 --network 12.5 --fix none --expect race"
 _SWEEP = "--model llama-2-7b --name bench-sweep --overwrite"
 
 

@@ -50,8 +50,9 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         rehearsal.preload()
     found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))
     (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
-    perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
     report.show(console, found, folder)
+    with doing(console, "writing timeline.json.gz"):
+        perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
         raise SystemExit(1)
