@@ -30,6 +30,7 @@ from repro.releases import PINNED
 from repro.trace import TraceWriter, file_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
+from scenarios.rehearsal import dry_device
 from scenarios.scenario import Scenario
 
 Hear = Callable[[int, dict[str, Any]], None]
@@ -102,14 +103,8 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
 
     def target(me: Rank) -> None:
         me = replace(me, world=scenario.ranks)
-        timing = scenario.timing()
-        writer = _writer(me, scenario, timing, trace, mirrored=True)
-        device = DryDevice(
-            Clock(timing, 0),
-            write=writer.write,
-            skipped_files=adapter.PASSING_FILES,
-            trusted=adapter.TRUSTED_FILES,
-        )
+        info = {"scenario": scenario.model_dump(mode="json")}
+        device, writer = dry_device(scenario.timing(), scenario.ranks, trace, info)
         adapter.put(scenario.fix, device)
         with device:
             _train(me, scenario, device, parts=1)
@@ -118,20 +113,14 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
 
-def _writer(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, mirrored: bool = False) -> TraceWriter:
-    info: dict[str, Any] = {
+def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
+    info = {
         "scenario": scenario.model_dump(mode="json"),
         "deepspeed": adapter.VERSION,
         "torch": torch.__version__,
         "timing": timing.as_dict(),
     }
-    if mirrored:
-        info["mirrored"] = True
-    return TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
-
-
-def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
-    writer = _writer(me, scenario, timing, trace)
+    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
     device = Device(
         Clock(timing, me.rank),
         rank=me.rank,

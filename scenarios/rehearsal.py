@@ -17,8 +17,8 @@ from torch import nn
 
 from repro import deepspeed as adapter
 from repro.accelerator.collectives import BACKEND
-from repro.accelerator.costs import Clock
-from repro.accelerator.dry import DryDevice, ValueWanted
+from repro.accelerator.costs import Clock, Timing
+from repro.accelerator.dry import DryDevice, Unrehearsable
 from repro.cluster import Rank, RankFailed, run_ranks
 from repro.trace import TraceWriter, file_of
 from scenarios import quantized
@@ -27,7 +27,7 @@ from scenarios.job import OPTIMIZERS, Job
 from scenarios.scenario import ScenarioError
 
 Hear = Callable[[dict[str, Any]], None]
-_REFUSALS = (ValueWanted, ModelError, ScenarioError)
+_REFUSALS = (Unrehearsable, ModelError, ScenarioError)
 
 
 def preload() -> None:
@@ -78,6 +78,31 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
         raise ScenarioError(refused[0])
 
 
+def dry_device(
+    timing: Timing, world: int, folder: Path, info: dict[str, Any], *, answers: bool = True
+) -> tuple[DryDevice, TraceWriter]:
+    """The device of rank 0 of ``world`` ranks, and what writes its trace into ``folder``; close it at the end.
+
+    ``info`` is what the trace says of the run.
+    """
+    whole = {
+        **info,
+        "deepspeed": adapter.VERSION,
+        "torch": torch.__version__,
+        "timing": timing.as_dict(),
+        "mirrored": True,
+    }
+    writer = TraceWriter(file_of(folder, 0), rank=0, world=world, info=whole)
+    device = DryDevice(
+        Clock(timing, 0),
+        write=writer.write,
+        skipped_files=adapter.PASSING_FILES,
+        trusted=adapter.TRUSTED_FILES,
+        answers=answers,
+    )
+    return device, writer
+
+
 def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
     os.environ.update(
@@ -89,22 +114,8 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     )
     timing = job.timing()
     config = job.deepspeed_config(subject.hidden)
-    info = {
-        "job": job.model_dump(mode="json"),
-        "deepspeed": adapter.VERSION,
-        "torch": torch.__version__,
-        "timing": timing.as_dict(),
-        "mirrored": True,
-    }
-    writer = TraceWriter(file_of(folder / "trace", 0), rank=0, world=job.ranks, info=info)
-    device = DryDevice(
-        Clock(timing, 0),
-        rank=0,
-        write=writer.write,
-        skipped_files=adapter.PASSING_FILES,
-        trusted=adapter.TRUSTED_FILES,
-        answers=answers,
-    )
+    info = {"job": job.model_dump(mode="json")}
+    device, writer = dry_device(timing, job.ranks, folder / "trace", info, answers=answers)
     adapter.put(job.fix, device)
     with device:
         adapter.use_simulated(device)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from scenarios import program
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
 from studies.crew import side_by_side
+from studies.live import losses_of
 from studies.rehearsed import rehearse
 from studies.retimed import Retimer
 
@@ -171,17 +171,8 @@ def losses(folder: Path, *, steps: int = 4) -> pd.DataFrame:
     """The loss of each step with hpZ and without: a small model, live on the simulated accelerator, rank 0's mean."""
     columns = {}
     for name, hpz in (("zero3", 1), ("hpz", 2)):
-        heard: dict[int, list[float]] = {}
-
-        def hear(rank: int, message: dict[str, Any], heard: dict[int, list[float]] = heard) -> None:
-            if rank == 0 and message["kind"] == "step":
-                for step, _, loss in message["losses"]:
-                    heard.setdefault(step, []).append(loss)
-
-        made = scenario(hpz=hpz, steps=steps, size="tiny", accumulation=2)
-        program.run(made, simulated=True, folder=folder / name, hear=hear)
-        shutil.rmtree(folder / name)
-        columns[name] = {step: sum(values) / len(values) for step, values in heard.items()}
+        found = losses_of(scenario(hpz=hpz, steps=steps, size="tiny", accumulation=2), folder / name)
+        columns[name] = {step: sum(values) / len(values) for step, values in found.items()}
     frame = pd.DataFrame(columns)
     frame["equal"] = frame.zero3 == frame.hpz
     return frame.rename_axis("step").reset_index()

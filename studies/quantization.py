@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from scenarios import program
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
 from studies.crew import side_by_side
+from studies.live import losses_of
 from studies.rehearsed import rehearse
 
 GIB = 1 << 30
@@ -84,18 +84,9 @@ def _dry(chosen: Chosen, *, wanted: Job, folder: Path) -> dict[str, Any]:
 
 def _losses(chosen: Chosen, folder: Path, *, steps: int = 4) -> list[float]:
     hpz, qwz, qgz = chosen
-    heard: list[float] = []
-
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if rank == 0 and message["kind"] == "step":
-            heard.extend(loss for _, _, loss in message["losses"])
-
-    mine = folder / "live"
     # qgZ pads the vocabulary, and with another vocabulary other weights are drawn: one size for all.
     made = scenario(size="tiny", steps=steps, hpz=2 if hpz else 1, qwz=qwz, qgz=qgz, accumulation=1, words=_WORDS)
-    program.run(made, simulated=True, folder=mine, hear=hear)
-    shutil.rmtree(mine)
-    return heard
+    return [loss for values in losses_of(made, folder / "live").values() for loss in values]
 
 
 def _name(chosen: Chosen) -> str:

@@ -40,12 +40,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     console = Console()
     made = job(**chosen(values, Job))
     made.profile()
-    folder = session.marked_folder(
-        runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"),
-        "job.json",
-        lambda file: file.write_text(made.model_dump_json(indent=2) + "\n", encoding="utf-8"),
-        overwrite=overwrite,
-    )
+    folder = session.job_folder(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()
     found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from repro.toggles import Fix
 from scenarios.scenario import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12
 
 
+def words(text: str) -> list[str]:
+    """Words with commas between them, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
 def among(option: str, text: str, known: Sequence[str]) -> list[str]:
     """Words with commas between them, all of them known. Raises :class:`ScenarioError`."""
-    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    found = words(text)
     choices = ", ".join(known[:_SHOWN])
     if wrong := [part for part in found if part not in known]:
         raise ScenarioError(f"{option} does not know '{wrong[0]}': choose from {choices}")
@@ -22,14 +28,26 @@ def among(option: str, text: str, known: Sequence[str]) -> list[str]:
     return found
 
 
-def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
-    """Numbers above 0 with commas between them, sorted, each once. Raises :class:`ScenarioError`."""
+def fixes(text: str) -> list[Fix]:
+    """Names of fixes with commas between them. Raises :class:`ScenarioError`."""
+    found = words(text)
+    if unknown := [word for word in found if word not in set(Fix)]:
+        raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
+    if not found:
+        raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
+    return [Fix(word) for word in found]
+
+
+def numbers(
+    option: str, text: str, kind: Callable[[str], Number], *, above: int = 0, what: str = "numbers above 0"
+) -> list[Number]:
+    """Numbers with commas between them, sorted, each once. Raises :class:`ScenarioError`."""
     try:
-        found = sorted({kind(part) for part in text.split(",") if part.strip()})
+        found = sorted({kind(word) for word in words(text)})
     except ValueError:
         found = []
-    if not found or found[0] <= 0:
-        raise ScenarioError(f"{option} takes numbers above 0 with commas between them, not '{text}'")
+    if not found or not found[0] > above:
+        raise ScenarioError(f"{option} takes {what} with commas between them, not '{text}'")
     return found
 
 

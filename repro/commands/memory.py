@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
-from scenarios.scenario import ScenarioError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,14 +58,10 @@ def memory(
     began = time.perf_counter()
     console = Console()
     options = {**study.JOB, **chosen(values, Job)}
-    todo = study.cases(_words(models), _sizes(groups), qwz=quantized, ranks=job(**options).ranks)
+    sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
+    todo = study.cases(words(models), sizes, qwz=quantized, ranks=job(**options).ranks)
     jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refused before it starts
-    folder = session.marked_folder(
-        runs / name,
-        "job.json",
-        lambda file: file.write_text(jobs[0].model_dump_json(indent=2) + "\n", encoding="utf-8"),
-        overwrite=overwrite,
-    )
+    folder = session.job_folder(runs / name, jobs[0], overwrite=overwrite)
     of = jobs[0]
     title = f"{of.nodes} x {of.gpus} GPUs, micro-batch {of.micro_batch} of {of.sequence} tokens" + (
         ", gradient checkpointing" if of.checkpointing else ""
@@ -142,17 +138,3 @@ def _show_limits(console: Console, ends: pd.DataFrame) -> None:
 
 def _share(error: float) -> str:
     return "0" if error == 0 else f"{100 * error:+.2g} %"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(dict.fromkeys(int(word) for word in _words(text)))
-    except ValueError:
-        found = (0,)
-    if any(size < 2 for size in found):
-        raise ScenarioError(f"--groups takes group sizes of 2 or more with commas between them, not '{text}'")
-    return found

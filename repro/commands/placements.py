@@ -10,6 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands.frames import fixes as chosen_fixes
+from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
 from repro.toggles import Fix
 
@@ -49,7 +51,11 @@ def placements(
     from studies import sites
 
     console = Console()
-    todo = study.cases(_words(models), _numbers(networks), _fixes(fixes))
+    todo = study.cases(
+        None if models is None else words(models),
+        None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
+        list(Fix) if fixes is None else chosen_fixes(fixes),
+    )
     folder = session.marked_folder(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
     def tell(text: str) -> None:
@@ -77,30 +83,3 @@ def placements(
 
 def _note(file: Path, todo: Sequence[Any]) -> None:
     file.write_text("".join(f"{case.model} {case.gbits:g} {case.fix}\n" for case in todo), encoding="utf-8")
-
-
-def _words(text: str | None) -> list[str] | None:
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(text: str | None) -> list[float] | None:
-    from scenarios.scenario import ScenarioError
-
-    try:
-        numbers = None if text is None else [float(word) for word in _words(text) or ()]
-    except ValueError:
-        numbers = []
-    if numbers is not None and (not numbers or min(numbers) <= 0):
-        raise ScenarioError(f"--networks takes Gbit/s above 0, with commas, for example 12.5,100, not '{text}'")
-    return numbers
-
-
-def _fixes(text: str | None) -> list[Fix]:
-    from scenarios.scenario import ScenarioError
-
-    words = list(Fix) if text is None else _words(text) or []
-    if unknown := [word for word in words if word not in set(Fix)]:
-        raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
-    if not words:
-        raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
-    return [Fix(word) for word in dict.fromkeys(words)]

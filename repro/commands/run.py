@@ -9,10 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
 from repro.commands.release import become
 from repro.releases import PINNED
-from repro.toggles import Fix
 
 EXPECTATIONS = {
     "unstable": {"unstable"},
@@ -78,15 +78,10 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from reports.terminal import Progress
     from repro.commands import session
     from scenarios.program import preload
-    from scenarios.scenario import ScenarioError, scenario
+    from scenarios.scenario import scenario
 
     console = Console()
-    words = [word.strip() for word in fixes.split(",") if word.strip()]
-    if unknown := [word for word in words if word not in set(Fix)]:
-        raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
-    made = {word: scenario(**{**chosen(values), "fix": word}) for word in dict.fromkeys(words)}
-    if not made:
-        raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
+    made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
     first = next(iter(made.values()))
     first.check()
     folders = {

@@ -21,6 +21,7 @@ from repro.commands import witnesses
 from repro.releases import PINNED
 from repro.trace import TraceReader, file_of
 from scenarios import program
+from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError, save
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
@@ -41,6 +42,15 @@ def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
     Raises :class:`ScenarioError` when it is occupied, or cannot be made.
     """
     return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
+
+
+def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
+    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
+
+    def write(file: Path) -> None:
+        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    return marked_folder(path, "job.json", write, overwrite=overwrite)
 
 
 def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:

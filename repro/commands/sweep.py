@@ -50,12 +50,7 @@ def sweep(
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
     made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
-    folder = session.marked_folder(
-        runs / name,
-        "job.json",
-        lambda file: file.write_text(made.model_dump_json(indent=2) + "\n", encoding="utf-8"),
-        overwrite=overwrite,
-    )
+    folder = session.job_folder(runs / name, made, overwrite=overwrite)
     title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
     with doing(console, f"{title}: {len(wanted)} networks, {len(batches)} micro-batches"):
         rehearsal.preload()

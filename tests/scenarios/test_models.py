@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    FalconConfig,
-    FalconForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
+from scenarios.full_size import config_of
 from scenarios.models import ATTENTIONS, FAMILIES, FULL_SIZE, SIZES, FullModel, build
 
 VOCAB = 259
@@ -214,38 +209,8 @@ def test_full_size_models_have_the_published_number_of_parameters(name: str, pub
 def on_meta(model: FullModel, layers: int) -> nn.Module:
     """The full-size model by transformers' own classes, without memory, cut to ``layers`` layers."""
     with torch.device("meta"):
-        if model.family == "llama":
-            return LlamaForCausalLM(
-                LlamaConfig(
-                    vocab_size=model.vocab,
-                    hidden_size=model.hidden,
-                    intermediate_size=model.intermediate,
-                    num_hidden_layers=layers,
-                    num_attention_heads=model.heads,
-                    num_key_value_heads=model.kv_heads,
-                )
-            )
-        if model.family == "gpt":
-            return GPTNeoXForCausalLM(
-                GPTNeoXConfig(
-                    vocab_size=model.vocab,
-                    hidden_size=model.hidden,
-                    intermediate_size=model.intermediate,
-                    num_hidden_layers=layers,
-                    num_attention_heads=model.heads,
-                    tie_word_embeddings=True,
-                )
-            )
-        return FalconForCausalLM(
-            FalconConfig(
-                vocab_size=model.vocab,
-                hidden_size=model.hidden,
-                num_hidden_layers=layers,
-                num_attention_heads=model.heads,
-                num_kv_heads=model.kv_heads,
-                new_decoder_architecture=model.name == "falcon-40b",
-            )
-        )
+        made: nn.Module = AutoModelForCausalLM.from_config(config_of(replace(model, layers=layers)))
+    return made
 
 
 @pytest.mark.parametrize("name", FULL_SIZE)

@@ -55,9 +55,9 @@ def test_the_picture_is_drawn_even_where_nothing_is_race_free(frame: pd.DataFram
 @pytest.mark.parametrize("text", ["", "fast", "100,-1"])
 def test_a_network_that_is_no_speed_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(ScenarioError, match="--networks takes Gbit/s above 0"):
-        command._numbers(text)
+        command.placements.main(["--networks", text], standalone_mode=False)
 
 
 def test_an_unknown_fix_is_refused_in_a_sentence() -> None:
     with pytest.raises(ScenarioError, match="unknown fix 'hope'"):
-        command._fixes("event,hope")
+        command.placements.main(["--fixes", "event,hope"], standalone_mode=False)

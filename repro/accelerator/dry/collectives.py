@@ -58,8 +58,10 @@ class MirroredProcessGroup(SimulatedProcessGroup):
         """What comes out where every member brings the same. None: not known."""
         ranks, kernel = len(carried.members), carried.kernel
         index = carried.members.index(self._device.rank)
-        if kernel == "broadcast":
-            return inputs
+        if (
+            kernel == "broadcast"
+        ):  # what another rank holds there is the program's affair: often a placeholder stands here
+            return inputs if carried.root == self._device.rank else None
         if kernel in ("all_reduce", "reduce"):
             reduce = _REDUCTIONS.get(carried.reduction)
             return None if reduce is None else [reduce(value, ranks) for value in inputs]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from repro.accelerator.dry.memory import REAL, DryBlock
-from repro.accelerator.dry.reading import assumed, refusal
+from repro.accelerator.dry.reading import Unrehearsable, assumed, refusal
 from repro.accelerator.kernels import Call, Elsewhere, Kernels, Signature
 from repro.accelerator.memory import Block
 from repro.accelerator.operators import Operator
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _META = torch.device("meta")
+_NO_FAKE = "no fake impl registered"  # torch/_library/custom_ops.py
 # They write all of what they write, whatever stood there.
 _OVERWRITES = {_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default}
 
@@ -89,10 +90,13 @@ class DryKernels(Kernels):
             stood_in.pop("pin_memory", None)
         try:
             result = func(*[_stand_in(value) for value in inputs], **stood_in)
-        except NotImplementedError as error:
-            raise NotImplementedError(
-                f"torch cannot say what {func} returns without computing it: it has no meta kernel, and a dry run "
-                f"needs one ({str(error).splitlines()[0]})"
+        except (NotImplementedError, RuntimeError) as error:
+            # A custom operator without one raises RuntimeError, as shapes that do not fit do: those are the program's.
+            if not isinstance(error, NotImplementedError) and _NO_FAKE not in str(error):
+                raise
+            raise Unrehearsable(
+                f"the operator {func} does not say what it returns without computing it: give it a meta kernel "
+                "(torch.library.register_fake), or leave it out of a dry run"
             ) from error
         correct = _CORRECTED.get(func)
         return (correct(result, inputs) if correct else result), stood_in, False

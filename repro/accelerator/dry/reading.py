@@ -9,7 +9,11 @@ import torch
 from repro.trace import Frame
 
 
-class ValueWanted(RuntimeError):
+class Unrehearsable(RuntimeError):
+    """A dry run cannot follow the program. One sentence: where, and what to do."""
+
+
+class ValueWanted(Unrehearsable):
     """The program reads a value of the device that a dry run does not compute. One sentence: where, and what to do."""
 
 
