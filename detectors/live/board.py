@@ -146,9 +146,7 @@ class Board:
         """
         return not self._lanes.hardware.asynchronous and self.step % _EVERY != 0 and not self._keep
 
-    def sum(
-        self, event: Event, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
-    ) -> None:
+    def sum(self, event: Event, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
         plain = _plain(values)
         if plain is not None:  # of nothing too: it is an event

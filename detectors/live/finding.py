@@ -42,6 +42,7 @@ class Cause(StrEnum):
     GATHER = "all-gather"  # good where it was read, bad where it arrived
     SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; nobody saw enough to know why
 
+
 PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER, Cause.SHARDING}  # by checksums
 
 

@@ -84,8 +84,5 @@ def _truth(rows: Sequence[tuple[int, ...]], part: int) -> int:
 def _wrong(rows: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
     """(rank, part) of all that differ from the truth."""
     return [
-        (rank, part)
-        for part in range(len(rows[0]))
-        for rank, row in enumerate(rows)
-        if row[part] != _truth(rows, part)
+        (rank, part) for part in range(len(rows[0])) for rank, row in enumerate(rows) if row[part] != _truth(rows, part)
     ]

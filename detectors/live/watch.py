@@ -105,9 +105,7 @@ class NanWatch:
         self._told = 0
         self._recorder: StepRecorder | None = None
         try:
-            self._modules = ModuleHooks(
-                self._board, root, pattern=modules, began=self._began, framework=framework
-            )
+            self._modules = ModuleHooks(self._board, root, pattern=modules, began=self._began, framework=framework)
             recorded = record is not None
             self._engine = EngineHooks(
                 self._board, root, self._modules, engine=engine, recorded=recorded, ended=self._ended

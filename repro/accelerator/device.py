@@ -313,8 +313,9 @@ class Device:
         block = self.memory.block_of(tensor)
         if block.recorded is None:
             block.recorded = set()
-        block.recorded.add(stream.id)
-        self.journal.note(RecordStream(block.id, stream.id))
+        if stream.id not in block.recorded:  # DeepSpeed says it of every part of a block
+            block.recorded.add(stream.id)
+            self.journal.note(RecordStream(block.id, stream.id))
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Make it page-locked memory of the host: the device's copies arrive there, the host reads without waiting.

@@ -65,6 +65,7 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._operators: dict[OpOverload, Operator] = {}
+        self._views: dict[int, Callable[..., Any]] = {}  # by id: an OpOverload's own hash is computed in Python
         self._signatures: dict[tuple[Any, ...], Signature] = {}
 
     @classmethod
@@ -74,12 +75,16 @@ class Kernels(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        view = self._views.get(id(func))
+        if view is not None:  # most calls: DeepSpeed cuts each parameter into as many parts as there are ranks
+            return view(*args, **kwargs) if kwargs else view(*args)
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = describe(func)
         kind = operator.kind
         if kind is Kind.VIEW:
-            return func(*args, **kwargs) if kwargs else func(*args)
+            self._views[id(func)] = func._op
+            return func(*args, **(kwargs or {}))
         try:
             if kind is Kind.KERNEL and not reads_a_mask(func, args):
                 return self._kernel(operator, func, args, kwargs or {})
@@ -310,9 +315,8 @@ class Call:
         if tensor.is_meta:
             raise Elsewhere
         memory = self.device.memory
-        block = memory.block_of(tensor)
-        self.key.append((tensor.shape, tensor.stride(), tensor.dtype))
-        access = memory.access(tensor, block)
+        block, form, access = memory.place(tensor)
+        self.key.append(form)
         if access is not None:
             self.nbytes += access.hi - access.lo
             (self.writes if written else self.reads).append(access)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,8 @@ from repro.trace import Access
 POISON_BYTE = 0xA5
 POISON_LIMIT = 16 << 20  # bytes: larger blocks keep what the system gives (zeros), filling them would touch it all
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
+Form = tuple[torch.Size, tuple[int, ...], torch.dtype]
+"""Shape and strides, in elements, and dtype."""
 
 
 class Block:
@@ -69,7 +70,7 @@ class Memory:
         on_free: Callable[[Block], None],
     ) -> None:
         self._by_storage: dict[int, Block] = {}
-        self._spans: dict[tuple[Any, ...], tuple[int, Layout | None]] = {}
+        self._spans: dict[Form, tuple[int, Layout | None]] = {}
         self._count = 0
         self._on_alloc = on_alloc
         self._on_free = on_free
@@ -137,14 +138,22 @@ class Memory:
 
     def access(self, tensor: Tensor, block: Block) -> Access | None:
         """The bytes of the block that the tensor covers; None when it is empty."""
-        key = (tensor.shape, tensor.stride(), tensor.dtype)
-        span = self._spans.get(key)
+        return self._access(tensor, block, (tensor.shape, tensor.stride(), tensor.dtype))
+
+    def place(self, tensor: Tensor) -> tuple[Block, Form, Access | None]:
+        """The tensor's block, its shape, strides and dtype, and the bytes that it covers (None when it is empty)."""
+        block = self._by_storage.get(tensor.untyped_storage()._cdata) or self.block_of(tensor)
+        form = (tensor.shape, tensor.stride(), tensor.dtype)
+        return block, form, self._access(tensor, block, form)
+
+    def _access(self, tensor: Tensor, block: Block, form: Form) -> Access | None:
+        span = self._spans.get(form)
         if span is None:
-            span = self._spans[key] = _span(tensor)
+            span = self._spans[form] = _span(tensor)
         size, layout = span
         if size == 0:
             return None
-        lo = int(tensor.storage_offset()) * tensor.dtype.itemsize
+        lo = int(tensor.storage_offset()) * form[2].itemsize
         return Access(block.id, lo, lo + size, layout)
 
     def _register(self, storage: torch.UntypedStorage, block: Block) -> None:
