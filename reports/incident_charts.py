@@ -6,21 +6,17 @@ Colours are of middle lightness on a transparent ground, so that they can be rea
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from bokeh.models import BasicTicker, ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
 
 from detectors.live.finding import Finding, Kind, Look, Point
+from reports.charts import Chart, Key, over_steps, tame
 
 _POINTS = 60  # rows of the map
 _LABEL = 27  # characters of a name beside the map
 _TOLD = 48  # characters of a name in a tooltip: a phone has room for no more
-_TEXT, _GRID = "#858b96", "#85858533"
 _GOOD, _FOUND, _BEYOND = "#8585853d", "#3b82d6", "#9a6fd8"
 # Fewer bad values than the first number: this colour.
 _BAD = ((10, "#e3b23c", "1 to 9"), (1000, "#e07b39", "10 to 999"), (math.inf, "#cf3a3a", "1000 and more"))
@@ -35,25 +31,6 @@ _LINES = {
     Kind.SECONDARY: ("#1f9aa8", [6, 3]),
     Kind.OPTIMIZER: ("#b0713f", []),
 }
-
-
-class Key(NamedTuple):
-    """A line of a chart's key. ``shape``: line, box, frame or cross; ``dash``: lengths on and off, in pixels."""
-
-    shape: str
-    name: str
-    colour: str
-    dash: str = ""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A figure, what it is called, and its key: the page draws that itself, so that it wraps on a phone."""
-
-    figure: Any
-    title: str
-    text: str
-    keys: Sequence[Key]
 
 
 def draw(finding: Finding, looks: Sequence[Look]) -> dict[str, Chart]:
@@ -74,7 +51,7 @@ def _extremes(finding: Finding, looks: Sequence[Look]) -> Chart | None:
     steps = _steps(finding, looks)
     values = [value for by_step in largest.values() for value in by_step.values()]
     low, high = max(min(values) / 4, 1e-307), min(max(values), 1e307) * 4
-    drawn = _figure(steps, Range1d(start=low, end=high), 300, y_axis_type="log")
+    drawn = over_steps(steps, Range1d(start=low, end=high), 300, y_axis_type="log")
     drawn.yaxis.axis_label = "largest absolute value"
     lines = []
     for kind, by_step in sorted(largest.items(), key=lambda one: list(_LINES).index(one[0])):
@@ -121,12 +98,12 @@ def _map(finding: Finding, looks: Sequence[Look]) -> Chart | None:
             columns["step"].append(step)
             columns["row"].append(row)
             columns["colour"].append(_colour(bad, beyond=any(look.beyond for look in seen)))
-            columns["name"].append(_tame(point.parameter or point.module or "the model", _TOLD))
-            columns["kind"].append(_tame(f"{point.kind} {point.detail}".strip(), _TOLD))
+            columns["name"].append(tame(point.parameter or point.module or "the model", _TOLD))
+            columns["kind"].append(tame(f"{point.kind} {point.detail}".strip(), _TOLD))
             columns["bad"].append(str(bad))
             columns["of"].append(str(sum(look.numel for look in seen)))
             columns["extremes"].append(f"{min(ends):.4g} to {max(ends):.4g}" if ends else "none")
-    drawn = _figure(_steps(finding, looks), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
+    drawn = over_steps(_steps(finding, looks), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
     drawn.ygrid.grid_line_color = None
     drawn.yaxis.major_label_text_font_size = "11px"
     drawn.yaxis.ticker = FixedTicker(ticks=list(range(len(rows))))
@@ -175,45 +152,11 @@ def _colour(bad: int, *, beyond: bool) -> str:
     return _BEYOND if beyond else _GOOD
 
 
-def _figure(steps: Sequence[int], y_range: Range1d, height: int, **more: Any) -> Any:
-    drawn = figure(
-        x_range=Range1d(start=steps[0] - 0.6, end=steps[-1] + 0.6),
-        y_range=y_range,
-        height=height,
-        sizing_mode="stretch_width",
-        tools="",
-        toolbar_location=None,  # panning by touch would keep a phone's page from scrolling
-        background_fill_color=None,
-        border_fill_color=None,
-        outline_line_color=None,
-        **more,
-    )
-    drawn.xaxis.axis_label = "step"
-    drawn.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
-    drawn.xaxis.formatter = NumeralTickFormatter(format="0")
-    drawn.grid.grid_line_color = _GRID
-    for name in ("axis_line_color", "major_tick_line_color", "minor_tick_line_color"):
-        setattr(drawn.axis, name, _TEXT)
-    for name in ("axis_label_text_color", "major_label_text_color"):
-        setattr(drawn.axis, name, _TEXT)
-    drawn.axis.major_label_text_font_size = "12px"
-    drawn.axis.axis_label_text_font_style = "normal"
-    return drawn
-
-
 def _name(point: Point) -> str:
     """Short enough to stand beside the map: the end of a path says more than its beginning."""
-    name = _tame(point.parameter or point.module or "the model", 4 * _LABEL)
+    name = tame(point.parameter or point.module or "the model", 4 * _LABEL)
     if len(name) > _LABEL:
         tail = name[-_LABEL:]
         name = f"…{tail.partition('.')[2] or tail}"
     kind = point.kind.removesuffix(" partition")  # a phone's width is what the names leave to the map
-    return f"{name} · {kind} {_tame(point.detail, _LABEL)}".strip()
-
-
-def _tame(text: str, most: int) -> str:
-    """Without characters that turn text around, and without TeX: Bokeh would fetch a library to set it."""
-    if len(text) > most:
-        text = f"{text[: most // 2]}…{text[-most // 2 :]}"
-    text = "".join("·" if unicodedata.category(one)[0] == "C" else one for one in text)
-    return re.sub(r"\$(?=\$)|\\(?=[(\[])", r"\g<0> ", text)
+    return f"{name} · {kind} {tame(point.detail, _LABEL)}".strip()

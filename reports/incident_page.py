@@ -1,33 +1,16 @@
-"""An incident as one page of HTML that opens anywhere, without a network.
-
-Names on it come from whoever sent the incident. So jinja2 escapes everything, characters that would turn text
-around are shown as their codes, and the page names the scripts it may run by their hashes (Content Security
-Policy): one that got in otherwise would not run, and nothing can be fetched.
-"""
+"""An incident as one page of HTML that opens anywhere, without a network (:mod:`reports.html`)."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
-import os
-import re
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from bokeh.embed import components
-from bokeh.resources import Resources
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from detectors.live.finding import Cause, Finding, Kind
 from detectors.live.incident import Incident, IncidentError
-from reports import incident_charts as charts
+from reports import html, incident_charts
 
-_LONGEST = 600  # characters of a text that stands in the open; the whole is in incident.json
 _RANKS = 16  # ranks named one by one
 
 # What the words mean, for someone who meets them here first.
@@ -72,65 +55,32 @@ _KINDS = {
 
 def write_page(incident: Incident, target: Path) -> None:
     """Write the page, whole or not at all. Raises :class:`IncidentError` when ``target`` refuses."""
-    text = page(incident)
-    beside = target.with_name(f".{target.name}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():
-            raise IsADirectoryError(21, "a folder stands there")
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(beside, target)
+        html.write(page(incident), target)
     except OSError as error:
         raise IncidentError(f"cannot write {target}: {error.strerror or error}; choose another --output") from error
 
 
 def page(incident: Incident) -> str:
-    """The page as text. Bokeh counts what it has drawn, so the same bits come from the first page of a process."""
+    """The page as text: the same bits come from the first page of a process."""
     finding = incident.finding
     looks = incident.statistics.get(finding.rank, [])
-    drawn = charts.draw(finding, looks)
-    script, divs = _scripts({name: chart.figure for name, chart in drawn.items()})
-    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw) if script else ""
-    environment = Environment(
-        loader=PackageLoader("reports", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
     whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)
-    return environment.get_template("incident.html").render(
+    return html.render(
+        "incident.html",
+        incident_charts.draw(finding, looks),
         finding=finding,
-        sentence=_shortened(finding.sentence()),
+        sentence=html.shortened(finding.sentence()),
         cause_means=_CAUSES[finding.cause],
         facts=_facts(incident),
-        evidence=[_shortened(line) for line in finding.evidence],
-        spread=[_shortened(line) for line in finding.spread],
-        charts={name: (chart, Markup(divs[name])) for name, chart in drawn.items()},
+        evidence=[html.shortened(line) for line in finding.evidence],
+        spread=[html.shortened(line) for line in finding.spread],
         words=_words(finding),
         meanings=_WORDS,
         whose=whose,
         configuration=json.dumps(incident.configuration, indent=2, ensure_ascii=False, default=str),
         versions=incident.versions,
-        library=Markup(library),
-        script=Markup(script),
-        hashes=[_hash(text) for text in (library, script) if text],
     )
-
-
-def visible(text: str) -> str:
-    """``text`` with control, direction and half characters as codes: a name must not turn the page around."""
-    return "".join(
-        one if one in "\n\t" or unicodedata.category(one) not in {"Cc", "Cf", "Cs"} else f"\\u{ord(one):04x}"
-        for one in text
-    )
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[: _LONGEST // 2]} … ({len(text)} characters) … {text[-_LONGEST // 2 :]}"
 
 
 def _facts(incident: Incident) -> list[tuple[str, str, str]]:
@@ -153,7 +103,7 @@ def _facts(incident: Incident) -> list[tuple[str, str, str]]:
         ("version", "The step whose values a stale part holds.", str(finding.version) if finding.version >= 0 else ""),
         ("ranks without a record", "They ended before they could write what they knew.", _some(incident.missing)),
     ]
-    return [(name, meaning, _shortened(value)) for name, meaning, value in rows if value]
+    return [(name, meaning, html.shortened(value)) for name, meaning, value in rows if value]
 
 
 def _some(ranks: Sequence[int]) -> str:
@@ -176,22 +126,3 @@ def _good(finding: Finding) -> str:
 def _words(finding: Finding) -> dict[str, str]:
     """For paper and phones, which have no hover."""
     return {str(finding.cause): _CAUSES[finding.cause], str(finding.kind): _KINDS[finding.kind], **_WORDS}
-
-
-def _scripts(figures: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """The script that draws ``figures``, and the place of each. Bokeh draws its ids by lot: they are renamed.
-
-    The names in the data are safe inside ``<script>``: Bokeh escapes ``<``, ``>`` and ``&`` there.
-    """
-    if not figures:
-        return "", {}
-    script, divs = components(figures, wrap_script=False)
-    ids = re.findall(r'id="([0-9a-f-]{36})"', "".join(divs.values())) + re.findall(r'"docid":"([0-9a-f-]{36})"', script)
-    for number, one in enumerate(dict.fromkeys(ids), 1):
-        script = script.replace(one, f"drawn-{number}")
-        divs = {name: div.replace(one, f"drawn-{number}") for name, div in divs.items()}
-    return script, divs
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -19,7 +19,8 @@ def report(folder: Path, output: Path | None) -> None:
     or the page cannot be written.
     """
     from detectors.live.incident import load
-    from reports.incident_page import visible, write_page
+    from reports.html import visible
+    from reports.incident_page import write_page
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"
