@@ -10,6 +10,7 @@ DEEPSPEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BROWSER := .browser/.ready
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
 
 # Sums must not depend on the machine's cores.
@@ -61,7 +62,7 @@ placements: $(READY) ## Every place where hpZ's synchronisation could stand: rac
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
-test: lint ## Lint, then all tests but those of other releases (ARGS go to pytest)
+test: lint $(BROWSER) ## Lint, then all tests but those of other releases (ARGS go to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
@@ -70,6 +71,15 @@ test-releases: $(READY) ## The tests that install other DeepSpeed releases (into
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(BIN)/python -m pytest -m ray $(ARGS)
+
+# The tests of pages open them in a browser, which comes from npm with all the libraries it needs.
+$(BROWSER): $(READY) tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs
+	@echo "setup: a headless browser for the tests of pages"
+	@mkdir -p .browser
+	@cp tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs .browser/
+	@PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix .browser --ignore-scripts --no-audit --no-fund --loglevel=error > /dev/null
+	@cd .browser && TMPDIR="$(CURDIR)/.browser" "$(CURDIR)/$(BIN)/node" unpack.mjs > /dev/null
+	@touch $@
 
 lint: $(READY) ## Style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
@@ -82,7 +92,7 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
-	rm -rf $(VENV) .releases build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .browser .releases build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.

@@ -40,19 +40,27 @@ class Loss(NamedTuple):
 
 @dataclass
 class Values:
-    """What one run computed, by rank."""
+    """What one run computed, by rank. ``norms``: of the gradients, by step; they are shown, not compared."""
 
     losses: dict[int, list[Loss]] = field(default_factory=dict)
     uses: dict[int, list[Use]] = field(default_factory=dict)
     final: dict[int, dict[str, int]] = field(default_factory=dict)
+    norms: dict[int, dict[int, float]] = field(default_factory=dict)
 
-    def add(self, rank: int, losses: Iterable[Sequence[Any]], uses: Iterable[Sequence[Any]]) -> None:
+    def add(
+        self,
+        rank: int,
+        losses: Iterable[Sequence[Any]],
+        uses: Iterable[Sequence[Any]],
+        norms: Iterable[Sequence[Any]] = (),
+    ) -> None:
         """Take in more of a rank's values, in its order of execution."""
         self.losses.setdefault(rank, []).extend(Loss(*row) for row in losses)
         self.uses.setdefault(rank, []).extend(
             Use(step, micro, phase, name, tuple(sums), bad, distance)
             for step, micro, phase, name, sums, bad, distance in uses
         )
+        self.norms.setdefault(rank, {}).update((step, norm) for step, norm in norms)
 
 
 @dataclass(frozen=True)

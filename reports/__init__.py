@@ -1,1 +1,21 @@
-"""What a person reads: findings, tables, the terminal."""
+"""What a person reads: findings, tables, the terminal, pages.
+
+For a notebook: ``import reports; run = reports.load("runs/unstable"); run.steps``. What reads runs needs pandas, and
+is only imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reports.loading import ReportError, Run, Source, comparable, load
+
+__all__ = ["ReportError", "Run", "Source", "comparable", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("reports.loading"), name)
+    raise AttributeError(f"module 'reports' has no attribute '{name}'")

@@ -9,21 +9,40 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from html import escape
+from typing import Any, Literal, NamedTuple
 
-from bokeh.models import BasicTicker, NumeralTickFormatter, Range1d
+from bokeh.models import (
+    BasicTicker,
+    BoxZoomTool,
+    HoverTool,
+    NumeralTickFormatter,
+    PanTool,
+    Range1d,
+    ResetTool,
+    WheelZoomTool,
+    ZoomInTool,
+    ZoomOutTool,
+)
 from bokeh.plotting import figure
 
 TEXT, GRID = "#858b96", "#85858533"
+FIRST, SECOND = "#3b82d6", "#d0661f"  # of two racing accesses, in the order in which they were issued
+BAD = "#cf3a3a"
 
 
 class Key(NamedTuple):
-    """A line of a chart's key. ``shape``: line, box, frame or cross; ``dash``: lengths on and off, in pixels."""
+    """A line of a chart's key.
+
+    ``shape``: line, box, frame or cross; ``dash``: lengths on and off, in pixels. ``marker``: what stands on the line,
+    as the path of an SVG of 22 by 12.
+    """
 
     shape: str
     name: str
     colour: str
     dash: str = ""
+    marker: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +86,49 @@ def over_steps(steps: Sequence[int], y_range: Any, height: int, **more: Any) -> 
     drawn.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
     drawn.xaxis.formatter = NumeralTickFormatter(format="0")
     return drawn
+
+
+def explored(drawn: Any, dimensions: Literal["both", "width"] = "both") -> None:
+    """Give a figure (made with ``toolbar_location="above"``, and complete) the tools to zoom and pan.
+
+    None is active before it is chosen: the wheel and the finger scroll the page.
+    """
+    drawn.add_tools(
+        BoxZoomTool(dimensions=dimensions),
+        PanTool(dimensions=dimensions),
+        WheelZoomTool(dimensions=dimensions),
+        ZoomInTool(dimensions=dimensions),
+        ZoomOutTool(dimensions=dimensions),
+        ResetTool(),
+    )
+    for tool in drawn.select(HoverTool):
+        tool.visible = False  # there is nothing to choose
+    drawn.yaxis.minor_tick_line_color = None
+    drawn.toolbar.active_drag = drawn.toolbar.active_scroll = None
+    drawn.toolbar.logo = None
+
+
+def tooltip(*lines: str) -> str:
+    """A tooltip of these lines, for Bokeh: ``@column`` is put in, escaped. As a string, for only that can wrap.
+
+    Bokeh hangs it beside the pointer, on the wider side: so it is less wide than half a phone.
+    """
+    return f'<div style="max-width:min(22rem,44vw);overflow-wrap:anywhere">{"<br>".join(lines)}</div>'
+
+
+def literal(text: str) -> str:
+    """``text`` to stand in a tooltip as it is."""
+    return escape(text).replace("@", "&#64;").replace("$", "&#36;")
+
+
+def tail(name: str, most: int) -> str:
+    """``name``, tame and of at most about ``most`` characters: the end of a path says more than its beginning."""
+    name = tame(name, 4 * most)
+    if len(name) <= most:
+        return name
+    end = name[-most:]
+    whole = end if name[-most - 1] == "." else end.partition(".")[2]
+    return f"…{whole if len(whole) > most // 2 else end}"
 
 
 def tame(text: str, most: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -104,12 +105,12 @@ class Findings:
             "failure": self.failure,
             "steps_done": self.steps_done,
             "causes": list(self.causes),
-            "stale": self.stale.as_dict() if self.stale else None,
-            "uncovered": [one.as_dict() for one in self.uncovered],
+            "stale": _told(self.stale) if self.stale else None,
+            "uncovered": [_told(one) for one in self.uncovered],
             "divergence": self.divergence.as_dict() if self.divergence else None,
             "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
-            "watch": self.watch.as_dict() if self.watch else None,
+            "watch": _told(self.watch) if self.watch else None,
             "races": [
                 {**race.as_dict(), "witness": witness._asdict() if witness else None}
                 for race, witness in zip_longest(self.races, self.witnesses)
@@ -121,9 +122,16 @@ class Findings:
         }
 
 
+def _told(found: Stale | Uncovered | Finding) -> dict[str, Any]:
+    return {**found.as_dict(), "sentence": found.sentence()}
+
+
 def write(findings: Findings, folder: Path) -> Path:
+    """Write ``findings.json``, whole or not at all: who reads it may come while the run ends. Raises OSError."""
     path = folder / "findings.json"
-    path.write_text(json.dumps(findings.as_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(json.dumps(findings.as_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(beside, path)
     return path
 
 

@@ -1,26 +1,57 @@
-"""The values of a run beside those of its reference, as tables: ``metrics.csv``, ``parameters.csv``."""
+"""The values of a run beside those of its reference, as tables.
+
+``metrics.csv`` has the losses, ``parameters.csv`` each use of a parameter, ``checksums.parquet`` these counted.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from detectors import Values
+from reports import checksums, schema
+
+# Of parameters.csv, what its uses are counted by.
+PARAMETERS = {
+    "step": "int64",
+    "rank": "int64",
+    "parameter": "str",
+    "checksums": "str",
+    "bad": "int64",
+    "reference_checksums": "str",
+    "equal": "bool",
+}
 
 
 def metrics(run: Values, reference: Values) -> pd.DataFrame:
-    """One row per loss: step, micro_batch, rank, loss, reference_loss, equal."""
+    """One row per loss: step, micro_batch, rank, loss, reference_loss, equal, gradient_norm, reference_gradient_norm.
+
+    The norms are those of the whole step, and stand in the row of its last micro-batch.
+    """
     rows = []
     for rank, losses in sorted(run.losses.items()):
         known = {(loss.step, loss.micro_batch): loss.value for loss in reference.losses.get(rank, ())}
+        last = {loss.step: loss.micro_batch for loss in losses}
+        norms = [values.norms.get(rank, {}) for values in (run, reference)]
         rows += [
-            (loss.step, loss.micro_batch, rank, loss.value, known.get((loss.step, loss.micro_batch))) for loss in losses
+            (
+                loss.step,
+                loss.micro_batch,
+                rank,
+                loss.value,
+                known.get((loss.step, loss.micro_batch)),
+                *(norm.get(loss.step) if last[loss.step] == loss.micro_batch else None for norm in norms),
+            )
+            for loss in losses
         ]
-    table = pd.DataFrame(rows, columns=["step", "micro_batch", "rank", "loss", "reference_loss"])
-    table["equal"] = (table["loss"] == table["reference_loss"]) | (
-        table["loss"].isna() & table["reference_loss"].isna()
-    )
+    numbers = ["loss", "reference_loss", "gradient_norm", "reference_gradient_norm"]
+    table = pd.DataFrame(rows, columns=["step", "micro_batch", "rank", *numbers])
+    table[numbers] = table[numbers].astype("float64")
+    equal = (table["loss"] == table["reference_loss"]) | (table["loss"].isna() & table["reference_loss"].isna())
+    table.insert(5, "equal", equal)
     return table.sort_values(["step", "micro_batch", "rank"], ignore_index=True)
 
 
@@ -58,5 +89,34 @@ def parameters(run: Values, reference: Values) -> pd.DataFrame:
 
 
 def write(run: Values, reference: Values, folder: Path) -> None:
+    uses = parameters(run, reference)
     metrics(run, reference).to_csv(folder / "metrics.csv", index=False, na_rep="nan")
-    parameters(run, reference).to_csv(folder / "parameters.csv", index=False, na_rep="nan")
+    uses.to_csv(folder / "parameters.csv", index=False, na_rep="nan")
+    checksums.write(checksums.of(uses), folder / "checksums.parquet")
+
+
+def read(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
+    """These columns, with these dtypes, of a table that :func:`write` wrote; NaN for what is ``optional`` and missing.
+
+    Raises :class:`reports.schema.ReportError` for a file that does not hold them.
+    """
+    numbers = [name for name, dtype in columns.items() if dtype == "float64"]
+    try:
+        table = pd.read_csv(
+            file,
+            usecols=lambda name: name in columns,
+            dtype={**columns, **dict.fromkeys(numbers, "str")},
+            keep_default_na=False,  # a parameter may be called "NA"
+            na_values={"reference_checksums": ["nan"]},
+            encoding="utf-8",
+        )
+        for name in set(numbers) & set(table.columns):  # by Python: not every pandas reads the last bit
+            table[name] = table[name].to_numpy(dtype=object).astype("float64")
+    except (OSError, ValueError, TypeError, OverflowError) as error:
+        raise schema.does_not_hold(file, str(error)) from None
+    for name in columns:
+        if name not in table.columns:
+            if name not in optional:
+                raise schema.does_not_hold(file, f"it lacks the column {name}")
+            table[name] = math.nan
+    return table[list(columns)]

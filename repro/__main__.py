@@ -77,6 +77,7 @@ def _explain(error: Exception) -> int:
     from detectors.live.incident import IncidentError
     from detectors.recordings import RecordingError
     from fuzz.engines import EngineError
+    from reports.loading import ReportError
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError
@@ -96,7 +97,7 @@ def _explain(error: Exception) -> int:
         return 3
     if isinstance(error, UnknownOperation):
         error = UnknownOperation(f"{error}; the token is of another program, or of another state of it")
-    known = (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError)
+    known = (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError, ReportError)
     if isinstance(error, (*known, ReplayError, TokenError, UnknownOperation)):
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -62,7 +62,7 @@ def run(
       phase, name, [checksum, ...], bad, distance], ...], "seconds", "clock", "blocked"}`` as values become
       known: one checksum for each rank's part in an hpZ group (or each of ``parts``); ``bad``, the number of
       values that are not finite; ``distance`` of the backward pass from the forward pass; clock and blocked
-      in virtual nanoseconds,
+      in virtual nanoseconds; and ``"norms": [[step, norm], ...]``, DeepSpeed's own of the gradients of all ranks,
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
@@ -200,6 +200,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
             watch.phase(step, micro_batch, "step")
             engine.step()
             del loss
+        watch.norm(step, engine.get_global_grad_norm())
         if step == scenario.edit_after:
             watch.phase(step, scenario.accumulation, "edit")
             adapter.edit(engine, watch.parameter)
@@ -271,6 +272,7 @@ class _Watch:
         self._now = (0, 0, "init")
         self._losses: list[list[Any]] = []
         self._parameters: list[list[Any]] = []
+        self._norms: list[list[Any]] = []
         self._forward: dict[str, Tensor] = {}
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
@@ -281,6 +283,14 @@ class _Watch:
     def loss(self, loss: Tensor) -> None:
         now = self._now
         self._look("loss", "", loss.detach(), lambda value: self._losses.append([*now[:2], float(value)]))
+
+    def norm(self, step: int, norm: Tensor | float | None) -> None:
+        """A tensor, where DeepSpeed left it on the device; a number, where it has read it or skipped the step."""
+        if isinstance(norm, Tensor) and self._device is not None:
+            # Not a sight: training does not use it, and a recording need not have it.
+            self._device.observe([norm.detach()], lambda values: self._norms.append([step, float(values[0])]))
+        elif norm is not None:
+            self._norms.append([step, float(norm)])
 
     def parameter(self, name: str, parameter: Tensor) -> None:
         now = self._now
@@ -318,6 +328,7 @@ class _Watch:
                 "step": step,
                 "losses": list(self._losses),
                 "parameters": list(self._parameters),
+                "norms": list(self._norms),
                 "seconds": seconds,
                 "clock": self._device.timeline.now if self._device else 0,
                 "blocked": self._device.host_blocked if self._device else 0,
@@ -325,3 +336,4 @@ class _Watch:
         )
         self._losses.clear()
         self._parameters.clear()
+        self._norms.clear()

@@ -1,23 +1,86 @@
-"""``report``: an incident of the live watch as a page for a person."""
+"""``report``: a page for a person, of runs or of an incident of the live watch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from reports.loading import Run
+
+_LONGEST = 100  # characters of a name made of several
+
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folders", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="The file to write. [default: FOLDER/report/index.html]"
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The folder to write into; for an incident, the file. [default: RUN/report, for several runs a folder of "
+    "their names beside the first]",
 )
-def report(folder: Path, output: Path | None) -> None:
-    """Make a page of the incident in FOLDER: what was found, where it came from, how it spread.
+@click.option("--serve", is_flag=True, help="Serve the runs of a folder (RUN, or runs) on this machine's loopback.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, help="For --serve; 0: any free one. [default: 8000]"
+)
+def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: int) -> None:
+    """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
-    One file of HTML that opens without a network. Exit status: 0 done, 2 FOLDER is no incident that can be read,
-    or the page cannot be written.
+    One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be an
+    incident that the live watch saved. Exit status: 0 done, 2 something cannot be read, compared or written.
     """
+    if serve:
+        _serve(folders, port)
+        return
+    if not folders:
+        raise click.UsageError("Name at least one run, for example runs/unstable, or pass --serve.")
+    if len(folders) == 1 and _is_incident(folders[0]):
+        _incident(folders[0], output)
+        return
+    from reports.loading import load
+
+    runs = [load(folder) for folder in folders]
+    target = output or _beside(folders) / "report"
+    sentence = write(runs, target)
+    click.echo(sentence)
+    click.echo(f"Report: {target / 'index.html'}")
+
+
+def write(runs: Sequence[Run], target: Path) -> str:
+    """Write the report of ``runs`` into the folder ``target``; gives its sentence.
+
+    Raises :class:`reports.loading.ReportError` where they cannot be compared or the folder cannot be written.
+    """
+    from reports import bundle, html, run_page, summary
+    from reports.loading import ReportError, comparable
+
+    comparable(runs)
+    try:
+        bundle.write(runs, target)
+        html.write(run_page.page(runs, run_page.files_in(target)), target / "index.html")
+    except OSError as error:
+        raise ReportError(
+            f"cannot write the report into {target}: {error.strerror or error}; choose another"
+        ) from error
+    return html.visible(summary.headline(runs))
+
+
+def _beside(folders: Sequence[Path]) -> Path:
+    if len(folders) == 1:
+        return folders[0]
+    names = "-and-".join(folder.resolve().name for folder in folders)
+    return folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
+
+
+def _is_incident(folder: Path) -> bool:
+    """A run has findings or a scenario; all else is asked as an incident, which says what it lacks."""
+    return not any((folder / name).exists() for name in ("findings.json", "scenario.json"))
+
+
+def _incident(folder: Path, output: Path | None) -> None:
     from detectors.live.incident import load
     from reports.html import visible
     from reports.incident_page import write_page
@@ -27,3 +90,15 @@ def report(folder: Path, output: Path | None) -> None:
     write_page(incident, target)
     click.echo(visible(incident.finding.sentence()))
     click.echo(f"Page: {target}")
+
+
+def _serve(folders: Sequence[Path], port: int) -> None:
+    if len(folders) > 1:
+        raise click.UsageError("--serve takes one folder, that holds the runs.")
+    from reports.serve import serve
+
+    serve(
+        folders[0] if folders else Path("runs"),
+        port,
+        lambda address: click.echo(f"Reports: {address} (only on this machine; Ctrl-C ends it)"),
+    )

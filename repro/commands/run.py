@@ -73,10 +73,10 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 )
 @click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
-    """Run one scenario under several fixes, and set the verdicts side by side."""
-    from reports import terminal
+    """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
+    from reports import loading, terminal
     from reports.terminal import Progress
-    from repro.commands import session
+    from repro.commands import report, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -102,6 +102,10 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
             found[word] = session.simulate(one, folders[word], reference, progress)
         terminal.verdict(console, found[word], folders[word])
     terminal.comparison(console, found, folders)
+    with terminal.doing(console, "writing the report"):
+        target = runs / name / "report"
+        report.write([loading.load(folder) for folder in folders.values()], target)
+    console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 
 def _title(scenario: Any) -> str:

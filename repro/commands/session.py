@@ -13,7 +13,7 @@ from typing import Any
 
 from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
 from reports import findings as findings_file
-from reports import tables
+from reports import sources, tables
 from reports.findings import Cost, Findings
 from reports.terminal import Progress
 from repro.cluster import RankFailed
@@ -157,8 +157,9 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             witnesses=witnesses.of(scenario, folder / "trace", races) if failure is None else (),
             distance=_distance(values),
         )
-        findings_file.write(found, folder)
         tables.write(values, reference, folder)
+        sources.write(races, folder)
+        findings_file.write(found, folder)  # last: where they are, the run is whole
         return found
 
     progress.doing(f"simulated accelerator: starting {scenario.ranks} ranks")
@@ -173,7 +174,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
 
 def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
     if message["kind"] == "step":
-        values.add(rank, message["losses"], message["parameters"])
+        values.add(rank, message["losses"], message["parameters"], message["norms"])
     elif message["kind"] == "end":
         values.final[rank] = message["final"]
 

@@ -1,0 +1,43 @@
+"""The field's words as pages use them, each with what it means."""
+
+from __future__ import annotations
+
+WORDS = {
+    "race": "Two overlapping accesses to memory, one of them a write, that nothing in the program orders.",
+    "stream": "A queue of work on the device. Work on one stream runs in order; two streams run side by side.",
+    "rank": "One of the processes that train together, usually one for each device. The first is 0.",
+    "step": "One update of the parameters by the optimizer. The first is step 1.",
+    "micro-batch": "One forward and backward pass. Several may make up a step (gradient accumulation).",
+    "phase": "Where in the step: forward pass, backward pass, or the optimizer's own step.",
+    "fix": "What orders the copy into the secondary partition before the all-gather that reads it.",
+    "reference": "The same program, run by stock DeepSpeed on the CPU with gloo, without the simulated accelerator.",
+    "secondary partition": "A second copy of a parameter's parts, shared among the ranks of one node (hpZ).",
+    "partition": "The part of a sharded parameter that one rank keeps.",
+    "all-gather": "Every rank gives its part, and all of them get the whole.",
+    "shown": "In this timing the access that was issued second took effect before the other.",
+    "hidden": "The race is there, and this timing does not show it.",
+    "stale": "A partition equals an older version of the parameter, though every access is ordered.",
+    "uncovered": "A part of a partition that nothing ever wrote is read.",
+    "witness": "A timing that executes the two accesses of a race the other way round.",
+    "token": "A timing as a short text, which executes it again.",
+    "timing": "Everything that decides durations and start times in one run.",
+    "missing edge": "The wait that would order the two accesses, and that the program does not have.",
+    "happens-before": "The order that the program itself lays down: streams, events, waits, collectives.",
+    "gradient norm": "The length of the gradient of all parameters together, before it is clipped.",
+    "checksum": "A number computed from all bits of a value: where two differ, the values do.",
+    "not finite": "NaN (not a number) or Inf (beyond what the format can hold).",
+    "virtual time": "The time of the simulated accelerator's clock: that of the hardware profile, not of this machine.",
+    "host blocked": "The time in which the program waits for the device and can issue nothing.",
+    "scenario": "What was run: model, sharding, cluster, data, steps.",
+    "hardware profile": "The rates of devices and networks from which durations are computed.",
+}
+
+VERDICTS = {
+    "unstable": "A race is there, and in this timing it does harm.",
+    "hidden": "A race is there; in this timing it happens to do no harm.",
+    "stale": "All is ordered, and an older version of a parameter is used.",
+    "uncovered": "A part of a secondary partition is read that nothing wrote.",
+    "diverged": "Values are wrong, and no race explains it.",
+    "clean": "Every conflicting pair is ordered, and every bit is right.",
+    "unknown": "The run ended before it could write what it found.",
+}
