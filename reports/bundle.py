@@ -56,7 +56,7 @@ def report(runs: Sequence[Run]) -> str:
         columns=summary.columns(runs),
         failures=failures,
         told=told.name,
-        races=[_race(race) for race in told.findings["races"]],
+        races=[race(one) for one in told.findings["races"]],
         versions=dict(told.findings["versions"]),
         scenario=[f"{name}={_plain(value)}" for name, value in told.findings["scenario"].items() if _says(value)],
     )
@@ -72,13 +72,18 @@ def _findings(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _metrics(runs: Sequence[Run], target: Path) -> list[Path]:
-    """The losses and norms of all runs in one tidy table, ``run`` being its first column."""
-    frames = []
-    for run in runs:
-        frame = run.steps.copy()
-        frame.insert(0, "run", pd.Series([run.name] * len(frame), dtype="str"))
-        frames.append(frame)
-    table = pd.concat(frames, ignore_index=True)
+    """The losses and norms of all runs."""
+    return tables({run.name: run.steps for run in runs}, "run", target)
+
+
+def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> list[Path]:
+    """``metrics.csv`` and ``.parquet``: one tidy table, whose first ``column`` says which frame a row comes from."""
+    named = []
+    for name, one in frames.items():
+        frame = one.copy()
+        frame.insert(0, column, pd.Series([name] * len(frame), dtype="str"))
+        named.append(frame)
+    table = pd.concat(named, ignore_index=True)
     files = [target / "metrics.csv", target / "metrics.parquet"]
     _whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
     _whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
@@ -127,7 +132,8 @@ def _file_names(runs: Sequence[Run]) -> list[str]:
     return list(taken)
 
 
-def _race(race: Mapping[str, Any]) -> dict[str, Any]:
+def race(race: Mapping[str, Any]) -> dict[str, Any]:
+    """A race for a template of Markdown."""
     names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     memory = markdown.Ready(", ".join(map(markdown.code, names[:_NAMES])) + more)

@@ -61,12 +61,16 @@ def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int],
     named = uses["parameter"].isin(suspects["parameter"].unique()) & uses["reference_checksums"].notna()
     known = _parts(uses[named].drop_duplicates(["parameter", "step", "reference_checksums"]), "reference_checksums")
     since = known.groupby(["parameter", "part", "word"], sort=False)["step"].min().rename("since").reset_index()
-    ours, theirs = _parts(suspects, "checksums"), _parts(suspects, "reference_checksums")
+    # Ranks and micro-batches mostly hold the same: each set of words is looked at once.
+    same = suspects.groupby(["parameter", "step", "checksums", "reference_checksums"], sort=False).ngroup()
+    once = suspects[~same.duplicated()]
+    ours, theirs = _parts(once, "checksums"), _parts(once, "reference_checksums")
     wrong = ours.merge(theirs[["row", "part", "word"]], on=["row", "part"], how="left", suffixes=("", "_right"))
     wrong = wrong[wrong["word"] != wrong["word_right"]]
     wrong = wrong.merge(since, on=["parameter", "part", "word"], how="left")
     earlier = (wrong["since"] < wrong["step"]).groupby(wrong["row"]).all()
-    return earlier.reindex(suspects.index, fill_value=False).to_numpy(dtype=np.bool_)
+    found = earlier.reindex(once.index, fill_value=False).to_numpy(dtype=np.bool_)
+    return np.asarray(found[same.to_numpy()], dtype=np.bool_)
 
 
 def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:

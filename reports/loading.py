@@ -153,7 +153,7 @@ def load(folder: str | Path) -> Run:
         races=_races(found["races"]),
         accesses=_accesses(found["races"]),
         checksums=_checksums(where),
-        sources=_sources(where / "sources.json"),
+        sources=sources_of(where / "sources.json"),
     )
 
 
@@ -270,7 +270,8 @@ def _checksums(folder: Path) -> pd.DataFrame:
     return empty(checksums.COLUMNS)
 
 
-def _sources(file: Path) -> dict[str, Source]:
+def sources_of(file: Path) -> dict[str, Source]:
+    """The lines in a ``sources.json``, by ``file:line``; none where it is missing. Raises :class:`ReportError`."""
     if not file.is_file():
         return {}
     data = schema.read_json(file)

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from markupsafe import Markup
 
 from reports import checksum_map, curves, edge, html, moment, moment_chart, summary
+from reports.campaigns import Campaign
 from reports.charts import Chart
 from reports.loading import Run, Source
+from reports.matrix import Tried, matrix, timing_of
 from reports.words import VERDICTS, WORDS
 from repro.trace import file_of
 
 _SPREAD = 12  # rows of what spread
 _NAMES = 6  # names of memory in the open
+_FILES = {
+    "report.md": "the same in short, to paste into an issue",
+    "findings.json": "for programs",
+    "metrics.csv": "the numbers",
+    "metrics.parquet": "the same for pandas",
+}
 _TONES = {"clean": "good", "hidden": "warn", "unknown": "warn"}
 
 
-def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = ()) -> str:
-    """The page as text. ``files``: what lies beside it, and what that is.
+def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[Campaign] = ()) -> str:
+    """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
 
     The runs are comparable (:func:`reports.loading.comparable`); what is told in detail is the gravest of them.
     """
     told = summary.worst(runs)
     verdict = summary.verdict(told)
-    ran = [_ran(run) for run in runs]
+    all_ran = [ran(run.name, run.findings["versions"], run.findings["scenario"]) for run in runs]
     return html.render(
         "report.html",
         _charts(runs, told),
@@ -41,14 +50,15 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = ()) -> str:
         columns=summary.columns(runs),
         told=told.name,
         facts=summary.facts(told),
-        races=[_race(race, told.sources) for race in told.findings["races"]],
+        races=[race(one, told.sources) for one in told.findings["races"]],
         compared=bool(len(told.checksums)),
         spread=_spread(told),
         watch=_watch(told),
         replay=summary.replay(told),
-        ran=ran,
-        packages=list(dict.fromkeys(name for run in ran for name in run["versions"])),
-        differing=_differing(ran),
+        ran=all_ran,
+        packages=packages(all_ran),
+        differing=differing(all_ran),
+        matrix=matrix([*map(_tried, runs), *(one.tried for one in campaigns)]),
         words=WORDS,
         files=files,
     )
@@ -75,7 +85,8 @@ def _moment(run: Run) -> Chart | None:
     return None
 
 
-def _race(race: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:
+def race(race: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:
+    """A race for the template."""
     names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     ranks = ", ".join(map(str, race["ranks"][:16])) + (" and more" if len(race["ranks"]) > 16 else "")
@@ -97,7 +108,8 @@ def _side(word: str, side: Mapping[str, Any], sources: Mapping[str, Source]) -> 
         frame = side["stack"][0]
         source = sources.get(f"{frame['file']}:{frame['line']}")
         if source is not None:
-            lines = [(number, text, number == source.line) for number, text in enumerate(source.text, source.first)]
+            text = dedent("\n".join(source.text)).split("\n")  # the indentation that all share says nothing
+            lines = [(number, line, number == source.line) for number, line in enumerate(text, source.first)]
     return {
         "order": word,
         "access": html.shortened(summary.place(side)),
@@ -129,16 +141,27 @@ def _watch(run: Run) -> str:
     return html.shortened(str(watch.get("sentence") or json.dumps(watch, ensure_ascii=False)))
 
 
-def _ran(run: Run) -> dict[str, Any]:
-    scenario = {name: _plain(value) for name, value in run.findings["scenario"].items()}
+def _tried(run: Run) -> Tried:
+    findings = run.findings
+    diverged = bool((findings.get("divergence") or {}).get("parameter") or findings.get("diverged"))
+    return Tried(summary.fix(run), timing_of(findings["scenario"]), int(diverged), 1)
+
+
+def ran(name: str, versions: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """What ran, for the template."""
     return {
-        "name": run.name,
-        "versions": {str(name): str(value) for name, value in run.findings["versions"].items()},
-        "scenario": {name: html.shortened(value) for name, value in scenario.items()},
+        "name": name,
+        "versions": {one: html.shortened(str(value)) for one, value in versions.items()},
+        "scenario": {one: html.shortened(_plain(value)) for one, value in scenario.items()},
     }
 
 
-def _differing(ran: Sequence[Mapping[str, Any]]) -> list[str]:
+def packages(ran: Sequence[Mapping[str, Any]]) -> list[str]:
+    """All packages whose version any of them tells."""
+    return list(dict.fromkeys(name for run in ran for name in run["versions"]))
+
+
+def differing(ran: Sequence[Mapping[str, Any]]) -> list[str]:
     """The options in which the runs differ; of a single run those that decide most."""
     names = list(dict.fromkeys(name for run in ran for name in run["scenario"]))
     if len(ran) == 1:
@@ -152,14 +175,6 @@ def _plain(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def files_in(folder: Path) -> list[tuple[str, str]]:
-    """What lies in a report's folder, and what it is."""
-    what = {
-        "report.md": "the same in short, to paste into an issue",
-        "findings.json": "for programs",
-        "metrics.csv": "every loss",
-        "metrics.parquet": "the same for pandas",
-    }
-    found = [(name, meaning) for name, meaning in what.items() if (folder / name).exists()]
-    timelines = sorted(PurePath(one).name for one in folder.glob("timeline-*.json.gz"))
-    return found + [(name, "open it in ui.perfetto.dev") for name in timelines]
+def told_of(files: Sequence[Path]) -> list[tuple[str, str]]:
+    """The names of files that were written beside a page, each with what it is."""
+    return [(file.name, _FILES.get(file.name, "a timeline: open it in ui.perfetto.dev")) for file in files]

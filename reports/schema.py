@@ -83,7 +83,9 @@ class _Witness(_Part):
     reason: str
 
 
-class _Race(_Part):
+class RaceModel(_Part):
+    """A race, as :meth:`detectors.Race.as_dict` writes it."""
+
     kind: Literal["write-write", "read-write", "write-read", "freed"]
     first: _Side
     second: _Side
@@ -169,7 +171,7 @@ class FindingsFile(_Part):
     distance: str = "0"
     diverged: bool = False
     watch: dict[str, Any] | None = None
-    races: list[_Race]
+    races: list[RaceModel]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None
     scenario: dict[str, Any]

@@ -18,6 +18,7 @@ from fuzz.campaign import Campaign, written
 from fuzz.confirm import Confirmation
 from fuzz.verdict import Verdict
 from fuzz.witness import Witness
+from reports import sources
 from reports.terminal import duration, replays
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.replayer import Look
@@ -202,14 +203,18 @@ def write(
     witnesses: Sequence[Witness],
     tokens: Sequence[Token],
     confirmation: Confirmation | None,
+    versions: Mapping[str, str],
 ) -> None:
-    """``timings.json`` (all) and ``timings.csv`` (a row for each timing)."""
+    """``timings.json`` (all), ``timings.csv`` (a row for each timing) and ``sources.json`` (lines of source code)."""
+    sources.write([one.race for one in witnesses], folder)
     data = {
         "format": FORMAT,
         "version": VERSION,
         "scenario": dict(scenario),
         "campaign": found.as_dict(),
         "token": None if token is None else str(token),
+        "smallest": [words(one) for one in found.smallest or ()],
+        "versions": dict(versions),
         "live": None if confirmation is None else confirmed(confirmation),
         "confirmed": None if confirmation is None else confirmation.confirmed,
         "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],

@@ -57,11 +57,12 @@ def fuzz(
     from fuzz.confirm import confirm
     from fuzz.engines import shares
     from fuzz.witness import witness
-    from reports import timings
+    from reports import campaign_page, campaigns, timings
     from reports.terminal import doing
     from repro.commands import witnesses
     from repro.commands.recordings import live_run, subject_of
     from repro.commands.release import become
+    from repro.commands.session import versions
     from scenarios.named import named
 
     console = Console()
@@ -119,8 +120,13 @@ def fuzz(
             run = live_run(scenario, subject.timing(found.smallest), here / "live")
         confirmation = confirm(subject, found.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)
-    timings.write(here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation)
+    timings.write(
+        here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation, versions()
+    )
     console.print(f"Files: {here}/timings.json, timings.csv", highlight=False)
+    with doing(console, "writing the report"):
+        campaign_page.write([campaigns.load(here)], here / "report")
+    console.print(f"Report: {here / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
     if found.interrupted:
         raise KeyboardInterrupt
     diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from reports.campaigns import Campaign
     from reports.loading import Run
 
 _LONGEST = 100  # characters of a name made of several
@@ -29,43 +31,59 @@ _LONGEST = 100  # characters of a name made of several
 def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: int) -> None:
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
-    One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be an
-    incident that the live watch saved. Exit status: 0 done, 2 something cannot be read, compared or written.
+    One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
+    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), or an incident that the watch saved.
+    Exit status: 0 done, 2 something cannot be read, compared or written.
     """
     if serve:
         _serve(folders, port)
         return
     if not folders:
         raise click.UsageError("Name at least one run, for example runs/unstable, or pass --serve.")
-    if len(folders) == 1 and _is_incident(folders[0]):
+    from reports.html import visible
+
+    target = output or _beside(folders) / "report"
+    if all(map(_is_campaign, folders)):
+        from reports import campaign_page, campaigns
+
+        with _writing(target):
+            sentence = campaign_page.write([campaigns.load(folder) for folder in folders], target)
+    elif len(folders) == 1 and _is_incident(folders[0]):
         _incident(folders[0], output)
         return
-    from reports.loading import load
+    else:
+        from reports import campaigns, loading
 
-    runs = [load(folder) for folder in folders]
-    target = output or _beside(folders) / "report"
-    sentence = write(runs, target)
-    click.echo(sentence)
+        runs = [loading.load(folder) for folder in folders if not _is_campaign(folder)]
+        sentence = write(runs, target, [campaigns.load(folder) for folder in folders if _is_campaign(folder)])
+    click.echo(visible(sentence))
     click.echo(f"Report: {target / 'index.html'}")
 
 
-def write(runs: Sequence[Run], target: Path) -> str:
-    """Write the report of ``runs`` into the folder ``target``; gives its sentence.
+def write(runs: Sequence[Run], target: Path, campaigns: Sequence[Campaign] = ()) -> str:
+    """Write the report of ``runs`` into the folder ``target``; gives its sentence. ``campaigns``: for the matrix.
 
     Raises :class:`reports.loading.ReportError` where they cannot be compared or the folder cannot be written.
     """
     from reports import bundle, html, run_page, summary
-    from reports.loading import ReportError, comparable
+    from reports.loading import comparable
 
     comparable(runs)
+    with _writing(target):
+        files = run_page.told_of(bundle.write(runs, target))
+        html.write(run_page.page(runs, files, campaigns), target / "index.html")
+    return summary.headline(runs)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    from reports.loading import ReportError
+
     try:
-        bundle.write(runs, target)
-        html.write(run_page.page(runs, run_page.files_in(target)), target / "index.html")
+        yield
     except OSError as error:
-        raise ReportError(
-            f"cannot write the report into {target}: {error.strerror or error}; choose another"
-        ) from error
-    return html.visible(summary.headline(runs))
+        why = error.strerror or error
+        raise ReportError(f"cannot write the report into {target}: {why}; choose another --output") from error
 
 
 def _beside(folders: Sequence[Path]) -> Path:
@@ -73,6 +91,10 @@ def _beside(folders: Sequence[Path]) -> Path:
         return folders[0]
     names = "-and-".join(folder.resolve().name for folder in folders)
     return folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
+
+
+def _is_campaign(folder: Path) -> bool:
+    return (folder / "timings.json").is_file()
 
 
 def _is_incident(folder: Path) -> bool:

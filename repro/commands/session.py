@@ -145,7 +145,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         races = detector.races
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
-            versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            versions=versions(),
             races=races,
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
             uncovered=coverage.uncovered,
@@ -170,6 +170,11 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     except KeyboardInterrupt:
         raise Interrupted(conclude("interrupted"), None) from None
     return conclude(None)
+
+
+def versions() -> dict[str, str]:
+    """What runs here, by package."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
 def _take(values: Values, rank: int, message: dict[str, Any]) -> None:

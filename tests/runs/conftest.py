@@ -54,9 +54,9 @@ def _reference(made: Scenario, folder: Path, shared: Path, progress: Progress) -
         with FileLock(f"{file}.lock"):
             if not file.exists():
                 values = session.reference_of(made, folder, progress)
-                file.write_bytes(msgpack.packb([values.losses, values.uses, values.final]))
-            losses, uses, final = msgpack.unpackb(file.read_bytes(), strict_map_key=False, use_list=False)
-        values = Values(final={rank: dict(sums) for rank, sums in final.items()})
+                file.write_bytes(msgpack.packb([values.losses, values.uses, values.final, values.norms]))
+            losses, uses, final, norms = msgpack.unpackb(file.read_bytes(), strict_map_key=False, use_list=False)
+        values = Values(final={rank: dict(sums) for rank, sums in final.items()}, norms=norms)
         for rank in uses:
             values.add(rank, losses[rank], uses[rank])
         _references[key] = values

@@ -1,0 +1,102 @@
+"""What a study leaves in its folder, written and read: beside its tables how it was made, so that the report can be
+made again.
+
+``study.json`` says which study it was, and how it was asked. Nothing in a folder is trusted: what does not fit is
+refused in one sentence (:class:`reports.schema.ReportError`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from reports import html
+from reports.schema import ReportError, checked, does_not_hold, read_json
+from reports.study_page import Study
+
+NOTE = "study.json"
+FORMAT = "stream-race-study-note"
+VERSION = 1
+
+
+class Ran(BaseModel):
+    """How a study was made. ``study``: which; ``options``: of its job, those that the study itself decides left out;
+    ``hardware``: what the profile stands for, in words.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    study: Literal["sweep", "placements", "releases"]
+    command: str
+    versions: dict[str, str]
+    options: dict[str, Any] = {}
+    hardware: str = ""
+
+
+class _Note(Ran):
+    format: str
+    version: int
+
+
+def note(folder: Path, ran: Ran) -> None:
+    """Write ``study.json``. Raises :class:`ReportError`."""
+    data = {"format": FORMAT, "version": VERSION, **ran.model_dump()}
+    try:
+        html.write(json.dumps(data, indent=2, default=str) + "\n", folder / NOTE)
+    except OSError as error:
+        raise ReportError(f"cannot write into {folder}: {error.strerror or error}; choose another --name") from error
+
+
+def is_study(folder: Path) -> bool:
+    return (folder / NOTE).is_file()
+
+
+def load(folder: Path) -> Study:
+    """The study of a folder. Raises :class:`ReportError`."""
+    read = checked(_Note, folder / NOTE, read_json(folder / NOTE), named=FORMAT, version=VERSION)
+    # Each has its own file, which asks the study's: importing that takes seconds.
+    if read.study == "sweep":
+        from reports import sweep_page
+
+        return sweep_page.load(folder, read)
+    if read.study == "placements":
+        from reports import placements_page
+
+        return placements_page.load(folder, read)
+    from reports import releases_page
+
+    return releases_page.load(folder, read)
+
+
+def table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+    """A CSV file with these columns (name: type), to the last bit as it was written. Raises :class:`ReportError`.
+
+    Words stay words: a model may be called NA.
+    """
+    numbers = {name: [""] for name, kind in columns.items() if kind.startswith("float")}
+    try:
+        frame = pd.read_csv(
+            file, dtype=dict(columns), keep_default_na=False, na_values=numbers, float_precision="round_trip"
+        )
+    except OSError as error:
+        raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
+    except ValueError as error:  # pandas' own errors are such, and a text that is no number
+        raise does_not_hold(file, str(error)) from None
+    if missing := [name for name in columns if name not in frame.columns]:
+        raise does_not_hold(file, f"it has no column '{missing[0]}'")
+    if frame.empty:
+        raise does_not_hold(file, "it has no row")
+    return pd.DataFrame(frame[list(columns)])
+
+
+def said(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as texts."""
+    return {
+        str(name): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        for name, value in options.items()
+    }
