@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
 HOME = Path(__file__).resolve().parents[2] / ".browser"
 
@@ -38,8 +38,13 @@ class Opened:
         self.page: Page = context.new_page()
         self.page.on("console", lambda message: self._said(message.type, message.text))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", self._asking)
         self.page.on("request", lambda request: self._asked(request.url, address))
         self.page.goto(address)
+
+    def _asking(self, dialog: Dialog) -> None:
+        self.errors.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _said(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

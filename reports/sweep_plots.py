@@ -1,0 +1,205 @@
+"""The charts of a sweep's page: networks by micro-batches, gain and throughput against bandwidth.
+
+The pictures beside the sweep's table (:mod:`reports.sweep_charts`) are for slides; these tell their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, NumeralTickFormatter
+from bokeh.palettes import Viridis256
+
+from reports.charts import TEXT, Chart, Key, explored, framed, tooltip
+from reports.terminal import duration
+from studies.sweep import PAYS, ZERO3, gain, stops_paying
+
+_HIDDEN, _PARTLY, _SHOWN, _NONE = "#3f8f63", "#e3b23c", "#cf3a3a", "#7c83a366"
+_STATES = {
+    _SHOWN: "every unordered pair is reversed",
+    _PARTLY: "some are",
+    _HIDDEN: "none: right by luck",
+    _NONE: "no race",
+}
+_STOCK = "hpZ stream-sync"
+_WRITTEN = 12  # networks: with more there is no room for numbers
+_ROW = 40  # pixels
+
+
+def draw(frame: pd.DataFrame, unfixed: str) -> dict[str, Chart]:
+    """Charts "phases", "gain", "throughput". ``unfixed``: the configuration whose race is told of."""
+    return {"phases": _phases(frame, unfixed), "gain": _gains(frame), "throughput": _throughput(frame)}
+
+
+def margin(microseconds: float) -> str:
+    """How close the closest pair came."""
+    if not math.isfinite(microseconds):
+        return ""
+    text = duration(round(abs(microseconds) * 1000))
+    return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
+
+
+def _phases(frame: pd.DataFrame, unfixed: str) -> Chart:
+    rows = frame[frame.configuration == unfixed]
+    networks, batches = _words(rows.network), _words(rows.micro_batch)
+    gains = gain(frame)
+    columns: dict[str, list[Any]] = {
+        name: []
+        for name in ("network", "batch", "colour", "ink", "gain", "state", "pairs", "margin", "step", "memory", "hatch")
+    }
+    for one in rows.itertuples(index=False):
+        colour = _colour(one.pairs, one.shown)
+        value = gains.loc[one.micro_batch, one.network]
+        columns["network"].append(f"{one.network:g}")
+        columns["batch"].append(f"{one.micro_batch:g}")
+        columns["colour"].append(colour)
+        columns["ink"].append("#1d2129" if colour == _PARTLY else TEXT if colour == _NONE else "#ffffff")
+        columns["gain"].append(f"{value:.2f}" if math.isfinite(value) else "")
+        columns["state"].append({_NONE: "no race", _HIDDEN: "race hidden"}.get(colour, "race shown"))
+        columns["pairs"].append(f"{one.shown} of {one.pairs} unordered pairs reversed" if one.pairs else "")
+        columns["margin"].append(f"closest: {margin(one.margin_us)}" if one.pairs else "")
+        columns["step"].append(f"{one.step_s:.4g} s")
+        columns["memory"].append(f"{one.memory_gib:.1f} GiB{'' if one.fits else ', does not fit'}")
+        columns["hatch"].append(" " if one.fits else "/")
+    drawn = framed(
+        x_range=FactorRange(*networks), y_range=FactorRange(*batches), height=_ROW * len(batches) + 60, min_border_left=30
+    )
+    drawn.grid.grid_line_color = None
+    drawn.xaxis.axis_label, drawn.yaxis.axis_label = "Gbit/s between nodes", "micro-batch"
+    drawn.axis.major_tick_line_color = None
+    source = ColumnDataSource(columns)
+    boxes = drawn.rect(
+        "network", "batch", 0.95, 0.93, source=source, fill_color="colour", line_color=None,
+        hatch_pattern="hatch", hatch_color="#00000066", hatch_weight=1, hatch_scale=8,
+    )  # fmt: skip
+    if len(networks) <= _WRITTEN:
+        drawn.text(
+            "network", "batch", text="gain", source=source, text_align="center", text_baseline="middle",
+            text_color="ink", text_font_size="11px",
+        )  # fmt: skip
+    drawn.add_tools(
+        HoverTool(
+            renderers=[boxes],
+            point_policy="follow_mouse",
+            tooltips=tooltip(
+                "<b>@network Gbit/s, micro-batch @batch</b>", "gain @gain", "@state", "@pairs", "@margin",
+                "a step: @step", "memory: @memory",
+            ),
+        )
+    )  # fmt: skip
+    keys = [Key("box", text, colour) for colour, text in _STATES.items() if colour in columns["colour"]]
+    if not rows.fits.all():
+        keys.append(Key("frame", "hatched: does not fit on the GPU", TEXT))
+    return Chart(
+        drawn,
+        "Where the race shows without a fix",
+        "Colour: what this timing shows of the race. Number: how many times as fast as ZeRO-3 hpZ is. A race that does "
+        "not show is there all the same.",
+        keys,
+    )
+
+
+def _gains(frame: pd.DataFrame) -> Chart:
+    gains, ends = gain(frame), stops_paying(frame)
+    drawn = _over_networks(list(gains.columns), "times as fast as ZeRO-3", "linear")
+    lines = []
+    for colour, batch in zip(_shades(len(gains)), gains.index, strict=True):
+        source = ColumnDataSource(
+            {
+                "network": list(gains.columns),
+                "gain": gains.loc[batch].tolist(),
+                "batch": [f"{batch:g}"] * len(gains.columns),
+                "end": [_end(ends[batch])] * len(gains.columns),
+            }
+        )
+        drawn.line("network", "gain", source=source, color=colour, line_width=2)
+        lines.append(drawn.scatter("network", "gain", source=source, color=colour, size=7))
+        if math.isfinite(ends[batch]):
+            drawn.scatter([ends[batch]], [PAYS], marker="inverted_triangle", size=11, color=colour)
+    drawn.hspan([PAYS], line_color=TEXT, line_dash=[4, 4])
+    drawn.add_tools(
+        HoverTool(
+            renderers=lines,
+            tooltips=tooltip("<b>@network{0.[0]} Gbit/s, micro-batch @batch</b>", "gain @gain{0.000}", "@end"),
+        )
+    )
+    explored(drawn)
+    keys = [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(_shades(len(gains)), gains.index)]
+    return Chart(
+        drawn,
+        "What hpZ gains",
+        f"Throughput of hpZ (stream-sync) over ZeRO-3 against the network. Triangles: where it pays less than "
+        f"{100 * (PAYS - 1):.0f} %.",
+        [*keys, Key("line", f"{100 * (PAYS - 1):.0f} % faster", TEXT, "4 4")],
+    )
+
+
+def _throughput(frame: pd.DataFrame) -> Chart:
+    batches = sorted(frame.micro_batch.unique())
+    networks = sorted(frame.network.unique())
+    drawn = _over_networks(networks, "tokens per second, all GPUs", "log")
+    drawn.yaxis.formatter = NumeralTickFormatter(format="0.[0]a")
+    points = []
+    for colour, batch in zip(_shades(len(batches)), batches, strict=True):
+        for configuration, dash, marker in ((_STOCK, [], "circle"), (ZERO3, [6, 4], "square")):
+            rows = frame[(frame.configuration == configuration) & (frame.micro_batch == batch)].sort_values("network")
+            source = ColumnDataSource(
+                {
+                    "network": rows.network.tolist(),
+                    "tokens": rows.tokens_per_second.tolist(),
+                    "tflops": rows.tflops_per_gpu.tolist(),
+                    "step": rows.step_s.tolist(),
+                    "batch": [f"{batch:g}"] * len(rows),
+                    "name": [configuration] * len(rows),
+                }
+            )
+            drawn.line("network", "tokens", source=source, color=colour, line_width=2, line_dash=dash)
+            points.append(drawn.scatter("network", "tokens", source=source, color=colour, size=6, marker=marker))
+    drawn.add_tools(
+        HoverTool(
+            renderers=points,
+            tooltips=tooltip(
+                "<b>@name</b>", "@network{0.[0]} Gbit/s, micro-batch @batch", "@tokens{0,0} tokens/s",
+                "a step: @step{0.000} s", "@tflops{0.0} TFLOP/s per GPU",
+            ),
+        )
+    )  # fmt: skip
+    explored(drawn)
+    keys = [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(_shades(len(batches)), batches)]
+    return Chart(
+        drawn,
+        "Throughput against bandwidth",
+        "Both axes are logarithmic.",
+        [*keys, Key("line", "hpZ (stream-sync)", TEXT), Key("line", ZERO3, TEXT, "6 4")],
+    )
+
+
+def _over_networks(networks: Sequence[float], label: str, scale: str) -> Any:
+    drawn = framed(x_axis_type="log", y_axis_type=scale, height=340, toolbar_location="above")
+    drawn.xaxis.ticker = FixedTicker(ticks=list(networks))
+    drawn.xaxis.major_label_overrides = {network: f"{network:g}" for network in networks}
+    drawn.xaxis.axis_label, drawn.yaxis.axis_label = "Gbit/s between nodes", label
+    return drawn
+
+
+def _colour(pairs: int, shown: int) -> str:
+    if not pairs:
+        return _NONE
+    return _SHOWN if shown == pairs else _PARTLY if shown else _HIDDEN
+
+
+def _shades(count: int) -> list[str]:
+    """From dark to light, both ends left out: they would not be seen on their own ground."""
+    low, high = 70, 215
+    return [Viridis256[low + round(at * (high - low) / max(count - 1, 1))] for at in range(count)]
+
+
+def _end(network: float) -> str:
+    return f"pays less than {100 * (PAYS - 1):.0f} % from {network:.0f} Gbit/s" if math.isfinite(network) else ""
+
+
+def _words(values: pd.Series) -> list[str]:
+    return [f"{value:g}" for value in sorted(values.unique())]

@@ -1,0 +1,128 @@
+"""What timings do to one recorded run, as a page: how often training goes wrong, under which fix, how sure that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from repro.__main__ import main
+from tests.reports.run_folders import run_folder
+
+Visit = Callable[..., Any]
+TOKEN = "t1,hpz,x2:stream:compute"
+
+
+def campaign(folder: Path, *, fix: str, diverged: int, timings: int, **scenario: Any) -> Path:
+    """What ``repro fuzz`` leaves; its race is that of a run's folder."""
+    run = json.loads(
+        (run_folder(folder.parent / f".{folder.name}-run", scenario={"fix": fix}) / "findings.json").read_text()
+    )
+    rows = [
+        {
+            "number": number,
+            "deviations": "",
+            "diverged": number <= diverged,
+            "wrong_values": 10 * number if number <= diverged else 0,
+            "bad_numbers": 0,
+            "loss_difference": 0.5 if number <= diverged else 0.0,
+            "first_wrong": "model.a in step 2.1 backward rank 0" if number <= diverged else "",
+            "departed": False,
+        }
+        for number in range(1, timings + 1)
+    ]
+    race = {key: value for key, value in run["races"][0].items() if key != "witness"}
+    harmful = {"diverged": True, "sentence": "Training goes wrong: 7 values differ from the reference."}
+    witness = {"race": race, "token": "t1,hpz,race", "reason": None, "harmful": True, "verdict": harmful}
+    data = {
+        "format": "stream-race-timings",
+        "version": 1,
+        "scenario": {**run["scenario"], **scenario},
+        "campaign": {
+            "timings": timings,
+            "diverged": diverged,
+            "interval": [0.1, 0.3],
+            "first": 1 if diverged else None,
+            "minimal": True,
+            "shrinking": 5,
+            "interrupted": False,
+            "rows": rows,
+        },
+        "token": TOKEN if diverged else None,
+        "smallest": ["stream:compute takes 2 times as long"] if diverged else [],
+        "live": None,
+        "confirmed": None,
+        "races": [witness] if diverged else [],
+        "versions": run["versions"],
+    }
+    folder.mkdir()
+    (folder / "timings.json").write_text(json.dumps(data))
+    return folder
+
+
+def report(tmp_path: Path, *folders: Path) -> Path:
+    main(["report", *map(str, folders), "--output", str(tmp_path / "out")])
+    return tmp_path / "out"
+
+
+def test_a_campaign_says_how_often_and_how_sure(tmp_path: Path, visit: Visit) -> None:
+    out = report(tmp_path, campaign(tmp_path / "fuzz-hpz", fix="none", diverged=12, timings=60))
+    seen = visit(out / "index.html")
+    page = seen.page
+    assert "under 12 of 60 timings it goes wrong (10% to 30% with 95 % confidence)" in page.inner_text("#headline")
+    assert "12 of 60" in page.inner_text("#matrix")
+    assert "12% to 32%" in page.inner_text("#matrix")  # Wilson's
+    assert f"python -m repro replay {TOKEN}" in page.locator(".command").all_inner_texts()
+    assert "harmful" in page.inner_text("main")
+    assert page.locator(".edge > svg").count() == 1
+    assert (seen.errors, seen.asked) == ([], [])
+    assert len(pd.read_parquet(out / "metrics.parquet")) == 60
+    assert "12 of 60 diverged (12% to 32%)" in (out / "report.md").read_text()
+
+
+def test_a_fix_under_which_no_timing_changes_a_bit(tmp_path: Path, visit: Visit) -> None:
+    out = report(tmp_path, campaign(tmp_path / "fuzz-hpz", fix="event", diverged=0, timings=500))
+    page = visit(out / "index.html").page
+    assert page.inner_text("#verdict") == "clean"
+    assert "none of 500 timings changes a bit" in page.inner_text("#headline")
+    assert page.locator("h1.good").count() == 1
+    assert "0% to 1%" in page.inner_text("#matrix")
+
+
+def test_campaigns_and_runs_fill_one_matrix(tmp_path: Path, visit: Visit) -> None:
+    folders = [run_folder(tmp_path / "stock", clean=True), run_folder(tmp_path / "without")]
+    folders.append(campaign(tmp_path / "fuzz-none", fix="none", diverged=3, timings=10))
+    out = report(tmp_path, *folders)
+    page = visit(out / "index.html").page
+    assert page.inner_text("#verdict") == "unstable"
+    cells = {
+        row.locator("th").inner_text(): row.locator("td .mark, td > .soft").all_inner_texts()
+        for row in page.locator("#matrix tbody tr").all()
+    }
+    assert cells["stream-sync"][0] == "0 of 1"
+    assert "not tried" in cells["stream-sync"]
+    assert {"1 of 1", "3 of 10"} <= set(cells["none"])
+
+
+def test_campaigns_of_other_programs_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = campaign(tmp_path / "a", fix="none", diverged=1, timings=2)
+    second = campaign(tmp_path / "b", fix="none", diverged=1, timings=2, model="falcon")
+    with pytest.raises(SystemExit) as error:
+        main(["report", str(first), str(second)])
+    assert error.value.code == 2
+    assert "they differ in model" in capsys.readouterr().err
+
+
+def test_timings_that_somebody_changed_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = campaign(tmp_path / "a", fix="none", diverged=1, timings=2)
+    data = json.loads((folder / "timings.json").read_text())
+    data["campaign"]["rows"][0]["wrong_values"] = "<b>many</b>"
+    (folder / "timings.json").write_text(json.dumps(data))
+    with pytest.raises(SystemExit) as error:
+        main(["report", str(folder)])
+    assert error.value.code == 2
+    assert "campaign.rows.0.wrong_values" in capsys.readouterr().err
