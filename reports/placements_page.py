@@ -1,4 +1,4 @@
-"""The report of the placements: where the synchronisation could stand, what each place costs, which ones stock needs."""
+"""The report of the placements: where the synchronisation could stand, at what cost, and which ones stock needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool
 from reports.charts import BAD, GRID, TEXT, Chart, Key, framed, tail, tame, tooltip
 from reports.schema import does_not_hold
 from reports.study_folder import Ran, said, table
-from reports.study_page import Cell, Study, Table
+from reports.study_page import Cell, Study, Table, each
 from reports.summary import Fact
-from studies.placements import cheapest
+from studies.placements import MICRO_BATCHES, cheapest
 from studies.sites import BREAKS, CARRIES, ORDERLESS, REDUNDANT, UNSHOWN
 
 FILE, SITES = "placements.csv", "sites.csv"
@@ -52,42 +52,58 @@ _NONE, _STOCK = "none", "stream-sync"
 _TONES = {CARRIES: "bad", UNSHOWN: "warn", REDUNDANT: "good", BREAKS: "bad", ORDERLESS: "bad"}
 _COLOURS = ("#3b82d6", "#d0661f", "#2f9e63", "#a663cc", "#b58900", "#1f9aa8", "#cf4f7d", "#7c83a3")
 _LEAST_MS = 0.01  # all below is drawn there, as a logarithm needs it
-_TICKS = {0.01: "≤ 0.01", 0.1: "0.1", 1.0: "1", 10.0: "10", 100.0: "100", 1000.0: "1 s", 10000.0: "10 s"}
+_TICKS = {0.01: "≤ 0.01", 0.1: "0.1", 1.0: "1", 10.0: "10", 100.0: "100", 1000.0: "1000", 10000.0: "10,000"}
 _CASE = 28  # characters of a model and its network
 _MODULE_EVENT = (
     "No race in these runs makes no cure: module-event is enough for training, but a copy at the end of "
     "GatheredParameters belongs to no module, and the next forward pass may read it too early."
 )
 _WORDS = (
-    "race", "race-free", "fix", "shown", "host blocked", "waits at the fix", "all-gather", "secondary partition", "stream",
-    "step", "rank", "network", "virtual time", "hardware profile", CARRIES, UNSHOWN, REDUNDANT, BREAKS, ORDERLESS,
+    "race", "race-free", "fix", "shown", "host blocked", "waits at the fix", "all-gather", "secondary partition",
+    "stream", "step", "rank", "network", "virtual time", "hardware profile", CARRIES, UNSHOWN, REDUNDANT, BREAKS,
+    ORDERLESS,
 )  # fmt: skip
 
 
 def load(folder: Path, ran: Ran) -> Study:
     """The placements of a folder: fixes, stock's own sites, or both. Raises :class:`reports.loading.ReportError`."""
-    frame = table(folder / FILE, COLUMNS) if (folder / FILE).exists() else None
-    sites = table(folder / SITES, SITE_COLUMNS) if (folder / SITES).exists() else None
-    if frame is None and sites is None:
+    frames = {
+        name: table(folder / name, columns)
+        for name, columns in ((FILE, COLUMNS), (SITES, SITE_COLUMNS))
+        if (folder / name).exists()
+    }
+    if not frames:
         raise does_not_hold(folder / FILE, "neither it nor sites.csv is there")
-    return study(frame, sites, ran)
+    return study(frames.get(FILE), frames.get(SITES), ran)
 
 
 def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: Ran) -> Study:
     """What the frames of :func:`studies.placements.study` and :func:`studies.sites.study` tell; one may be missing."""
+    metrics = frame if frame is not None else sites
+    assert metrics is not None
     options = said(ran.options)
-    facts = [Fact("asked", "Where may the synchronisation behind the secondary copy stand, and what does it cost?", "fix")]
+    facts = [
+        Fact("asked", "Where may the synchronisation behind the secondary copy stand, and what does it cost?", "fix")
+    ]
     verdict, tone, parts = "stock's own synchronisations", "good", []
     if frame is not None:
         verdict, tone, sentence = _placed(frame)
         parts.append(sentence)
         facts += _facts(frame, options)
     if sites is not None:
-        parts.append(_needed(sites))
-        facts.append(Fact("stock's own", f"{_tally(sites)}; each taken away alone in a small live run of 4 ranks"))
+        if frame is None:
+            parts.append(_needed(sites))
+        facts.append(
+            Fact(
+                "stock's own",
+                f"{_needed(sites)} ({_tally(sites)}); each taken away alone in a small live run of 4 ranks",
+            )
+        )
     if ran.hardware:
-        facts.append(Fact("hardware profile", f"{options.get('hardware', '')}: {ran.hardware}", "hardware profile"))
-    tables = ([] if frame is None else [_best(frame), *_cases(frame)]) + ([] if sites is None else [_sites(sites)])
+        facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
+    tables = ([] if frame is None else [_overview(frame), _best(frame), *_cases(frame)]) + (
+        [] if sites is None else [_sites(sites)]
+    )
     return Study(
         kind="placements",
         title="Where hpZ's synchronisation may stand",
@@ -100,7 +116,7 @@ def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: Ran) -> S
         command=ran.command,
         versions=ran.versions,
         configuration=options,
-        metrics=frame if frame is not None else sites,
+        metrics=metrics,
         words=_WORDS,
         more={"sites": sites} if frame is not None and sites is not None else {},
     )
@@ -112,59 +128,85 @@ def _placed(frame: pd.DataFrame) -> tuple[str, str, str]:
     unfixed = frame[frame.fix == _NONE]
     free = [str(fix) for fix, rows in tried.groupby("fix", sort=False) if rows.race_free.all()]
     racy = [str(fix) for fix in dict.fromkeys(tried.fix) if fix not in free]
-    needed = ""
+    racing = int((~unfixed.race_free).sum())
+    needed = "hpZ's synchronisation"
     if len(unfixed):
-        racing = int((~unfixed.race_free).sum())
-        needed = "without it no race was found, " if not racing else f"without it streams race in {racing} of {len(unfixed)} jobs, "
+        needed = f"hpZ needs its synchronisation, as streams race without it in {racing} of {len(unfixed)} jobs"
+        needed = needed if racing else "hpZ shows no race here even without its synchronisation"
     if not len(tried):
-        return "nothing was tried", "warn", f"No place for the synchronisation was tried: {needed.rstrip(', ')}"
+        return "no place was tried", "warn", f"{needed}; no place for it was tried"
     if not free:
-        return "no place is enough", "bad", f"No place that was tried for hpZ's synchronisation is enough: {needed}each leaves a race"
-    best = dict.fromkeys(cheapest(frame[frame.fix.isin(free)]).fix)
-    text = f"hpZ's synchronisation may stand in {len(free)} of {len(free) + len(racy)} places that were tried: {needed}"
-    text += f"there none is left, at the least cost with {' or '.join(best)}"
-    text += f" ({', '.join(racy)}: still a race)" if racy else ""
+        return "no place is enough", "bad", f"{needed}; none of the {len(racy)} places that were tried for it is enough"
+    best = dict.fromkeys(str(fix) for fix in cheapest(frame[frame.fix.isin(free)]).fix)
+    text = f"{needed}; of {len(free) + len(racy)} places that were tried for it {len(free)} are enough"
+    text += f", and {', '.join(racy)} not" if racy else ""
+    text += f"; the cheapest is {' or '.join(best)}"
     stock = tried[tried.fix == _STOCK]
-    if len(stock) and not stock.race_free.all():
-        return "stock is not enough", "bad", f"Stock DeepSpeed's own synchronisation leaves a race; {text}"
+    if _STOCK in racy:
+        return "stock is not enough", "bad", text
     if len(stock):
-        text += f"; stock's costs at most {100 * max(stock.slowdown.max() - 1, 0):.2f} % of a step"
+        text += f", and stock DeepSpeed's costs at most {100 * max(stock.slowdown.max() - 1, 0):.2f} % of a step more"
     return ("some places are enough" if racy else "every place is enough"), "good", text
 
 
 def _needed(sites: pd.DataFrame) -> str:
     needed = int(sites.verdict.isin([CARRIES, UNSHOWN, BREAKS, ORDERLESS]).sum())
-    return f"of stock DeepSpeed's own {len(sites)} synchronisations {needed} are needed in this training"
+    return f"of stock DeepSpeed's {len(sites)} synchronisations {needed} are needed in this training"
 
 
 def _tally(sites: pd.DataFrame) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in sites.verdict.value_counts().items())
+    return ", ".join(f"{verdict}: {count}" for verdict, count in sites.verdict.value_counts().items())
 
 
 def _facts(frame: pd.DataFrame, options: Mapping[str, str]) -> list[Fact]:
-    job = ", ".join(f"{name} {value}" for name, value in options.items() if name != "hardware")
-    jobs = [f"{model}: {_range(rows.gbits)} Gbit/s" for model, rows in frame.groupby("model", sort=False)]
+    job = ", ".join(f"{name} {value}" for name, value in options.items())
+    jobs = []
+    for model, rows in frame.groupby("model", sort=False):
+        batch = options.get("micro_batch", str(MICRO_BATCHES.get(str(model), 1)))
+        jobs.append(f"{model}, micro-batch {batch}: {_range(rows.gbits)} Gbit/s")
     racing = frame[~frame.race_free]
-    found = []
-    for fix, rows in racing.groupby("fix", sort=False):
-        counts = ", ".join(dict.fromkeys(f"{row.races} in {row.model}" for row in rows.itertuples(index=False)))
-        shown = int((rows.shown > 0).sum())
-        found.append(f"{fix}: {counts}, shown in {shown} of {len(rows)} jobs")
+    shown = (
+        f"{', '.join(dict.fromkeys(racing.fix))}: {len(racing)} runs, {int((racing.shown > 0).sum())} of them show it"
+    )
     return [
         Fact("job", job),
         Fact("models and networks", "; ".join(jobs), "network"),
         Fact("tried", ", ".join(dict.fromkeys(frame.fix)), "fix"),
-        Fact("races", "; ".join(found) or "none", "race"),
+        Fact("race found with", shown if len(racing) else "none", "race"),
     ]
+
+
+def _overview(frame: pd.DataFrame) -> Table:
+    """A row for each fix, a column for each job."""
+    more = _more(frame)
+    cases = list(dict.fromkeys(zip(frame.model, frame.gbits, strict=True)))
+    rows = []
+    for fix, found in frame.groupby("fix", sort=False):
+        counts = dict.fromkeys(f"{count}" for count in found.races)
+        race = Cell("none", "good") if found.race_free.all() else Cell(" / ".join(counts), "bad")
+        one = found.iloc[0]
+        cells = [Cell(str(fix)), race]
+        for model, gbits in cases:
+            values = more[found.index[(found.model == model) & (found.gbits == gbits)]]
+            cells.append(Cell(_ms(values.iloc[0]) if len(values) else ""))
+        rows.append([*cells, Cell(f"{one['where']}: {one['what']}" if one["where"] else str(one["what"]))])
+    named = [f"{model}, {gbits:g} Gbit/s" for model, gbits in cases]
+    note = _MODULE_EVENT if any(row[0].text == "module-event" and row[1].tone == "good" for row in rows) else ""
+    return Table(
+        "Which places are enough, and ms a step more than the fastest race-free one",
+        ["fix", "race", *named, "where, and what"],
+        rows,
+        note,
+    )
 
 
 def _best(frame: pd.DataFrame) -> Table:
     rows = [
-        [Cell(f"{one.model}, {one.gbits:g} Gbit/s"), Cell(one.fix, "good"), Cell(f"{one.where}: {one.what}"),
-         Cell(f"{one.step_s:.4f} s")]
-        for one in cheapest(frame).itertuples(index=False)
+        [Cell(f"{one.model}, {one.gbits:g} Gbit/s"), Cell(one.fix, "good"), Cell(f"{one.step_s:.4f} s"),
+         Cell(f"{one.host_blocked_s:.4f} s")]
+        for one in each(cheapest(frame))
     ]  # fmt: skip
-    return Table("The cheapest race-free fix", ["job", "fix", "where, and what", "step"], rows)
+    return Table("The cheapest race-free fix", ["job", "fix", "step", "host blocked"], rows)
 
 
 def _cases(frame: pd.DataFrame) -> list[Table]:
@@ -172,7 +214,7 @@ def _cases(frame: pd.DataFrame) -> list[Table]:
     columns = ["fix", "race", "step", "more than the fastest", "host blocked", "waits at the fix", "for"]
     for (model, gbits), rows in frame.groupby(["model", "gbits"], sort=False):
         cells = []
-        for one in rows.itertuples(index=False):
+        for one in each(rows):
             race = Cell("none", "good") if one.race_free else Cell(f"{one.races}, {one.shown} shown", "bad")
             cells.append(
                 [
@@ -181,25 +223,24 @@ def _cases(frame: pd.DataFrame) -> list[Table]:
                     Cell(f"{one.waited_s:.3f} s" if one.waits else ""),
                 ]
             )  # fmt: skip
-        note = _MODULE_EVENT if any(row[0].text == "module-event" and row[1].tone == "good" for row in cells) else ""
-        tables.append(Table(f"{model}, {gbits:g} Gbit/s between nodes", columns, cells, note))
+        tables.append(Table(f"{model}, {gbits:g} Gbit/s between nodes", columns, cells, brief=False))
     return tables
 
 
 def _sites(sites: pd.DataFrame) -> Table:
     rows = []
-    for one in sites.itertuples(index=False):
+    for one in each(sites):
         pairs = one.pairs.split("; ") if one.pairs else []
         more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
         what = pairs[0].replace(" | ", ", ") + more if pairs and one.verdict != BREAKS else one.note
         place = f"{PurePath(one.file).name}:{one.line} {one.function.rpartition('.')[2]}"
         rows.append(
-            [Cell(one.operation), Cell(place), Cell(str(one.count)), Cell(one.verdict, _TONES.get(one.verdict, "bad")),
+            [Cell(f"{one.operation}, {place}"), Cell(str(one.count)), Cell(one.verdict, _TONES.get(one.verdict, "bad")),
              Cell(what)]
         )  # fmt: skip
     return Table(
         "Stock DeepSpeed's own synchronisations, each taken away alone",
-        ["operation", "place", "times a step", "without it", "the race found, or what happened"],
+        ["taken away", "times a step", "without it", "the race found, or what happened"],
         rows,
         brief=False,
     )
@@ -207,14 +248,13 @@ def _sites(sites: pd.DataFrame) -> Table:
 
 def _extra(frame: pd.DataFrame) -> Chart:
     """Milliseconds more than the fastest race-free one of the same model and network."""
-    best = frame.step_s / frame.slowdown
-    more = ((frame.step_s - best.fillna(frame.step_s.min())) * 1e3).round(3)
-    drawn, keys = _dots(frame, more.clip(lower=_LEAST_MS), [f"{value + 0.0:+,.3f} ms" for value in more], "log")
+    more = _more(frame)
+    drawn, keys = _dots(frame, more.clip(lower=_LEAST_MS), [_ms(value) for value in more], "log")
     ticks = {at: text for at, text in _TICKS.items() if at <= 10 * max(more.max(), 0.1)}
     drawn.xaxis.ticker = FixedTicker(ticks=list(ticks))
     drawn.xaxis.major_label_overrides = ticks
     drawn.x_range.start, drawn.x_range.end = 0.6 * _LEAST_MS, 2 * max(more.max(), 1.0)
-    drawn.xaxis.axis_label = "ms a step more than the fastest race-free fix"
+    drawn.xaxis.axis_label = "ms a step more than the fastest"
     return Chart(
         drawn,
         "What each place costs in time",
@@ -225,8 +265,11 @@ def _extra(frame: pd.DataFrame) -> Chart:
 
 def _waited(frame: pd.DataFrame) -> Chart:
     drawn, keys = _dots(frame, frame.waited_s, [f"{value:.3f} s" for value in frame.waited_s], "linear")
-    drawn.xaxis.axis_label = "seconds a step that the host waits at the fix"
-    drawn.x_range.start, drawn.x_range.end = -0.04 * max(frame.waited_s.max(), 0.01), 1.06 * max(frame.waited_s.max(), 0.01)
+    drawn.xaxis.axis_label = "s a step that the host waits there"
+    drawn.x_range.start, drawn.x_range.end = (
+        -0.04 * max(frame.waited_s.max(), 0.01),
+        1.06 * max(frame.waited_s.max(), 0.01),
+    )
     return Chart(
         drawn,
         "Where the host is blocked",
@@ -239,7 +282,7 @@ def _dots(frame: pd.DataFrame, values: pd.Series, texts: Sequence[str], scale: s
     """A row for each fix, in it a point for each model and network: a ring where no race was found, else a cross."""
     fixes = [tame(str(fix), _CASE) for fix in dict.fromkeys(frame.fix)]
     cases = list(dict.fromkeys(zip(frame.model, frame.gbits, strict=True)))
-    drawn = framed(x_axis_type=scale, y_range=FactorRange(*reversed(fixes)), height=34 * len(fixes) + 70)
+    drawn = framed(x_axis_type=scale, y_range=FactorRange(factors=fixes[::-1]), height=34 * len(fixes) + 70)
     drawn.ygrid.grid_line_color = GRID
     keys = []
     points = []
@@ -256,10 +299,10 @@ def _dots(frame: pd.DataFrame, values: pd.Series, texts: Sequence[str], scale: s
                 "text": [text for text, one in zip(texts, chosen, strict=True) if one],
                 "case": [name] * len(rows),
                 "marker": ["circle" if free else "x" for free in rows.race_free],
-                "race": [_race(row) for row in rows.itertuples(index=False)],
+                "race": [_race(row) for row in each(rows)],
                 "step": [f"{step:.4f} s" for step in rows.step_s],
                 "blocked": [f"{blocked:.4f} s" for blocked in rows.host_blocked_s],
-                "waits": [f"{row.waits:,} times, {row.waited_s:.3f} s" for row in rows.itertuples(index=False)],
+                "waits": [f"{row.waits:,} times, {row.waited_s:.3f} s" for row in each(rows)],
             }
         )
         points.append(
@@ -281,6 +324,18 @@ def _dots(frame: pd.DataFrame, values: pd.Series, texts: Sequence[str], scale: s
     if not frame.race_free.all():
         keys.append(Key("cross", "a race is found", BAD if len(cases) == 1 else TEXT))
     return drawn, keys
+
+
+def _more(frame: pd.DataFrame) -> pd.Series:
+    """Milliseconds a step beyond the fastest race-free one of its model and network; beyond the fastest if all race."""
+    keys = [frame.model, frame.gbits]
+    best = frame.step_s.where(frame.race_free).groupby(keys).transform("min")
+    best = best.fillna(frame.step_s.groupby(keys).transform("min"))
+    return ((frame.step_s - best) * 1e3).round(3)
+
+
+def _ms(value: float) -> str:
+    return f"{value + 0.0:+,.2f} ms"
 
 
 def _race(row: Any) -> str:

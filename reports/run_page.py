@@ -58,6 +58,7 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         ran=all_ran,
         packages=packages(all_ran),
         differing=differing(all_ran),
+        costs=summary.costs(runs),
         matrix=matrix([*map(_tried, runs), *(one.tried for one in campaigns)]),
         words=WORDS,
         files=files,

@@ -61,16 +61,16 @@ def load(folder: Path) -> Study:
     read = checked(_Note, folder / NOTE, read_json(folder / NOTE), named=FORMAT, version=VERSION)
     # Each has its own file, which asks the study's: importing that takes seconds.
     if read.study == "sweep":
-        from reports import sweep_page
+        from reports.sweep_page import load as read_sweep
 
-        return sweep_page.load(folder, read)
+        return read_sweep(folder, read)
     if read.study == "placements":
-        from reports import placements_page
+        from reports.placements_page import load as read_placements
 
-        return placements_page.load(folder, read)
-    from reports import releases_page
+        return read_placements(folder, read)
+    from reports.releases_page import load as read_releases
 
-    return releases_page.load(folder, read)
+    return read_releases(folder, read)
 
 
 def table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,6 +168,11 @@ def write(study: Study, target: Path) -> Path:
             f"cannot write the report into {target}: {error.strerror or error}; choose another"
         ) from error
     return file
+
+
+def each(frame: pd.DataFrame) -> Iterator[Any]:
+    """A frame's rows, with its columns as attributes; which they are no type says."""
+    yield from frame.itertuples(index=False)
 
 
 def _cut(table: Table) -> Table:

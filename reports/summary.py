@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from reports.html import shortened
 from reports.loading import Run
+from reports.matrix import timing_of
 from reports.terminal import duration, replays
 
 _RANKS = 16  # ranks named one by one
@@ -20,6 +21,16 @@ class Fact(NamedTuple):
     name: str
     value: str
     word: str = ""
+
+
+class Cost(NamedTuple):
+    """What a run takes in virtual time, as it is read."""
+
+    fix: str
+    timing: str
+    step: str
+    against: str
+    blocked: str
 
 
 class Column(NamedTuple):
@@ -208,6 +219,21 @@ def columns(runs: Sequence[Run]) -> list[Column]:
         }
         found.append(Column(run.name, verdict(run), {name: shortened(text) for name, text in cells.items()}))
     return found
+
+
+def costs(runs: Sequence[Run]) -> list[Cost]:
+    """What each fix costs: virtual time per step, beside that of the run without one (else of the fastest)."""
+    known = [run for run in runs if run.findings.get("virtual_ns_per_step")]
+    base = next((run for run in known if fix(run) == "none"), None)
+    base = base or min(known, key=lambda run: float(run.findings["virtual_ns_per_step"]), default=None)
+    rows = []
+    for run in known:
+        assert base is not None
+        cost, blocked = run.findings["virtual_ns_per_step"], run.findings.get("host_blocked_ns_per_step")
+        more = cost / base.findings["virtual_ns_per_step"] - 1
+        against = "" if run is base else f"{more:+.2%} against {fix(base)}"
+        rows.append(Cost(fix(run), timing_of(run.findings["scenario"]), _ms(cost), against, _ms(blocked)))
+    return rows
 
 
 def replay(run: Run) -> list[tuple[str, str]]:

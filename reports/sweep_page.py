@@ -133,11 +133,12 @@ def _pays(frame: pd.DataFrame) -> str:
     if ends.empty:
         gains = gain(frame)
         return "nowhere" if gains.max().max() < PAYS else "up to the fastest network"
-    low, high = ends.idxmin(), ends.idxmax()
+    found = sorted((float(value), int(str(batch))) for batch, value in ends.items())
+    (least, low), (most, high) = found[0], found[-1]
     less = f"by less than {100 * (PAYS - 1):.0f} %"
     if low == high:
-        return f"{less} from {ends[low]:.0f} Gbit/s on (micro-batch {low})"
-    return f"{less} from {ends[low]:.0f} (micro-batch {low}) to {ends[high]:.0f} Gbit/s on (micro-batch {high})"
+        return f"{less} from {least:.0f} Gbit/s on (micro-batch {low})"
+    return f"{less} from {least:.0f} (micro-batch {low}) to {most:.0f} Gbit/s on (micro-batch {high})"
 
 
 def _gains(frame: pd.DataFrame) -> Table:
@@ -200,8 +201,8 @@ def _closest(rows: pd.DataFrame) -> str:
     found = rows[rows.shown > 0]
     if found.empty:
         return ""
-    slowest = found.loc[found.network.idxmin()]
-    return f"; the slowest network that shows it has {slowest.network:g} Gbit/s (micro-batch {slowest.micro_batch})"
+    network, batch = min(zip(found.network, found.micro_batch, strict=True))
+    return f"; the slowest network that shows it has {network:g} Gbit/s (micro-batch {batch})"
 
 
 def _title(options: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, 
 from bokeh.palettes import Viridis256
 
 from reports.charts import TEXT, Chart, Key, explored, framed, tooltip
+from reports.study_page import each
 from reports.terminal import duration
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 
@@ -50,7 +51,7 @@ def _phases(frame: pd.DataFrame, unfixed: str) -> Chart:
         name: []
         for name in ("network", "batch", "colour", "ink", "gain", "state", "pairs", "margin", "step", "memory", "hatch")
     }
-    for one in rows.itertuples(index=False):
+    for one in each(rows):
         colour = _colour(one.pairs, one.shown)
         value = gains.loc[one.micro_batch, one.network]
         columns["network"].append(f"{one.network:g}")
@@ -65,12 +66,15 @@ def _phases(frame: pd.DataFrame, unfixed: str) -> Chart:
         columns["memory"].append(f"{one.memory_gib:.1f} GiB{'' if one.fits else ', does not fit'}")
         columns["hatch"].append(" " if one.fits else "/")
     drawn = framed(
-        x_range=FactorRange(*networks), y_range=FactorRange(*batches), height=_ROW * len(batches) + 60, min_border_left=30
+        x_range=FactorRange(factors=networks),
+        y_range=FactorRange(factors=batches),
+        height=_ROW * len(batches) + 60,
+        min_border_left=30,
     )
     drawn.grid.grid_line_color = None
     drawn.xaxis.axis_label, drawn.yaxis.axis_label = "Gbit/s between nodes", "micro-batch"
     drawn.axis.major_tick_line_color = None
-    source = ColumnDataSource(columns)
+    source = ColumnDataSource(dict(columns))
     boxes = drawn.rect(
         "network", "batch", 0.95, 0.93, source=source, fill_color="colour", line_color=None,
         hatch_pattern="hatch", hatch_color="#00000066", hatch_weight=1, hatch_scale=8,
@@ -104,7 +108,7 @@ def _phases(frame: pd.DataFrame, unfixed: str) -> Chart:
 
 def _gains(frame: pd.DataFrame) -> Chart:
     gains, ends = gain(frame), stops_paying(frame)
-    drawn = _over_networks(list(gains.columns), "times as fast as ZeRO-3", "linear")
+    drawn = _over_networks(sorted(frame.network.unique()), "times as fast as ZeRO-3", "linear")
     lines = []
     for colour, batch in zip(_shades(len(gains)), gains.index, strict=True):
         source = ColumnDataSource(
@@ -127,7 +131,7 @@ def _gains(frame: pd.DataFrame) -> Chart:
         )
     )
     explored(drawn)
-    keys = [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(_shades(len(gains)), gains.index)]
+    keys = _keys(list(gains.index))
     return Chart(
         drawn,
         "What hpZ gains",
@@ -168,7 +172,7 @@ def _throughput(frame: pd.DataFrame) -> Chart:
         )
     )  # fmt: skip
     explored(drawn)
-    keys = [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(_shades(len(batches)), batches)]
+    keys = _keys(batches)
     return Chart(
         drawn,
         "Throughput against bandwidth",
@@ -195,6 +199,11 @@ def _shades(count: int) -> list[str]:
     """From dark to light, both ends left out: they would not be seen on their own ground."""
     low, high = 70, 215
     return [Viridis256[low + round(at * (high - low) / max(count - 1, 1))] for at in range(count)]
+
+
+def _keys(batches: Sequence[int]) -> list[Key]:
+    shades = _shades(len(batches))
+    return [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(shades, batches, strict=True)]
 
 
 def _end(network: float) -> str:

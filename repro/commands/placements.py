@@ -40,13 +40,14 @@ def placements(
     """Dry-run every place where the synchronisation could stand; then take each of stock DeepSpeed's away alone.
 
     The job: 8 nodes of 8 GPUs, hpZ 8, checkpointing, micro-batch 16 (4 for llama-2-70b), 2 steps, unless options say
-    otherwise. Stock's own are judged in a small live run of 4 ranks. A folder of the same name is replaced.
+    otherwise. Stock's own are judged in a small live run of 4 ranks. Ends with a report. A folder of the same name is
+    replaced.
     """
     from reports import placement_chart as report
     from reports.terminal import doing
-    from repro.commands import session
+    from repro.commands import session, studied
     from scenarios import rehearsal
-    from scenarios.job import Job
+    from scenarios.job import Job, job
     from studies import placements as study
     from studies import sites
 
@@ -78,7 +79,10 @@ def placements(
         found = sites.study(folder / "sites", tell)
         found.to_csv(folder / "sites.csv", index=False)
         report.sites(console, found)
+    options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
+    profile = job(**options).profile()
     console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv, placements.png", highlight=False)
+    studied.report(console, folder, "placements", options=options, hardware=f"{profile.name}: {profile.description}")
 
 
 def _note(file: Path, todo: Sequence[Any]) -> None:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from repro.accelerator.costs import ProfileError, load_profile
+from repro.commands import studied
 from repro.commands.release import FOLDER
 from repro.releases import KNOWN, PINNED, ReleaseError, environment, install, installed
 
@@ -30,7 +32,8 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     """Run one scenario under each release, unmodified, and tell race, stale and uncovered apart.
 
     All other options go to ``run``. A release that cannot be installed or does not start is a row that says
-    so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps.
+    so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps. Ends with a
+    report in RUNS/NAME/report.
     """
     console = Console()
     words = [word.strip() for word in only.split(",") if word.strip()]
@@ -45,9 +48,11 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
                 console.print(f"DeepSpeed {word}", highlight=False)
             rows[word] = row_of(word, runs / f"{name}-{word}", context.args)
             progress.advance(task)
+    runs.mkdir(parents=True, exist_ok=True)
     (runs / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     console.print(_table(rows))
     console.print(f"Files: {runs / name}.json, {runs / name}-*/", highlight=False)
+    studied.report(console, runs / name, "releases", hardware=_hardware(rows), more=tuple(context.args))
 
 
 def row_of(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
@@ -78,6 +83,15 @@ def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -
         raise ReleaseError(said[-1] if said else f"DeepSpeed {release} does not start: see {folder}/logs")
     found: dict[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
     return found
+
+
+def _hardware(rows: dict[str, dict[str, Any]]) -> str:
+    """The profile of the runs, and what it stands for."""
+    name = next((row["plain"]["scenario"]["hardware"] for row in rows.values() if "plain" in row), None)
+    try:
+        return f"{name}: {load_profile(name).description}" if name else ""
+    except ProfileError:
+        return str(name)
 
 
 def _table(rows: dict[str, dict[str, Any]]) -> Table:

@@ -32,11 +32,11 @@ def sweep(
 ) -> None:
     """Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
 
-    Ends with a table (sweep.csv) and pictures: the phase diagram of the race, throughput against bandwidth.
+    Ends with a table (sweep.csv), pictures (the phase diagram of the race, throughput against bandwidth) and a report.
     """
     from reports import sweep_charts as charts
     from reports.terminal import doing
-    from repro.commands import session
+    from repro.commands import session, studied
     from repro.commands.progress import counting
     from scenarios import rehearsal
     from scenarios.job import Job, job
@@ -48,7 +48,7 @@ def sweep(
     made = job(**options)
     if made.hpz == 1:
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
-    made.profile()
+    profile = made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
     folder = session.job_folder(runs / name, made, overwrite=overwrite)
     title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
@@ -64,6 +64,7 @@ def sweep(
         f"Files: {folder}/sweep.csv, phase-diagram.png, throughput.png ({time.perf_counter() - began:.0f} s)",
         highlight=False,
     )
+    studied.report(console, folder, "sweep", options=made.model_dump(mode="json"), hardware=profile.description)
 
 
 def _show(console: Console, frame: Any) -> None:

@@ -50,6 +50,8 @@ def test_fuzz_finds_the_race_makes_it_small_and_confirms_it_live(runs: Path, rep
     assert "Confirmed by a live run of DeepSpeed: the same divergence" in " ".join(done.stdout.split())
     assert "1-minimal" in done.stdout
     said = json.loads((runs / "fuzz-hpz" / "timings.json").read_text())
+    assert "goes wrong" in (runs / "fuzz-hpz" / "report" / "report.md").read_text()
+    assert (runs / "fuzz-hpz" / "report" / "index.html").is_file()
     assert said["campaign"]["diverged"] > 0
     assert said["campaign"]["minimal"]
     assert said["confirmed"]

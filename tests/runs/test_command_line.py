@@ -56,6 +56,8 @@ def test_compare_sets_fixes_side_by_side(tmp_path: Path) -> None:
     done = repro("compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "side by side" in done.stdout
+    assert f"Report: {tmp_path / 'compare' / 'report' / 'index.html'}" in done.stdout
+    assert (tmp_path / "compare" / "report" / "index.html").is_file()
     for fix in ("none", "event"):
         assert json.loads((tmp_path / f"compare-{fix}" / "findings.json").read_text())["scenario"]["fix"] == fix
 

@@ -1,0 +1,63 @@
+"""What the studies' commands share at their end: the note of how they were asked, and the report."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+_PACKAGES = ("torch", "deepspeed", "transformers")
+_ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
+
+
+def report(
+    console: Console,
+    folder: Path,
+    study: Literal["sweep", "placements", "releases"],
+    *,
+    options: Mapping[str, Any] | None = None,
+    hardware: str = "",
+    more: tuple[str, ...] = (),
+) -> None:
+    """Write ``folder/study.json`` and the report of what lies in the folder, and say where the report is.
+
+    ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
+    Raises :class:`reports.loading.ReportError`.
+    """
+    from reports import study_folder, study_page
+    from reports.terminal import doing
+
+    with doing(console, "writing the report"):
+        ran = study_folder.Ran(
+            study=study,
+            command=command(click.get_current_context(), more),
+            versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            options=dict(options or {}),
+            hardware=hardware,
+        )
+        study_folder.note(folder, ran)
+        page = study_page.write(study_folder.load(folder), folder / "report")
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def command(context: click.Context, more: tuple[str, ...] = ()) -> str:
+    """The command line that asks for the same again."""
+    words = ["python", "-m", "repro", context.info_name or ""]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in _ASIDE or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            words.append((parameter.opts if value else parameter.secondary_opts)[0])
+        else:
+            for one in value if parameter.multiple else [value]:
+                words += [parameter.opts[0], str(one)]
+    return shlex.join([*words, *more])
