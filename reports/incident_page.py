@@ -69,6 +69,7 @@ def page(incident: Incident) -> str:
     return html.render(
         "incident.html",
         incident_charts.draw(finding, looks),
+        title=f"Incident at step {finding.step}: {finding.cause}",
         finding=finding,
         sentence=html.shortened(finding.sentence()),
         cause_means=_CAUSES[finding.cause],

@@ -7,12 +7,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool
+from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, Range1d
 
-from reports.charts import BAD, GRID, TEXT, Chart, Key, framed, tail, tame, tooltip
+from reports.charts import BAD, GRID, TEXT, Chart, Key, framed, literal, tail, tame, tooltip
 from reports.schema import does_not_hold
 from reports.study_folder import Ran, said, table
-from reports.study_page import Cell, Study, Table, each
+from reports.study_page import Cell, Study, Table, each, swatch
 from reports.summary import Fact
 from studies.placements import MICRO_BATCHES, cheapest
 from studies.sites import BREAKS, CARRIES, ORDERLESS, REDUNDANT, UNSHOWN
@@ -53,6 +53,8 @@ _TONES = {CARRIES: "bad", UNSHOWN: "warn", REDUNDANT: "good", BREAKS: "bad", ORD
 _COLOURS = ("#3b82d6", "#d0661f", "#2f9e63", "#a663cc", "#b58900", "#1f9aa8", "#cf4f7d", "#7c83a3")
 _LEAST_MS = 0.01  # all below is drawn there, as a logarithm needs it
 _TICKS = {0.01: "≤ 0.01", 0.1: "0.1", 1.0: "1", 10.0: "10", 100.0: "100", 1000.0: "1000", 10000.0: "10,000"}
+_ROW = 34  # pixels
+_TOLD = 12  # jobs in a tooltip
 _CASE = 28  # characters of a model and its network
 _MODULE_EVENT = (
     "No race in these runs makes no cure: module-event is enough for training, but a copy at the end of "
@@ -249,11 +251,12 @@ def _sites(sites: pd.DataFrame) -> Table:
 def _extra(frame: pd.DataFrame) -> Chart:
     """Milliseconds more than the fastest race-free one of the same model and network."""
     more = _more(frame)
-    drawn, keys = _dots(frame, more.clip(lower=_LEAST_MS), [_ms(value) for value in more], "log")
+    texts = [f"{_ms(value)}, {_race(row)}" for value, row in zip(more, each(frame), strict=True)]
+    span = (0.6 * _LEAST_MS, 2 * max(more.max(), 1.0))
+    drawn, keys = _dots(frame, more.clip(lower=_LEAST_MS), texts, span, "log")
     ticks = {at: text for at, text in _TICKS.items() if at <= 10 * max(more.max(), 0.1)}
     drawn.xaxis.ticker = FixedTicker(ticks=list(ticks))
     drawn.xaxis.major_label_overrides = ticks
-    drawn.x_range.start, drawn.x_range.end = 0.6 * _LEAST_MS, 2 * max(more.max(), 1.0)
     drawn.xaxis.axis_label = "ms a step more than the fastest"
     return Chart(
         drawn,
@@ -264,12 +267,10 @@ def _extra(frame: pd.DataFrame) -> Chart:
 
 
 def _waited(frame: pd.DataFrame) -> Chart:
-    drawn, keys = _dots(frame, frame.waited_s, [f"{value:.3f} s" for value in frame.waited_s], "linear")
+    texts = [f"{row.waits:,} times, {row.waited_s:.3f} s, {_race(row)}" for row in each(frame)]
+    most = max(frame.waited_s.max(), 0.01)
+    drawn, keys = _dots(frame, frame.waited_s, texts, (-0.04 * most, 1.06 * most), "linear")
     drawn.xaxis.axis_label = "s a step that the host waits there"
-    drawn.x_range.start, drawn.x_range.end = (
-        -0.04 * max(frame.waited_s.max(), 0.01),
-        1.06 * max(frame.waited_s.max(), 0.01),
-    )
     return Chart(
         drawn,
         "Where the host is blocked",
@@ -278,52 +279,56 @@ def _waited(frame: pd.DataFrame) -> Chart:
     )
 
 
-def _dots(frame: pd.DataFrame, values: pd.Series, texts: Sequence[str], scale: str) -> tuple[Any, list[Key]]:
+def _dots(
+    frame: pd.DataFrame, values: pd.Series, texts: Sequence[str], span: tuple[float, float], scale: str
+) -> tuple[Any, list[Key]]:
     """A row for each fix, in it a point for each model and network: a ring where no race was found, else a cross."""
     fixes = [tame(str(fix), _CASE) for fix in dict.fromkeys(frame.fix)]
     cases = list(dict.fromkeys(zip(frame.model, frame.gbits, strict=True)))
-    drawn = framed(x_axis_type=scale, y_range=FactorRange(factors=fixes[::-1]), height=34 * len(fixes) + 70)
+    drawn = framed(
+        x_axis_type=scale,
+        x_range=Range1d(start=span[0], end=span[1]),
+        y_range=FactorRange(factors=fixes[::-1]),
+        height=_ROW * len(fixes) + 70,
+    )
     drawn.ygrid.grid_line_color = GRID
     keys = []
-    points = []
+    told: dict[str, dict[str, str]] = {}  # by job and fix
     for at, (model, gbits) in enumerate(cases):
         chosen = ((frame.model == model) & (frame.gbits == gbits)).tolist()
         rows = frame[chosen]
+        named = [tame(str(fix), _CASE) for fix in rows.fix]
         name, colour = f"{tail(str(model), _CASE)}, {gbits:g} Gbit/s", _COLOURS[at % len(_COLOURS)]
         offset = (0.5 - (at + 0.5) / len(cases)) * 0.7
         source = ColumnDataSource(
             {
-                "fix": [(tame(str(fix), _CASE), offset) for fix in rows.fix],
-                "name": [tame(str(fix), _CASE) for fix in rows.fix],
+                "fix": [(fix, offset) for fix in named],
                 "value": values[chosen].tolist(),
-                "text": [text for text, one in zip(texts, chosen, strict=True) if one],
-                "case": [name] * len(rows),
                 "marker": ["circle" if free else "x" for free in rows.race_free],
-                "race": [_race(row) for row in each(rows)],
-                "step": [f"{step:.4f} s" for step in rows.step_s],
-                "blocked": [f"{blocked:.4f} s" for blocked in rows.host_blocked_s],
-                "waits": [f"{row.waits:,} times, {row.waited_s:.3f} s" for row in each(rows)],
             }
         )
-        points.append(
-            drawn.scatter(
-                "value", "fix", source=source, marker="marker", size=9, line_width=2.5, line_color=colour,
-                fill_color=colour, fill_alpha=0.25,
-            )
+        drawn.scatter(
+            "value", "fix", source=source, marker="marker", size=9, line_width=2.5, line_color=colour,
+            fill_color=colour, fill_alpha=0.25,
         )  # fmt: skip
         keys.append(Key("box", name, colour))
-    drawn.add_tools(
-        HoverTool(
-            renderers=points,
-            tooltips=tooltip(
-                "<b>@name</b>", "@case", "@race", "<b>@text</b>", "a step: @step", "host blocked: @blocked",
-                "waits at the fix: @waits",
-            ),
-        )
-    )  # fmt: skip
+        mine = [text for text, one in zip(texts, chosen, strict=True) if one]
+        told[f"{swatch(colour)} {literal(name)}"] = dict(zip(named, mine, strict=True))
+    _told(drawn, fixes, told)
     if not frame.race_free.all():
         keys.append(Key("cross", "a race is found", BAD if len(cases) == 1 else TEXT))
     return drawn, keys
+
+
+def _told(drawn: Any, fixes: Sequence[str], told: Mapping[str, Mapping[str, str]]) -> None:
+    """One tooltip for all points in a row: where jobs cost the same, theirs would lie upon each other."""
+    named = list(told.items())[:_TOLD]
+    columns: dict[str, Any] = {"fix": list(fixes)}
+    columns |= {f"told{at}": [texts.get(fix, "") for fix in fixes] for at, (_, texts) in enumerate(named)}
+    ends = {"left": drawn.x_range.start, "right": drawn.x_range.end}
+    bars = drawn.hbar("fix", 1.0, **ends, source=ColumnDataSource(columns), fill_alpha=0, line_color=None)
+    lines = [f"{name}: @told{at}" for at, (name, _) in enumerate(named)]
+    drawn.add_tools(HoverTool(renderers=[bars], point_policy="follow_mouse", tooltips=tooltip("<b>@fix</b>", *lines)))
 
 
 def _more(frame: pd.DataFrame) -> pd.Series:

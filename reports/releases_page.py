@@ -20,6 +20,7 @@ from reports.summary import Fact
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
 _RUNS = {"plain": PLAIN, "edited": EDITED}  # by their names in the file
+_KEYS = {name: key for key, name in _RUNS.items()}
 _LUCK, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f6355", "#7c83a326"
 _STATES = {
     BAD: "found, and values are wrong",
@@ -87,7 +88,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], ran: Ran) -> Study:
         sentence=sentence,
         tone=tone,
         facts=facts,
-        charts={"matrix": _matrix(frame)},
+        charts={"matrix": _matrix(frame, rows)},
         tables=[_table(rows)],
         command=ran.command,
         versions={str(name): str(value) for name, value in versions.items()},
@@ -181,12 +182,13 @@ def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return plain, edited
 
 
-def _matrix(frame: pd.DataFrame) -> Chart:
+def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Chart:
     columns: dict[str, list[Any]] = {
         name: [] for name in ("x", "y", "colour", "what", "release", "state", "told", "wrong")
     }
     for one in frame.to_dict("records"):
-        evidence = one["evidence"]
+        found_there = rows[one["release"]].get(_KEYS[one["run"]])
+        evidence = _evidence(found_there) if found_there else {}
         for name in FINDINGS:
             found = bool(one[name.replace(" ", "_")])
             colour = _UNKNOWN if not one["ran"] else _CLEAN if not found else BAD if one["wrong_values"] else _LUCK
@@ -196,7 +198,7 @@ def _matrix(frame: pd.DataFrame) -> Chart:
             columns["what"].append(f"{name}, {one['run']}")
             columns["release"].append(tame(one["release"], _NAME))
             columns["state"].append(_STATES[colour])
-            columns["told"].append(tame(one["failure"] or (evidence if found else ""), _TOLD))
+            columns["told"].append(tame(one["failure"] or (evidence.get(name, "") if found else ""), _TOLD))
             columns["wrong"].append(tame(f"wrong from {_wrong(one)}" if one["wrong_values"] and found else "", _TOLD))
     factors = [(run, name) for run in _RUNS.values() for name in FINDINGS]
     releases = list(dict.fromkeys(columns["y"]))

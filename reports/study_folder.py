@@ -78,11 +78,13 @@ def table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
 
     Words stay words: a model may be called NA.
     """
-    numbers = {name: [""] for name, kind in columns.items() if kind.startswith("float")}
+    numbers = [name for name, kind in columns.items() if kind == "float64"]
     try:
-        frame = pd.read_csv(
-            file, dtype=dict(columns), keep_default_na=False, na_values=numbers, float_precision="round_trip"
-        )
+        kinds = {**columns, **dict.fromkeys(numbers, "str")}
+        frame = pd.read_csv(file, dtype=kinds, keep_default_na=False, encoding="utf-8")
+        for name in set(numbers) & set(frame.columns):  # by Python: not every pandas reads the last bit
+            texts = frame[name].replace("", "nan").to_numpy(dtype=object)
+            frame[name] = texts.astype("float64")
     except OSError as error:
         raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
     except ValueError as error:  # pandas' own errors are such, and a text that is no number

@@ -175,6 +175,11 @@ def each(frame: pd.DataFrame) -> Iterator[Any]:
     yield from frame.itertuples(index=False)
 
 
+def swatch(colour: str) -> str:
+    """A colour in a tooltip."""
+    return f'<span style="color:{colour}">■</span>'
+
+
 def _cut(table: Table) -> Table:
     """With texts that are not longer than a page bears."""
     rows = [[Cell(html.shortened(cell.text), cell.tone) for cell in row] for row in table.rows]

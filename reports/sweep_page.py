@@ -128,17 +128,12 @@ def _speed(frame: pd.DataFrame) -> str:
 
 
 def _pays(frame: pd.DataFrame) -> str:
-    """From which bandwidth on it no longer does, over all micro-batches."""
-    ends = stops_paying(frame).dropna()
-    if ends.empty:
-        gains = gain(frame)
-        return "nowhere" if gains.max().max() < PAYS else "up to the fastest network"
-    found = sorted((float(value), int(str(batch))) for batch, value in ends.items())
-    (least, low), (most, high) = found[0], found[-1]
-    less = f"by less than {100 * (PAYS - 1):.0f} %"
-    if low == high:
-        return f"{less} from {least:.0f} Gbit/s on (micro-batch {low})"
-    return f"{less} from {least:.0f} (micro-batch {low}) to {most:.0f} Gbit/s on (micro-batch {high})"
+    """Up to which bandwidth, over all micro-batches."""
+    ends = sorted((float(end), int(str(batch))) for batch, end in stops_paying(frame).dropna().items())
+    if not ends:
+        return "nowhere" if gain(frame).max().max() < PAYS else "up to the fastest network"
+    told = [f"{end:.0f} Gbit/s (micro-batch {batch})" for end, batch in dict.fromkeys((ends[0], ends[-1]))]
+    return f"{100 * (PAYS - 1):.0f} % or more, up to {' … '.join(told)}"
 
 
 def _gains(frame: pd.DataFrame) -> Table:

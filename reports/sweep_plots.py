@@ -6,15 +6,16 @@ The pictures beside the sweep's table (:mod:`reports.sweep_charts`) are for slid
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import mul
 from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, NumeralTickFormatter
+from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.palettes import Viridis256
 
 from reports.charts import TEXT, Chart, Key, explored, framed, tooltip
-from reports.study_page import each
+from reports.study_page import each, swatch
 from reports.terminal import duration
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 
@@ -28,6 +29,7 @@ _STATES = {
 _STOCK = "hpZ stream-sync"
 _WRITTEN = 12  # networks: with more there is no room for numbers
 _ROW = 40  # pixels
+_TOLD = 12  # curves in a tooltip
 
 
 def draw(frame: pd.DataFrame, unfixed: str) -> dict[str, Chart]:
@@ -108,85 +110,100 @@ def _phases(frame: pd.DataFrame, unfixed: str) -> Chart:
 
 def _gains(frame: pd.DataFrame) -> Chart:
     gains, ends = gain(frame), stops_paying(frame)
-    drawn = _over_networks(sorted(frame.network.unique()), "times as fast as ZeRO-3", "linear")
-    lines = []
-    for colour, batch in zip(_shades(len(gains)), gains.index, strict=True):
-        source = ColumnDataSource(
-            {
-                "network": list(gains.columns),
-                "gain": gains.loc[batch].tolist(),
-                "batch": [f"{batch:g}"] * len(gains.columns),
-                "end": [_end(ends[batch])] * len(gains.columns),
-            }
-        )
-        drawn.line("network", "gain", source=source, color=colour, line_width=2)
-        lines.append(drawn.scatter("network", "gain", source=source, color=colour, size=7))
+    networks, batches = sorted(frame.network.unique()), sorted(frame.micro_batch.unique())
+    drawn = _over_networks(networks, "times as fast as ZeRO-3", "linear", gains.to_numpy().ravel().tolist())
+    told = {}
+    for colour, batch in zip(_shades(len(batches)), batches, strict=True):
+        values = [float(gains.loc[batch, network]) for network in networks]
+        drawn.line(networks, values, color=colour, line_width=2)
+        drawn.scatter(networks, values, color=colour, size=7)
         if math.isfinite(ends[batch]):
             drawn.scatter([ends[batch]], [PAYS], marker="inverted_triangle", size=11, color=colour)
+        told[f"{swatch(colour)} micro-batch {batch:g}"] = [f"{value:.3f}" for value in values]
     drawn.hspan([PAYS], line_color=TEXT, line_dash=[4, 4])
-    drawn.add_tools(
-        HoverTool(
-            renderers=lines,
-            tooltips=tooltip("<b>@network{0.[0]} Gbit/s, micro-batch @batch</b>", "gain @gain{0.000}", "@end"),
-        )
-    )
+    _told(drawn, networks, told)
     explored(drawn)
-    keys = _keys(list(gains.index))
     return Chart(
         drawn,
         "What hpZ gains",
         f"Throughput of hpZ (stream-sync) over ZeRO-3 against the network. Triangles: where it pays less than "
         f"{100 * (PAYS - 1):.0f} %.",
-        [*keys, Key("line", f"{100 * (PAYS - 1):.0f} % faster", TEXT, "4 4")],
+        [*_keys(batches), Key("line", f"{100 * (PAYS - 1):.0f} % faster", TEXT, "4 4")],
     )
 
 
 def _throughput(frame: pd.DataFrame) -> Chart:
-    batches = sorted(frame.micro_batch.unique())
-    networks = sorted(frame.network.unique())
-    drawn = _over_networks(networks, "tokens per second, all GPUs", "log")
+    networks, batches = sorted(frame.network.unique()), sorted(frame.micro_batch.unique())
+    chosen = frame[frame.configuration.isin([_STOCK, ZERO3])]
+    table = chosen.pivot_table(index=["configuration", "micro_batch"], columns="network", values="tokens_per_second")
+    drawn = _over_networks(networks, "tokens per second, all GPUs", "log", table.to_numpy().ravel().tolist())
     drawn.yaxis.formatter = NumeralTickFormatter(format="0.[0]a")
-    points = []
+    told = {}
     for colour, batch in zip(_shades(len(batches)), batches, strict=True):
+        pair = []
         for configuration, dash, marker in ((_STOCK, [], "circle"), (ZERO3, [6, 4], "square")):
-            rows = frame[(frame.configuration == configuration) & (frame.micro_batch == batch)].sort_values("network")
-            source = ColumnDataSource(
-                {
-                    "network": rows.network.tolist(),
-                    "tokens": rows.tokens_per_second.tolist(),
-                    "tflops": rows.tflops_per_gpu.tolist(),
-                    "step": rows.step_s.tolist(),
-                    "batch": [f"{batch:g}"] * len(rows),
-                    "name": [configuration] * len(rows),
-                }
-            )
-            drawn.line("network", "tokens", source=source, color=colour, line_width=2, line_dash=dash)
-            points.append(drawn.scatter("network", "tokens", source=source, color=colour, size=6, marker=marker))
-    drawn.add_tools(
-        HoverTool(
-            renderers=points,
-            tooltips=tooltip(
-                "<b>@name</b>", "@network{0.[0]} Gbit/s, micro-batch @batch", "@tokens{0,0} tokens/s",
-                "a step: @step{0.000} s", "@tflops{0.0} TFLOP/s per GPU",
-            ),
-        )
-    )  # fmt: skip
+            values = [float(table.loc[(configuration, batch), network]) for network in networks]
+            drawn.line(networks, values, color=colour, line_width=2, line_dash=dash)
+            drawn.scatter(networks, values, color=colour, size=6, marker=marker)
+            pair.append([f"{value:,.0f}" for value in values])
+        both = [f"{ours}, {ZERO3}: {theirs}" for ours, theirs in zip(*pair, strict=True)]
+        told[f"{swatch(colour)} micro-batch {batch:g}"] = both
+    _told(drawn, networks, told)
     explored(drawn)
-    keys = _keys(batches)
     return Chart(
         drawn,
         "Throughput against bandwidth",
         "Both axes are logarithmic.",
-        [*keys, Key("line", "hpZ (stream-sync)", TEXT), Key("line", ZERO3, TEXT, "6 4")],
+        [*_keys(batches), Key("line", "hpZ (stream-sync)", TEXT), Key("line", ZERO3, TEXT, "6 4")],
     )
 
 
-def _over_networks(networks: Sequence[float], label: str, scale: str) -> Any:
-    drawn = framed(x_axis_type="log", y_axis_type=scale, height=340, toolbar_location="above")
+def _over_networks(networks: Sequence[float], label: str, scale: str, values: Sequence[float]) -> Any:
+    low, high = min(values), max(values)
+    if scale == "log":
+        y_range = Range1d(start=low / 1.3, end=high * 1.3)
+    else:
+        margin = 0.06 * (high - low) or 0.05
+        y_range = Range1d(start=min(low, PAYS) - margin, end=max(high, PAYS) + margin)
+    drawn = framed(
+        x_axis_type="log",
+        y_axis_type=scale,
+        x_range=Range1d(start=networks[0] / 1.3, end=networks[-1] * 1.3),
+        y_range=y_range,
+        height=340,
+        toolbar_location="above",
+    )
     drawn.xaxis.ticker = FixedTicker(ticks=list(networks))
     drawn.xaxis.major_label_overrides = {network: f"{network:g}" for network in networks}
     drawn.xaxis.axis_label, drawn.yaxis.axis_label = "Gbit/s between nodes", label
     return drawn
+
+
+def _told(drawn: Any, networks: Sequence[float], told: Mapping[str, Sequence[str]]) -> None:
+    """One tooltip for all curves at a network: where curves coincide, theirs would lie upon each other."""
+    edges = [networks[0] / 1.3, *map(math.sqrt, map(mul, networks, networks[1:])), networks[-1] * 1.3]
+    columns: dict[str, Any] = {"network": [f"{network:g}" for network in networks]}
+    columns |= {"left": edges[:-1], "right": edges[1:]}
+    named = list(told.items())[:_TOLD]
+    columns |= {f"told{at}": texts for at, (_, texts) in enumerate(named)}
+    bars = drawn.quad(
+        "left",
+        "right",
+        top=drawn.y_range.end,
+        bottom=drawn.y_range.start,
+        source=ColumnDataSource(columns),
+        fill_alpha=0,
+        line_color=None,
+    )
+    lines = [f"{name}: @told{at}" for at, (name, _) in enumerate(named)]
+    drawn.add_tools(
+        HoverTool(
+            renderers=[bars],
+            mode="vline",
+            point_policy="follow_mouse",
+            tooltips=tooltip("<b>@network Gbit/s</b>", *lines),
+        )
+    )
 
 
 def _colour(pairs: int, shown: int) -> str:
@@ -204,10 +221,6 @@ def _shades(count: int) -> list[str]:
 def _keys(batches: Sequence[int]) -> list[Key]:
     shades = _shades(len(batches))
     return [Key("line", f"micro-batch {batch:g}", colour) for colour, batch in zip(shades, batches, strict=True)]
-
-
-def _end(network: float) -> str:
-    return f"pays less than {100 * (PAYS - 1):.0f} % from {network:.0f} Gbit/s" if math.isfinite(network) else ""
 
 
 def _words(values: pd.Series) -> list[str]:

@@ -1,0 +1,148 @@
+"""Small folders of studies for tests, with the tables that the commands leave. No study runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.study_folder import Ran, note
+from tests.reports.run_folders import run_folder
+
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
+CONFIGURATIONS = ("hpZ none", "hpZ stream-sync", "hpZ event", "ZeRO-3")
+
+
+def sweep_frame(
+    networks: Sequence[float] = (1.0, 10.0, 100.0),
+    batches: Sequence[int] = (1, 4),
+    configurations: Sequence[str] = CONFIGURATIONS,
+    racing: Sequence[str] = ("hpZ none",),
+) -> pd.DataFrame:
+    """hpZ is 1.4 times as fast on the slowest network and pays nothing on the fastest; there the race shows, from
+    micro-batch 4 on."""
+    rows = []
+    for configuration in configurations:
+        for batch in batches:
+            for network in networks:
+                step = 40.0 / network + batch
+                gain = 1.4 if network == min(networks) else 1.0 if network == max(networks) else 1.2
+                race = configuration in racing
+                shown = 8 * (race and network == max(networks) and batch >= 4)
+                rows.append(
+                    {
+                        "configuration": configuration,
+                        "network": network,
+                        "micro_batch": batch,
+                        "step_s": step * gain if configuration == "ZeRO-3" else step,
+                        "tokens_per_second": 2048 * batch / step,
+                        "tflops_per_gpu": 100.0 / step,
+                        "races": 2 * race,
+                        "pairs": 8 * race,
+                        "shown": shown,
+                        "margin_us": (-2500.0 if shown else 1500.25) if race else None,
+                        "memory_gib": 10.0 + 30 * batch,
+                        "fits": batch < 4,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def sweep_folder(folder: Path, frame: pd.DataFrame | None = None, **options: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (sweep_frame() if frame is None else frame).to_csv(folder / "sweep.csv", index=False)
+    job = {"model": "llama-2-7b", "nodes": 8, "gpus": 8, "hpz": 8, "hardware": "a100", "checkpointing": True}
+    return _noted(folder, "sweep", {**job, **options})
+
+
+def placements_frame(model: str = "llama-2-7b", racing: Sequence[str] = ("none", "turn-sync")) -> pd.DataFrame:
+    rows = []
+    for gbits in (12.5, 100.0):
+        for at, fix in enumerate(("none", "stream-sync", "module-event", "turn-sync", "copy-event")):
+            step = 10.0 + (0.002 if fix == "stream-sync" else 0.0)
+            rows.append(
+                {
+                    "model": model, "gbits": gbits, "fix": fix, "where": "" if fix == "none" else "after each copy",
+                    "what": "what it does", "race_free": fix not in racing, "races": 6 * (fix in racing),
+                    "shown": 3 * (fix in racing), "pairs": "write | read" * (fix in racing), "memory": "",
+                    "example": "", "step_s": step, "slowdown": step / 10.0, "host_blocked_s": 9.0 + at / 10,
+                    "waits": 291 * fix.endswith("sync"), "waited_s": 4.5 * fix.endswith("sync"),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def sites_frame(note: str = "") -> pd.DataFrame:
+    rows = [
+        (
+            "stream.synchronize",
+            1951,
+            True,
+            "write by copy_ (a.py:1) | read by cat (b.py:2); more | still",
+            "carries load",
+        ),
+        ("event.synchronize", 404, False, "", "redundant here"),
+        ("work.wait", 720, False, "", "breaks the run"),
+    ]
+    return pd.DataFrame(
+        [
+            {
+                "operation": operation, "function": "Init._partition_param_sec", "file": "deepspeed/zero/it.py",
+                "line": line, "count": 21, "race": race, "pairs": pairs, "diverges": race, "verdict": verdict,
+                "note": note,
+            }
+            for operation, line, race, pairs, verdict in rows
+        ]
+    )  # fmt: skip
+
+
+def placements_folder(folder: Path, frame: pd.DataFrame | None, sites: pd.DataFrame | None, **options: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in (("placements.csv", frame), ("sites.csv", sites)):
+        if table is not None:
+            table.to_csv(folder / name, index=False)
+    return _noted(folder, "placements", {"nodes": 8, "gpus": 8, **options})
+
+
+def release(folder: Path, kind: str) -> dict[str, Any]:
+    """What a run under a release found: clean, race (with wrong values), stale or uncovered."""
+    changes: dict[str, Any] = {"causes": [] if kind == "clean" else [kind]}
+    if kind == "race":
+        changes["diverged"] = True
+    elif kind == "stale":
+        changes |= {"verdict": "stale", "diverged": True, "stale": STALE}
+    elif kind == "uncovered":
+        changes |= {"verdict": "uncovered", "uncovered": [UNCOVERED]}
+    run_folder(folder, clean=kind != "race", **changes)
+    found: dict[str, Any] = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+    return found
+
+
+STALE = {
+    "step": 2, "micro_batch": 1, "phase": "backward", "rank": 0, "name": "a.weight", "version": 1, "edited": False,
+    "uses": 3, "names": ["a.weight"], "ranks": [0, 1], "distance": 0.1,
+}  # fmt: skip
+UNCOVERED = {"kernel": "aten::cat", "stack": [], "reads": 3, "nbytes": 10880, "names": ["a.weight"], "ranks": [0]}
+
+
+def releases_folder(folder: Path, kinds: Mapping[str, tuple[str, str] | str]) -> Path:
+    """By release what its two runs found, or why it did not run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, Any] = {}
+    for at, (name, kind) in enumerate(kinds.items()):
+        if isinstance(kind, str):
+            rows[name] = {"failure": kind}
+        else:
+            plain, edited = (release(folder / f"{at}-{number}", one) for number, one in enumerate(kind))
+            rows[name] = {"plain": plain, "edited": edited}
+    (folder.parent / f"{folder.name}.json").write_text(json.dumps(rows), encoding="utf-8")
+    return _noted(folder, "releases", {})
+
+
+def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:
+    command = f"python -m repro {study} --model llama-2-7b"
+    note(folder, Ran(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100"))
+    return folder

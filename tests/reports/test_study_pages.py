@@ -1,0 +1,307 @@
+"""The reports of studies: what they say of a table, what lies beside the page, and what no folder may do to them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+
+from reports.schema import ReportError
+from reports.study_folder import load
+from reports.study_page import brief, page, write
+from repro.__main__ import main
+from repro.commands import placements, releases, studied
+from scenarios import rehearsal
+from studies import placements as placements_study
+from studies import sites as sites_study
+from studies import sweep as sweep_study
+from tests.reports import study_folders as make
+
+HOSTILE = {
+    "html": '<script>alert(1)</script>"><img src=x onerror=alert(1)>',
+    "quotes": 'it\'s "quoted" `so` | and @somebody #1',
+    "turned": "\u202egnp.exe\u2066",
+    "long": "x" * 10_000,
+    "template": "{{ 7 * 7 }}{% raw %}",
+}
+hostile = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+
+
+def test_a_sweep_says_that_the_synchronisation_is_needed_and_enough(tmp_path: Path) -> None:
+    study = load(make.sweep_folder(tmp_path))
+    assert (study.verdict, study.tone) == ("the synchronisation is needed, and enough", "good")
+    assert "each of the 6 settings has the race (1 show it, 5 come out right by luck)" in study.sentence
+    assert "stream-sync or event none has" in study.sentence
+    assert "up to 1.40 times as fast as ZeRO-3 (at 1 Gbit/s" in study.sentence
+
+
+def test_a_race_with_a_fix_in_place_is_the_verdict(tmp_path: Path) -> None:
+    frame = make.sweep_frame(racing=("hpZ none", "hpZ event"))
+    study = load(make.sweep_folder(tmp_path, frame))
+    assert (study.verdict, study.tone) == ("a race is left", "bad")
+    assert "(hpZ event)" in study.sentence
+
+
+def test_a_sweep_without_a_race_does_not_look_like_a_failure(tmp_path: Path) -> None:
+    study = load(make.sweep_folder(tmp_path, make.sweep_frame(racing=())))
+    assert (study.verdict, study.tone) == ("no race", "good")
+
+
+def test_a_table_cell_tells_gain_and_race(tmp_path: Path) -> None:
+    gains = load(make.sweep_folder(tmp_path)).tables[0]
+    assert [cell.text for cell in gains.rows[1]][:4] == ["4", "1.40", "1.20", "1.00 !"]
+    assert gains.rows[1][3].tone == "bad"
+
+
+def test_placements_say_which_places_are_enough_and_which_not(tmp_path: Path) -> None:
+    study = load(make.placements_folder(tmp_path, make.placements_frame(), make.sites_frame()))
+    assert (study.verdict, study.tone) == ("some places are enough", "good")
+    assert "of 4 places that were tried for it 3 are enough, and turn-sync not" in study.sentence
+    assert "at most 0.02 % of a step more" in study.sentence
+    assert any("module-event is enough for training" in table.note for table in study.tables), "race-free, and no cure"
+    assert set(study.more) == {"sites"}
+
+
+@pytest.mark.parametrize(
+    ("racing", "verdict"),
+    [
+        (("none", "stream-sync"), "stock is not enough"),
+        (("none", "stream-sync", "module-event", "turn-sync", "copy-event"), "no place is enough"),
+    ],
+)
+def test_placements_that_race_are_bad_news(tmp_path: Path, racing: tuple[str, ...], verdict: str) -> None:
+    study = load(make.placements_folder(tmp_path, make.placements_frame(racing=racing), None))
+    assert (study.verdict, study.tone) == (verdict, "bad")
+    assert page(study)
+
+
+def test_stock_s_own_sites_alone_make_a_page(tmp_path: Path) -> None:
+    study = load(make.placements_folder(tmp_path, None, make.sites_frame()))
+    assert "of stock DeepSpeed's 3 synchronisations 2 are needed" in study.sentence
+    assert study.charts == {}
+    assert list(study.metrics.verdict) == ["carries load", "redundant here", "breaks the run"]
+    assert "carries load" in page(study)
+
+
+def test_releases_are_judged_by_the_newest_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    kinds: dict[str, Any] = {
+        "0.19.8": ("clean", "clean"),
+        "0.9.5": "it cannot be installed",
+        "0.13.4": ("race", "race"),
+        "0.18.2": ("clean", "stale"),
+        "0.18.3": ("clean", "clean"),
+    }
+    study = load(make.releases_folder(tmp_path / "it", kinds))
+    assert list(dict.fromkeys(study.metrics.release)) == ["0.9.5", "0.13.4", "0.18.2", "0.18.3", "0.19.8"]
+    assert (study.verdict, study.tone) == ("older releases are at fault", "warn")
+    assert study.sentence.startswith("DeepSpeed 0.19.8, the newest that was tried, is clean;")
+    assert "0.13.4 (race) is at fault in plain training" in study.sentence
+    assert "0.9.5 did not run" in study.sentence
+    assert study.versions["deepspeed"].endswith("0.19.8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "tone"),
+    [
+        (("clean", "clean"), "clean", "good"),
+        (("clean", "uncovered"), "the newest release is at fault", "bad"),
+        (("race", "race"), "the newest release is at fault", "bad"),
+        ("it cannot be installed", "the newest release does not run", "warn"),
+    ],
+)
+def test_one_release_by_itself(tmp_path: Path, kind: Any, verdict: str, tone: str) -> None:
+    study = load(make.releases_folder(tmp_path / "it", {"0.19.8": kind}))
+    assert (study.verdict, study.tone) == (verdict, tone)
+    assert page(study)
+
+
+def test_found_with_right_values_is_told_apart_from_found_with_wrong_ones(tmp_path: Path) -> None:
+    study = load(make.releases_folder(tmp_path / "it", {"0.13.5": ("race", "uncovered")}))
+    by_run = study.metrics.set_index("run")
+    assert (by_run.race["plain"], by_run.wrong_values["plain"]) == (True, True)
+    assert (by_run.uncovered["padded + edit"], by_run.wrong_values["padded + edit"]) == (True, False)
+    assert by_run.wrong_from_step["plain"] == 2
+    assert "10880 bytes nobody wrote" in by_run.evidence["padded + edit"]
+
+
+# -- the folder -----------------------------------------------------------------------------------
+
+
+def sweep(folder: Path) -> Path:
+    return make.sweep_folder(folder)
+
+
+def placed(folder: Path) -> Path:
+    return make.placements_folder(folder, make.placements_frame(), make.sites_frame())
+
+
+def released(folder: Path) -> Path:
+    return make.releases_folder(folder, {"0.13.4": ("race", "race"), "0.19.8": ("clean", "clean"), "0.20": "no"})
+
+
+each_study = pytest.mark.parametrize("made", [sweep, placed, released])
+
+
+@each_study
+def test_the_files_beside_the_page_say_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    folder = made(tmp_path / "it")
+    study = load(folder)
+    assert write(study, folder / "report") == folder / "report" / "index.html"
+    found = json.loads((folder / "report" / "findings.json").read_text(encoding="utf-8"))
+    csv, parquet = (getattr(pd, f"read_{kind}")(folder / "report" / f"metrics.{kind}") for kind in ("csv", "parquet"))
+    assert (found["verdict"], found["sentence"]) == (study.verdict, study.sentence)
+    assert len(found["rows"]) == len(csv) == len(parquet) == len(study.metrics)
+    assert list(csv.columns) == list(parquet.columns) == list(found["rows"][0])
+    numbers = study.metrics.select_dtypes("float").columns
+    assert np.array_equal(csv[numbers], study.metrics[numbers], equal_nan=True)
+    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"\n{study.command}\n" in text
+    assert text.startswith("## ")
+
+
+@each_study
+def test_a_report_made_again_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    folder = made(tmp_path / "it")
+    for again in ("one", "two"):
+        write(load(folder), folder / again)
+    for name in ("findings.json", "metrics.csv", "metrics.parquet", "report.md"):
+        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
+
+
+def test_a_column_keeps_its_bits_and_its_words(tmp_path: Path) -> None:
+    frame = make.placements_frame(model="NA")
+    frame["step_s"] += 0.1 + 0.2
+    study = load(make.placements_folder(tmp_path, frame, None))
+    assert np.array_equal(study.metrics.step_s, frame.step_s)
+    assert set(study.metrics.model) == {"NA"}
+
+
+@hostile
+def test_names_break_nothing(tmp_path: Path, name: str) -> None:
+    """As a model, an option, a release, a failure, a note."""
+    studies = [
+        load(make.sweep_folder(tmp_path / "sweep", model=name, **{name: name})),
+        load(make.placements_folder(tmp_path / "placed", make.placements_frame(name), make.sites_frame(name))),
+        load(make.releases_folder(tmp_path / "released", {name: name, "0.13.4": ("race", "clean")})),
+    ]
+    for study in studies:
+        text = page(study)
+        seen = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+        assert len(re.findall("<script>", text)) == 2, "the library, and the charts"
+        assert "<img" not in seen
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", seen)
+        assert "x" * 1000 not in seen
+        assert "49" not in re.findall(r"<h1[^>]*>(.*?)</h1>", seen, flags=re.DOTALL)[0]
+        markdown = brief(study)
+        tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
+        inner = [child for token in tokens for child in token.children or ()]
+        assert not {token.type for token in [*tokens, *inner]} & {"html_block", "image", "link_open"}
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", markdown)
+        assert len(markdown) < 20_000
+
+
+def test_a_command_with_backticks_stays_in_its_block(tmp_path: Path) -> None:
+    folder = make.sweep_folder(tmp_path)
+    data = json.loads((folder / "study.json").read_text())
+    data["command"] = "python -m repro sweep --model '```'\n# heading <b>"
+    (folder / "study.json").write_text(json.dumps(data))
+    fences = [token for token in MarkdownIt().parse(brief(load(folder))) if token.type == "fence"]
+    assert [token.content for token in fences] == ["python -m repro sweep --model '```'\\n# heading <b>\n"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"version": 2}, "reads up to version 1"),
+        ({"format": "else"}, "its format is not"),
+        ({"study": "essay"}, "study"),
+        ({"command": 3}, "command"),
+    ],
+)
+def test_a_note_that_does_not_fit_is_refused_in_a_sentence(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    folder = make.sweep_folder(tmp_path)
+    data = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(data | changed))
+    with pytest.raises(ReportError, match=said):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("configuration\nhpZ none\n", "no column"),
+        ("", "does not hold"),
+        (None, "cannot be read"),
+        (make.sweep_frame().head(0).to_csv(index=False), "no row"),
+        (make.sweep_frame().to_csv(index=False).replace("1500.25", "soon"), "does not hold"),
+        (make.sweep_frame(configurations=["hpZ none", "ZeRO-3"]).to_csv(index=False), "no row of hpZ stream-sync"),
+    ],
+    ids=["columns", "empty", "missing", "rows", "numbers", "configurations"],
+)
+def test_a_table_that_does_not_fit_is_refused_in_a_sentence(tmp_path: Path, table: str | None, said: str) -> None:
+    folder = make.sweep_folder(tmp_path)
+    (folder / "sweep.csv").unlink() if table is None else (folder / "sweep.csv").write_text(table)
+    with pytest.raises(ReportError, match=said):
+        load(folder)
+
+
+@pytest.mark.parametrize("rows", [{}, {"0.13.4": {"plain": {}}}, {"0.13.4": {"plain": {}, "edited": {}}}, {"x": 3}])
+def test_releases_that_do_not_fit_are_refused_in_a_sentence(tmp_path: Path, rows: dict[str, Any]) -> None:
+    folder = make.releases_folder(tmp_path / "it", {"0.19.8": "no"})
+    (tmp_path / "it.json").write_text(json.dumps(rows))
+    with pytest.raises(ReportError):
+        load(folder)
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("a file")
+    with pytest.raises(ReportError, match="cannot write the report into"):
+        write(load(make.sweep_folder(tmp_path / "it")), tmp_path / "report")
+
+
+# -- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands with what their studies would have found."""
+    monkeypatch.setattr(rehearsal, "preload", lambda: None)
+    monkeypatch.setattr(sweep_study, "sweep", lambda *_, **__: make.sweep_frame())
+    monkeypatch.setattr(placements_study, "study", lambda *_, **__: make.placements_frame())
+    monkeypatch.setattr(sites_study, "study", lambda *_, **__: make.sites_frame())
+    monkeypatch.setattr(releases, "row_of", lambda *_: {"failure": "there is no network"})
+
+
+@pytest.mark.usefixtures("_no_study")
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["sweep", "--networks", "1,10,100"], "python -m repro sweep --networks 1,10,100"),
+        (["placements", "--only", "fixes", "--no-checkpointing"], None),
+        (["releases", "--only", "0.13.4", "--size", "tiny"], "python -m repro releases --only 0.13.4 --size tiny"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_a_command_ends_with_its_report(
+    arguments: list[str], command: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*arguments, "--runs", str(tmp_path)])
+    report = tmp_path / arguments[0] / "report"
+    assert capsys.readouterr().out.splitlines()[-1] == f"Report: {report / 'index.html'}"
+    found = json.loads((report / "findings.json").read_text())
+    assert found["command"] == (command or f"python -m repro {' '.join(arguments)}")
+    assert str(tmp_path) not in (report / "index.html").read_text(), "where it lies is no part of it"
+
+
+def test_the_command_quotes_what_a_shell_would_read() -> None:
+    with click.Context(placements.placements, info_name="placements") as context:
+        placements.placements.parse_args(context, ["--models", "a b;c", "--slow", "x=2", "--slow", "y=3"])
+        assert studied.command(context) == "python -m repro placements --models 'a b;c' --slow x=2 --slow y=3"
