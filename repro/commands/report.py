@@ -32,7 +32,8 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
     One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
-    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), or an incident that the watch saved.
+    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), a sweep, placements or releases, or an
+    incident that the watch saved.
     Exit status: 0 done, 2 something cannot be read, compared or written.
     """
     if serve:
@@ -48,9 +49,15 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
 
         with _writing(target):
             sentence = campaign_page.write([campaigns.load(folder) for folder in folders], target)
-    elif len(folders) == 1 and _is_incident(folders[0]):
+    elif len(folders) == 1 and (folders[0] / "incident.json").exists():
         _incident(folders[0], output)
         return
+    elif len(folders) == 1 and (folders[0] / "study.json").exists():
+        from reports import study_folder, study_page
+
+        study = study_folder.load(folders[0])
+        study_page.write(study, target)
+        sentence = study.sentence
     else:
         from reports import campaigns, loading
 
@@ -95,11 +102,6 @@ def _beside(folders: Sequence[Path]) -> Path:
 
 def _is_campaign(folder: Path) -> bool:
     return (folder / "timings.json").is_file()
-
-
-def _is_incident(folder: Path) -> bool:
-    """A run has findings or a scenario; all else is asked as an incident, which says what it lacks."""
-    return not any((folder / name).exists() for name in ("findings.json", "scenario.json"))
 
 
 def _incident(folder: Path, output: Path | None) -> None:
