@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
-from reports import schema, timings
+from reports import schema
 from reports.loading import Source, sources_of
 from reports.matrix import RANDOM, Tried
 from reports.schema import RaceModel
 
+FORMAT = "stream-race-timings"
+VERSION = 1
 COLUMNS = {
     "number": "int64",
     "diverged": "bool",
@@ -106,11 +108,15 @@ class Campaign:
         return Tried(self.fix, RANDOM, found["diverged"], found["timings"])
 
 
+def is_campaign(folder: Path) -> bool:
+    return (folder / "timings.json").is_file()
+
+
 def load(folder: Path) -> Campaign:
     """Read the folder of a campaign. Raises :class:`reports.loading.ReportError`."""
     file = folder / "timings.json"
     data = schema.read_json(file)
-    found = schema.checked(TimingsFile, file, data, named=timings.FORMAT, version=timings.VERSION)
+    found = schema.checked(TimingsFile, file, data, named=FORMAT, version=VERSION)
     rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     model = found.model_dump(mode="json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path, PurePath
@@ -59,6 +59,7 @@ class Findings:
     failure: str | None = None
     watch: Finding | None = None  # what the NaN watch said, where it ran beside
     witnesses: Sequence[WitnessOf] = ()  # one for each race
+    profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are of, its rates
     distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
 
     @property
@@ -118,6 +119,7 @@ class Findings:
             "virtual_ns_per_step": self.cost.step_ns if self.cost else None,
             "host_blocked_ns_per_step": self.cost.blocked_ns if self.cost else None,
             "scenario": dict(self.scenario),
+            "profile": dict(self.profile),
             "versions": dict(self.versions),
         }
 

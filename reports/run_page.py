@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
@@ -36,7 +37,9 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
     """
     told = summary.worst(runs)
     verdict = summary.verdict(told)
-    all_ran = [ran(run.name, run.findings["versions"], run.findings["scenario"]) for run in runs]
+    all_ran = [
+        ran(run.name, run.findings["versions"], run.findings["scenario"], run.findings["profile"]) for run in runs
+    ]
     return html.render(
         "report.html",
         _charts(runs, told),
@@ -148,12 +151,18 @@ def _tried(run: Run) -> Tried:
     return Tried(summary.fix(run), timing_of(findings["scenario"]), int(diverged), 1)
 
 
-def ran(name: str, versions: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """What ran, for the template."""
+def ran(
+    name: str,
+    versions: Mapping[str, Any],
+    scenario: Mapping[str, Any],
+    profile: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """What ran, for the template. ``profile``: of the hardware, where it was kept."""
     return {
         "name": name,
         "versions": {one: html.shortened(str(value)) for one, value in versions.items()},
         "scenario": {one: html.shortened(_plain(value)) for one, value in scenario.items()},
+        "profile": {one: html.shortened(_plain(value)) for one, value in profile.items()},
     }
 
 

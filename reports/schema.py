@@ -175,6 +175,7 @@ class FindingsFile(_Part):
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None
     scenario: dict[str, Any]
+    profile: dict[str, Any] = {}
     versions: dict[str, str]
 
 

@@ -18,38 +18,66 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from reports import html
-from reports.loading import ReportError, Run, comparable, load
-from reports.run_page import page
+from reports.campaigns import is_campaign
+from reports.folders import page
+from reports.loading import ReportError
+from reports.study_folder import is_study
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = r"(127\.0\.0\.1|localhost)"
-_LARGEST = 64 << 20  # bytes of a findings.json that the index looks into
+_LARGEST = 64 << 20  # bytes of a file that the index looks into
 
 
 class Listed(NamedTuple):
-    """A run in the index."""
+    """What can be opened: a run, a campaign or a study. ``about``: its fix, or what it is."""
 
     name: str
     verdict: str
-    fix: str
-    steps: int
+    about: str
+    tone: str
 
 
 def listed(folder: Path) -> list[Listed]:
-    """The runs of a folder, by name: what has findings that can be read."""
+    """What a report can be made of, by name. All else (an incident, something of the user's) is passed over."""
     found = []
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        file = place / "findings.json"
         try:
-            if file.stat().st_size > _LARGEST:
-                continue
-            data = json.loads(file.read_text(encoding="utf-8"))
-            scenario = data["scenario"]
-            row = Listed(place.name, str(data["verdict"]), str(scenario.get("fix", "")), int(data["steps_done"] or 0))
+            row = _row(place)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not a run: an incident, a sweep, something of the user's
-        found.append(row)
+            continue
+        if row is not None:
+            found.append(row)
     return found
+
+
+def _row(place: Path) -> Listed | None:
+    if is_study(place):
+        data = _json(place / "report" / "findings.json") if (place / "report" / "findings.json").is_file() else {}
+        return Listed(place.name, str(data.get("verdict", "")), "a study", _tone(data.get("tone")))
+    if is_campaign(place):
+        data = _json(place / "timings.json")
+        count, of = int(data["campaign"]["diverged"]), int(data["campaign"]["timings"])
+        told = f"{count} of {of} timings diverged"
+        return Listed(place.name, told, str(data["scenario"].get("fix", "")), "bad" if count else "good")
+    if (place / "findings.json").is_file():
+        data = _json(place / "findings.json")
+        verdict = str(data["verdict"])
+        tone = {"clean": "good", "hidden": "warn"}.get(verdict, "bad")
+        return Listed(place.name, verdict, str(data["scenario"].get("fix", "")), tone)
+    return None
+
+
+def _tone(tone: Any) -> str:
+    return tone if tone in ("good", "warn", "bad") else ""
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > _LARGEST:
+        raise ValueError(f"{file} is too large to be what a run writes")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(f"{file} is no object")
+    return data
 
 
 class _Pages(RequestHandler):
@@ -75,14 +103,13 @@ class _Pages(RequestHandler):
         self.set_status(status)
         self.finish(html.environment().get_template("sentence.html").render(sentence=sentence))
 
-    def runs(self, names: Sequence[str]) -> list[Run]:
+    def places(self, names: Sequence[str]) -> list[Path]:
         known = {one.name for one in listed(self.folder)}
         for name in names:
             if name not in known:
-                raise ReportError(
-                    f"there is no run of the name '{html.shortened(name)}' here: go back to the list of runs"
-                )
-        return [load(self.folder / name) for name in dict.fromkeys(names)]
+                wanted = html.shortened(name)
+                raise ReportError(f"there is no run of the name '{wanted}' here: go back to the list of runs")
+        return [self.folder / name for name in dict.fromkeys(names)]
 
 
 class _Missing(_Pages):
@@ -112,9 +139,7 @@ class _Report(_Pages):
         self.finish(text)
 
     def _page(self, names: Sequence[str]) -> str:
-        runs = self.runs(names)
-        comparable(runs)
-        return page(runs)
+        return page(self.places(names))
 
 
 def application(folder: Path) -> Application:

@@ -19,13 +19,11 @@ from fuzz.confirm import Confirmation
 from fuzz.verdict import Verdict
 from fuzz.witness import Witness
 from reports import sources
+from reports.campaigns import FORMAT, VERSION
 from reports.terminal import duration, replays
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.replayer import Look
 from repro.replay.tokens import Token
-
-FORMAT = "stream-race-timings"
-VERSION = 1
 
 
 def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:

@@ -57,7 +57,8 @@ def fuzz(
     from fuzz.confirm import confirm
     from fuzz.engines import shares
     from fuzz.witness import witness
-    from reports import campaign_page, campaigns, timings
+    from reports import timings
+    from reports.folders import write
     from reports.terminal import doing
     from repro.commands import witnesses
     from repro.commands.recordings import live_run, subject_of
@@ -125,7 +126,7 @@ def fuzz(
     )
     console.print(f"Files: {here}/timings.json, timings.csv", highlight=False)
     with doing(console, "writing the report"):
-        campaign_page.write([campaigns.load(here)], here / "report")
+        write([here], here / "report")
     console.print(f"Report: {here / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
     if found.interrupted:
         raise KeyboardInterrupt

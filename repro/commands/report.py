@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from reports.campaigns import Campaign
-    from reports.loading import Run
 
 _LONGEST = 100  # characters of a name made of several
 
@@ -41,56 +35,15 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
         return
     if not folders:
         raise click.UsageError("Name at least one run, for example runs/unstable, or pass --serve.")
+    if len(folders) == 1 and (folders[0] / "incident.json").exists():
+        _incident(folders[0], output)
+        return
+    from reports.folders import write
     from reports.html import visible
 
     target = output or _beside(folders) / "report"
-    if all(map(_is_campaign, folders)):
-        from reports import campaign_page, campaigns
-
-        with _writing(target):
-            sentence = campaign_page.write([campaigns.load(folder) for folder in folders], target)
-    elif len(folders) == 1 and (folders[0] / "incident.json").exists():
-        _incident(folders[0], output)
-        return
-    elif len(folders) == 1 and (folders[0] / "study.json").exists():
-        from reports import study_folder, study_page
-
-        study = study_folder.load(folders[0])
-        study_page.write(study, target)
-        sentence = study.sentence
-    else:
-        from reports import campaigns, loading
-
-        runs = [loading.load(folder) for folder in folders if not _is_campaign(folder)]
-        sentence = write(runs, target, [campaigns.load(folder) for folder in folders if _is_campaign(folder)])
-    click.echo(visible(sentence))
+    click.echo(visible(write(folders, target)))
     click.echo(f"Report: {target / 'index.html'}")
-
-
-def write(runs: Sequence[Run], target: Path, campaigns: Sequence[Campaign] = ()) -> str:
-    """Write the report of ``runs`` into the folder ``target``; gives its sentence. ``campaigns``: for the matrix.
-
-    Raises :class:`reports.loading.ReportError` where they cannot be compared or the folder cannot be written.
-    """
-    from reports import bundle, html, run_page, summary
-    from reports.loading import comparable
-
-    comparable(runs)
-    with _writing(target):
-        files = run_page.told_of(bundle.write(runs, target))
-        html.write(run_page.page(runs, files, campaigns), target / "index.html")
-    return summary.headline(runs)
-
-
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    from reports.loading import ReportError
-
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or error
-        raise ReportError(f"cannot write the report into {target}: {why}; choose another --output") from error
 
 
 def _beside(folders: Sequence[Path]) -> Path:
@@ -98,10 +51,6 @@ def _beside(folders: Sequence[Path]) -> Path:
         return folders[0]
     names = "-and-".join(folder.resolve().name for folder in folders)
     return folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
-
-
-def _is_campaign(folder: Path) -> bool:
-    return (folder / "timings.json").is_file()
 
 
 def _incident(folder: Path, output: Path | None) -> None:

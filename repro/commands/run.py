@@ -74,9 +74,10 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
-    from reports import loading, terminal
+    from reports import terminal
+    from reports.folders import write
     from reports.terminal import Progress
-    from repro.commands import report, session
+    from repro.commands import session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -104,7 +105,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     terminal.comparison(console, found, folders)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        report.write([loading.load(folder) for folder in folders.values()], target)
+        write(list(folders.values()), target)
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

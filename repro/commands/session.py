@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
             versions=versions(),
+            profile=asdict(scenario.profile()),
             races=races,
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
             uncovered=coverage.uncovered,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from filelock import FileLock
 from playwright.sync_api import expect
 
 from reports.loading import load
@@ -28,9 +30,15 @@ RANGES = """() => [...Bokeh.documents[0]._all_models.values()]
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
-    folder = tmp_path_factory.mktemp("runs")
-    main(["compare", "--runs", str(folder)])
+    """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it.
+
+    Made once for all test processes.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compared"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "compare" / "report" / "index.html").exists():
+            main(["compare", "--runs", str(folder), "--overwrite"])
     return folder
 
 
@@ -58,6 +66,9 @@ def test_the_page_says_what_the_findings_say(report: Path, findings: dict[str, A
             frame = side["stack"][0]
             assert f"{frame['file']}:{frame['line']} {frame['function']}" in text
         assert f"python -m repro replay {race['witness']['token']}" in page.locator(".command").all_inner_texts()
+    ran = page.locator("details", has_text="Configuration").first.text_content()
+    assert f"{findings['profile']['inter_node_gbits_per_s']}" in ran
+    assert "hardware profile: inter_node_gbits_per_s" in " ".join(ran.split())
     hits = page.locator(".source .hit").all_inner_texts()
     assert len(hits) == 2 * len(findings["races"])
     assert "copy_" in hits[0]

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_folder(folder / "bad & <b>odd")
     run_folder(folder / "good", clean=True)
     run_folder(folder / "other", clean=True, scenario={"model": "falcon"})
+    campaign(folder / "tried", fix="none", diverged=2, timings=9)
     (folder / "not a run").mkdir()
     (folder.parent / "secret").write_text("nobody may read this")
     (folder.parent / "beside").mkdir()
@@ -64,7 +66,7 @@ def asked(address: str, path: str, host: str | None = None) -> tuple[int, str]:
 
 def test_a_run_is_chosen_and_opened(address: str, visit: Visit) -> None:
     seen = visit(address)
-    assert seen.page.locator("#runs tbody tr").count() == 3
+    assert seen.page.locator("#runs tbody tr").count() == 4
     assert "<b>odd" in seen.page.inner_text("#runs")
     seen.page.get_by_role("link", name="bad & <b>odd").click()
     seen.page.wait_for_url("**/report?**")
@@ -79,6 +81,16 @@ def test_two_runs_are_chosen_and_compared(address: str, visit: Visit) -> None:
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/report?**")
     assert page.locator("#runs .mark").all_inner_texts() == ["unstable", "clean"]
+
+
+def test_a_campaign_is_opened_by_itself_and_beside_a_run(address: str, visit: Visit) -> None:
+    page = visit(address).page
+    assert "2 of 9 timings diverged" in page.inner_text("#runs")
+    page.get_by_role("link", name="tried").click()
+    page.wait_for_url("**/report?**")
+    assert "under 2 of 9 timings it goes wrong" in page.inner_text("#headline")
+    beside = visit(f"{address}report?run=good&run=tried").page
+    assert "2 of 9" in beside.inner_text("#matrix")
 
 
 def test_what_cannot_be_compared_is_said_in_a_sentence(address: str) -> None:
