@@ -41,7 +41,13 @@ def address(runs: Path) -> Iterator[str]:
     """Where ``python -m repro report --serve`` says that it is."""
     command = [sys.executable, "-m", "repro", "report", "--serve", "--port", "0", str(runs)]
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A shell's background jobs ignore Ctrl-C, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     said = process.stdout.readline()
