@@ -137,12 +137,10 @@ def race(race: Mapping[str, Any]) -> dict[str, Any]:
     names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
     memory = markdown.Ready(", ".join(map(markdown.code, names[:_NAMES])) + more)
-    ranks = ", ".join(map(str, race["ranks"][:16])) + (" and more" if len(race["ranks"]) > 16 else "")
     witness = race["witness"] or {"token": "", "reason": ""}
     return {
         "kind": race["kind"],
-        "often": f"{race['occurrences']:,} times on rank {ranks}; this timing shows {race['shown']:,} of them, "
-        f"{summary.margin(race)}.",
+        "often": summary.often(race),
         "first": _side(race["first"]),
         "second": _side(race["second"]),
         "missing": race["missing_wait"],

@@ -116,6 +116,11 @@ def tooltip(*lines: str) -> str:
     return f'<div style="max-width:min(22rem,44vw);overflow-wrap:anywhere">{"<br>".join(lines)}</div>'
 
 
+def swatch(colour: str) -> str:
+    """A colour in a tooltip."""
+    return f'<span style="color:{colour}">■</span>'
+
+
 def literal(text: str) -> str:
     """``text`` to stand in a tooltip as it is."""
     return escape(text).replace("@", "&#64;").replace("$", "&#36;")

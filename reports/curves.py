@@ -21,7 +21,7 @@ import pandas as pd
 from bokeh.models import CDSView, ColumnDataSource, HoverTool, IndexFilter, Range1d
 from bokeh.models.annotations.labels import Label
 
-from reports.charts import BAD, TEXT, Chart, Key, explored, literal, over_steps, tame, tooltip
+from reports.charts import BAD, TEXT, Chart, Key, explored, literal, over_steps, swatch, tame, tooltip
 from reports.loading import Run
 
 _COLOURS = ("#3b82d6", "#d0661f", "#2f9e63", "#a663cc", "#b58900", "#1f9aa8", "#cf4f7d", "#7c83a3")
@@ -184,10 +184,6 @@ def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
     return texts
 
 
-def _swatch(colour: str) -> str:
-    return f'<span style="color:{colour}">■</span>'
-
-
 def _lean(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
     """In half the room where nothing is lost: extremes are losses of single precision as a rule."""
     with np.errstate(over="ignore"):
@@ -314,9 +310,9 @@ class _Drawing:
         bars = drawn.vbar("step", width, top=high, bottom=low, source=self._source, fill_alpha=0, line_color=None)
         lines = ["<b>step @step</b>"]
         lines += [
-            f"{_swatch(one.colour)} {literal(tame(one.name, _NAME))}: @told{at}" for at, one in enumerate(self._series)
+            f"{swatch(one.colour)} {literal(tame(one.name, _NAME))}: @told{at}" for at, one in enumerate(self._series)
         ]
-        lines += [] if self._reference.empty else [f"{_swatch(_GREY)} reference: @told"]
+        lines += [] if self._reference.empty else [f"{swatch(_GREY)} reference: @told"]
         drawn.add_tools(
             HoverTool(renderers=[bars], tooltips=tooltip(*lines), mode="vline", point_policy="follow_mouse", limit=1)
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from detectors.labels import Labels
+from detectors.labels import Labels, parameter_of
 from repro.trace import (
     Collective,
     End,
@@ -209,24 +209,13 @@ class _Reading:
         return Slice(
             lane=str(self._streams.get(record.stream, f"stream {record.stream}")),
             kernel=record.kernel.rpartition("::")[2],
-            parameter=self._parameter(record),
+            parameter=parameter_of(record, self._labels),
             start=work.start,
             end=work.end,
             op=record.op,
             kind="collective" if isinstance(record, Collective) else "kernel",
             place=place,
         )
-
-    def _parameter(self, record: Launch | Collective) -> str:
-        for accesses in (record.writes, record.reads):
-            names: dict[str, None] = {}
-            for block, lo, hi, _ in accesses:
-                if (labels := self._labels.get(block)) is not None:
-                    names |= dict.fromkeys(sorted(name.name for name in labels.of(lo, hi)))
-            if names:
-                first, *others = names
-                return f"{first} +{len(others)}" if others else first
-        return ""
 
 
 def _host_time(record: TraceRecord) -> int:

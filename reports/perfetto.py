@@ -24,7 +24,7 @@ from math import prod
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
-from detectors.labels import Labels
+from detectors.labels import Labels, parameter_of
 from detectors.races import AccessKind, Moment, Occurrence, Race, Side
 from repro.trace import (
     Access,
@@ -271,24 +271,11 @@ class _Timeline:
                 args["bytes"] = record.nominal
         args["stack"] = self._stacks.get(record.stack, [])
         name = record.kernel.rpartition("::")[2]
-        if parameter := self._parameter(record):
+        if parameter := parameter_of(record, self._survey.labels):
             name = f"{name} {parameter}"
         self._slice(track, name, category, record.start, record.end, args)
         if record.op in self._raced:
             self._slices[record.op] = _Slice(track, record.start, record.end, isinstance(record, Collective))
-
-    def _parameter(self, record: Launch | Collective) -> str:
-        """Of what it writes, else of what it reads; empty where no label says so."""
-        for accesses in (record.writes, record.reads):
-            names: dict[str, None] = {}
-            for block, lo, hi, _ in accesses:
-                labels = self._survey.labels.get(block)
-                if labels is not None:
-                    names |= dict.fromkeys(sorted(name.name for name in labels.of(lo, hi)))
-            if names:
-                first, *others = names
-                return f"{first} +{len(others)}" if others else first
-        return ""
 
     # -- memory -----------------------------------------------------------------------------------
 

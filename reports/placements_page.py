@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, Range1d
 
-from reports.charts import BAD, GRID, TEXT, Chart, Key, framed, literal, tail, tame, tooltip
+from reports.charts import BAD, GRID, TEXT, Chart, Key, framed, literal, swatch, tail, tame, tooltip
 from reports.schema import does_not_hold
 from reports.study_folder import Ran, said, table
-from reports.study_page import Cell, Study, Table, each, swatch
+from reports.study_page import Cell, Study, Table, each
 from reports.summary import Fact
 from studies.placements import MICRO_BATCHES, cheapest
 from studies.sites import BREAKS, CARRIES, ORDERLESS, REDUNDANT, UNSHOWN

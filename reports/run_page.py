@@ -93,12 +93,10 @@ def race(race: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, An
     """A race for the template."""
     names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    ranks = ", ".join(map(str, race["ranks"][:16])) + (" and more" if len(race["ranks"]) > 16 else "")
     return {
         "kind": race["kind"],
         "missing": html.shortened(f"Missing: {race['missing_wait']}"),
-        "often": f"{race['occurrences']:,} times on rank {ranks}; this timing shows {race['shown']:,} of them, "
-        f"{summary.margin(race)}.",
+        "often": summary.often(race),
         "edge": Markup(edge.svg(race)),
         "sides": [_side(word, race[word], sources) for word in ("first", "second")],
         "memory": html.shortened(", ".join(names[:_NAMES]) + more or "unnamed"),

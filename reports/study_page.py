@@ -21,33 +21,10 @@ from reports import html, markdown
 from reports.charts import Chart
 from reports.schema import ReportError
 from reports.summary import Fact
-from reports.words import WORDS
+from reports.words import STUDIES
 
 FORMAT = "stream-race-study"
 VERSION = 1
-
-MEANINGS = {
-    **WORDS,
-    "hpZ": "ZeRO++'s second copy of the parameters within a node, so that the backward pass gathers them there.",
-    "ZeRO-3": "Parameters, gradients and optimizer state are divided among all ranks; no second copy is kept.",
-    "gain": "How many times as fast a step with hpZ is as the same step with ZeRO-3 without it.",
-    "margin": "How close the closest of the unordered pairs came; below zero the two were reversed.",
-    "unordered pairs": "How often on rank 0, in the whole run, two accesses of a race met.",
-    "network": "Gbit/s between nodes, for each node.",
-    "race-free": "The detector found no race in the run. It looks at the order, whether or not a timing shows it.",
-    "waits at the fix": "How often in a step the host waits where the fix stands.",
-    "carries load": "Without it a race is found and values differ from the reference.",
-    "needed, did not show": "Without it a race is found, and in this timing every value was right by luck.",
-    "redundant here": "Taken away alone, in this configuration, no race is found. Elsewhere it may be needed.",
-    "breaks the run": "Without it the run did not end.",
-    "diverges without a race": "Without it values differ from the reference, and no race explains it.",
-    "release": "A version of DeepSpeed as it was released, unmodified.",
-    "plain": "The scenario as it is.",
-    "padded + edit": "Sizes that do not divide among the ranks, and a parameter edited between two steps.",
-    "distance": "The largest difference between the secondary partition and the parameter; plain / padded + edit.",
-    "wrong values": "A parameter or a loss differs from the reference.",
-}
-"""The words of all pages, and those of studies."""
 
 _FILES = (
     ("report.md", "the same in short, to paste into an issue"),
@@ -81,7 +58,7 @@ class Study:
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`MEANINGS` that the page uses. Names in any of it may come from anybody.
+    :data:`reports.words.STUDIES` that the page uses. Names in any of it may come from anybody.
     """
 
     kind: str
@@ -114,8 +91,8 @@ def page(study: Study) -> str:
         command=html.shortened(study.command),
         versions=_shortened(study.versions),
         configuration=_shortened(study.configuration),
-        words=MEANINGS,
-        explained={word: MEANINGS[word] for word in study.words},
+        words=STUDIES,
+        explained={word: STUDIES[word] for word in study.words},
         files=_FILES,
     )
 
@@ -173,11 +150,6 @@ def write(study: Study, target: Path) -> Path:
 def each(frame: pd.DataFrame) -> Iterator[Any]:
     """A frame's rows, with its columns as attributes; which they are no type says."""
     yield from frame.itertuples(index=False)
-
-
-def swatch(colour: str) -> str:
-    """A colour in a tooltip."""
-    return f'<span style="color:{colour}">■</span>'
 
 
 def _cut(table: Table) -> Table:

@@ -182,9 +182,17 @@ def facts(run: Run) -> list[Fact]:
 
 
 def _race(race: Mapping[str, Any]) -> str:
+    return f"{place(race['first'])} and {place(race['second'])}: {_times(race)}"
+
+
+def often(race: Mapping[str, Any]) -> str:
+    """How often a race was met, on which ranks, and what this timing shows of it."""
+    return f"{_times(race)}, {_margin(race)}."
+
+
+def _times(race: Mapping[str, Any]) -> str:
     return (
-        f"{place(race['first'])} and {place(race['second'])}: {race['occurrences']:,} times on rank "
-        f"{_numbers(race['ranks'])}; this timing shows {race['shown']:,} of them"
+        f"{race['occurrences']:,} times on rank {_numbers(race['ranks'])}; this timing shows {race['shown']:,} of them"
     )
 
 
@@ -250,7 +258,7 @@ def replay(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-def margin(race: Mapping[str, Any]) -> str:
+def _margin(race: Mapping[str, Any]) -> str:
     ns = int(race["margin_ns"])
     return f"reversed by up to {duration(-ns)}" if ns < 0 else f"closest: {duration(ns)} apart"
 

@@ -14,8 +14,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.palettes import Viridis256
 
-from reports.charts import TEXT, Chart, Key, explored, framed, tooltip
-from reports.study_page import each, swatch
+from reports.charts import TEXT, Chart, Key, explored, framed, swatch, tooltip
+from reports.study_page import each
 from reports.terminal import duration
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 

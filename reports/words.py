@@ -41,3 +41,26 @@ VERDICTS = {
     "clean": "Every conflicting pair is ordered, and every bit is right.",
     "unknown": "The run ended before it could write what it found.",
 }
+
+STUDIES = {
+    **WORDS,
+    "hpZ": "ZeRO++'s second copy of the parameters within a node, so that the backward pass gathers them there.",
+    "ZeRO-3": "Parameters, gradients and optimizer state are divided among all ranks; no second copy is kept.",
+    "gain": "How many times as fast a step with hpZ is as the same step with ZeRO-3 without it.",
+    "margin": "How close the closest of the unordered pairs came; below zero the two were reversed.",
+    "unordered pairs": "How often on rank 0, in the whole run, two accesses of a race met.",
+    "network": "Gbit/s between nodes, for each node.",
+    "race-free": "The detector found no race in the run. It looks at the order, whether or not a timing shows it.",
+    "waits at the fix": "How often in a step the host waits where the fix stands.",
+    "carries load": "Without it a race is found and values differ from the reference.",
+    "needed, did not show": "Without it a race is found, and in this timing every value was right by luck.",
+    "redundant here": "Taken away alone, in this configuration, no race is found. Elsewhere it may be needed.",
+    "breaks the run": "Without it the run did not end.",
+    "diverges without a race": "Without it values differ from the reference, and no race explains it.",
+    "release": "A version of DeepSpeed as it was released, unmodified.",
+    "plain": "The scenario as it is.",
+    "padded + edit": "Sizes that do not divide among the ranks, and a parameter edited between two steps.",
+    "distance": "The largest difference between the secondary partition and the parameter; plain / padded + edit.",
+    "wrong values": "A parameter or a loss differs from the reference.",
+}
+"""The words of all pages, and those of studies."""
