@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import msgpack
 
 from repro.accelerator.exchange import Links
+from repro.interrupts import held
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and may be heard before its death is
@@ -85,32 +86,30 @@ def run_ranks(
     gc.freeze()
     try:
         for rank in range(world):
-            ours, theirs = context.Pipe(duplex=False)
-            me = Rank(rank, world, links, theirs, store)
-            process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
-            process.start()
-            theirs.close()
-            pipes[ours] = rank
-            processes.append(process)
+            with held():  # what is raised in a hook of fork is lost
+                ours, theirs = context.Pipe(duplex=False)
+                me = Rank(rank, world, links, theirs, store)
+                process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
+                process.start()
+                theirs.close()
+                pipes[ours] = rank
+                processes.append(process)
         if not frozen:
             gc.unfreeze()
         if started is not None:
             started([process.pid or 0 for process in processes])
         _attend(processes, pipes, hear, folder, silence_s)
     finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-        for process in processes:
-            process.join()
-        links.close()
-        for pipe in pipes:
-            pipe.close()
-        store.unlink(missing_ok=True)
-
-
-def _log(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank}.log"
+        with held():  # or what is left would be nobody's
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+            for process in processes:
+                process.join()
+            links.close()
+            for pipe in pipes:
+                pipe.close()
+            store.unlink(missing_ok=True)
 
 
 def _attend(
@@ -182,7 +181,8 @@ def _reason(exitcode: int) -> str:
 
 def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     """A rank's process: never returns into what it was forked from."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of it
+    # the parent takes care of Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -205,3 +205,7 @@ def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.log"

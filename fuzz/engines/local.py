@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from fuzz.campaign import Share, Tried, explore
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
+from repro.interrupts import held
 
 
 def local(subject: Subject) -> Explore:
@@ -24,12 +25,13 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
     processes = []
     try:
         for share in shares:
-            ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(subject, share, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            pipes[ours] = share
-            processes.append(process)
+            with held():
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(subject, share, theirs), daemon=True)
+                process.start()
+                theirs.close()
+                pipes[ours] = share
+                processes.append(process)
         while pipes:
             for pipe in wait(list(pipes)):
                 assert isinstance(pipe, Connection)
@@ -47,9 +49,10 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
                 else:
                     yield pipes[pipe], said
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
+        with held():
+            for process in processes:
+                process.kill()
+                process.join()
 
 
 def _work(subject: Subject, share: Share, pipe: Connection) -> None:
