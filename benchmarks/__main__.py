@@ -66,6 +66,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "search": _module("search"),
     "dry": _module("dry"),
     "sweep": _module("dry", "measure_sweep"),
+    "rings": _module("rings"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),
 }

@@ -22,6 +22,7 @@ class _Lazy(click.Group):
         "paper": ("repro.commands.paper", "paper", "The papers' claims, side by side with what we get."),
         "sweep": ("repro.commands.sweep", "sweep", "Where the race shows and hpZ pays: networks x micro-batches."),
         "memory": ("repro.commands.memory", "memory", "What hpZ's secondary copy costs in memory, by model and group."),
+        "choose": ("repro.commands.choose", "choose", "Which way to shard is the fastest that fits a GPU's memory."),
         "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
         "diverge": ("repro.commands.diverge", "diverge", "Compare two recordings of the live watch."),
         "report": ("repro.commands.report", "report", "Make a page of an incident that the live watch saved."),
@@ -86,6 +87,7 @@ def _explain(error: Exception) -> int:
     from repro.replay.tokens import TokenError
     from repro.trace import TraceError
     from scenarios.scenario import ScenarioError
+    from scenarios.sharding.strategy import ShardingError
 
     if isinstance(error, Interrupted):
         print(
@@ -97,7 +99,7 @@ def _explain(error: Exception) -> int:
         return 3
     if isinstance(error, UnknownOperation):
         error = UnknownOperation(f"{error}; the token is of another program, or of another state of it")
-    known = (ScenarioError, ReleaseError, TraceError, IncidentError, RecordingError, ReportError)
+    known = (ScenarioError, ShardingError, ReleaseError, TraceError, IncidentError, RecordingError, ReportError)
     if isinstance(error, (*known, ReplayError, TokenError, UnknownOperation)):
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -88,10 +88,15 @@ class StreamName(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Process group ``group`` has these global ranks, in group order. Ids agree between ranks."""
+    """Process group ``group`` has these global ranks, in group order. Ids agree between ranks.
+
+    Two ranks that send are a group of their own: ``origin`` are the ranks of the process group from which they do
+    (none: it is a process group itself, or the trace is older than this field).
+    """
 
     group: int
     ranks: tuple[int, ...]
+    origin: tuple[int, ...] = ()
 
 
 class Phase(NamedTuple):

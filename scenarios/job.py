@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -79,7 +78,7 @@ class Job(BaseModel):
             profile = load_profile(self.hardware)
         except ProfileError as error:
             raise ScenarioError(str(error)) from error
-        return profile if self.network is None else replace(profile, inter_node_gbits_per_s=self.network)
+        return profile if self.network is None else profile.on_network(self.network)
 
     def timing(self) -> Timing:
         """What decides durations in this run."""

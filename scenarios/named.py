@@ -27,6 +27,10 @@ NAMED: dict[str, Named] = {
     ),
     "hpz-accumulation": Named({**_SMALL, "steps": 2, "accumulation": 2}, "two steps of two micro-batches"),
     "zero3": Named({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),
+    "paro": Named(
+        {**{name: value for name, value in _SMALL.items() if name != "fix"}, "sharding": "IIG", "accumulation": 2},
+        "our own engine under PaRO-IIG, groups of 2: nothing to find, unless a synchronisation is taken away",
+    ),
     "main": Named({}, "what 'repro run' runs"),
 }
 
@@ -60,7 +64,7 @@ def from_text(options: Mapping[str, str]) -> dict[str, Any]:
             raise ScenarioError(f"there is no scenario option '{name}': the token is of another release")
         if name == "slow":
             found[name] = dict(part.rpartition("=")[::2] for part in text.split(";") if part)
-        elif name == "frozen":
+        elif name in ("frozen", "without"):
             found[name] = tuple(part for part in text.split(";") if part)
         else:
             found[name] = text or None

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.rehearsal import dry_device
 from scenarios.scenario import Scenario
+from scenarios.sharding.checkpoint_index import newest, read
+from scenarios.trainers import Trainer, trainer
 
 Hear = Callable[[int, dict[str, Any]], None]
 
@@ -55,7 +58,7 @@ def run(
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 
-    ``folder`` takes logs and, of a simulated run, ``trace/``. ``hear`` gets the ranks' messages:
+    ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``hear`` gets the ranks' messages:
 
     * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
     * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
@@ -86,7 +89,7 @@ def run(
         device, writer = _device(me, scenario, timing or scenario.timing(), trace, record=record)
         device.rules.extend(rules)
         with device:
-            _train(me, scenario, device, parts_of)
+            _train(me, scenario, device, parts_of, checkpoints=folder)
         writer.close()
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
@@ -134,7 +137,8 @@ def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record
     return device, writer
 
 
-def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> None:
+def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, checkpoints: Path | None = None) -> None:
+    """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
     dry = isinstance(device, DryDevice)
     per_node = scenario.ranks // scenario.nodes
@@ -161,18 +165,13 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         frozen=scenario.frozen,
         gradient_checkpointing=scenario.checkpointing,
     )
-    # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
-    # own memory, but here would wait for the device.
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
-    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    training = trainer(scenario, model, device)
     watch = _Watch(me, device, parts=parts)
+    training.label()
     if device is not None:
-        adapter.name_streams(engine)
-        adapter.label_memory(engine, device)
         device.journal.flush()
-    adapter.watch_parameters(engine, watch.parameter)
-    nan_watch = _nan_watch(me, scenario, device, engine)
+    training.watch(watch.parameter)
+    nan_watch = _nan_watch(me, scenario, device, training.engine)
     data = batches(
         scenario.questions(),
         sequence=scenario.sequence,
@@ -181,29 +180,32 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         world=me.world,
         seed=scenario.seed,
     )
+    done = _resumed(scenario, training, dry=dry)
+    data = islice(data, done * scenario.accumulation, None)
     # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
     gc.collect()
     gc.freeze()
     gc.disable()
     clock, blocked = (device.timeline.now, device.host_blocked) if device else (0, 0)
     me.say({"kind": "ready", "seconds": time.perf_counter() - began, "clock": clock, "blocked": blocked})
-    for step in range(1, scenario.steps + 1):
+    for step in range(done + 1, scenario.steps + 1):
         began = time.perf_counter()
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
-            loss = engine(**next(data)).loss
+            loss = training.forward(next(data))
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
-            engine.backward(loss)
-            if device is not None:
-                adapter.label_memory(engine, device)  # the secondary partitions: they end with the step
+            training.backward(loss)
+            training.label()  # DeepSpeed's secondary partitions: they end with the step
             watch.phase(step, micro_batch, "step")
-            engine.step()
+            training.step()
             del loss
-        watch.norm(step, engine.get_global_grad_norm())
+        watch.norm(step, training.gradient_norm())
         if step == scenario.edit_after:
             watch.phase(step, scenario.accumulation, "edit")
-            adapter.edit(engine, watch.parameter)
+            training.edit(watch.parameter)
+        if checkpoints is not None and scenario.checkpoint_every and step % scenario.checkpoint_every == 0:
+            training.save(checkpoints, step)
         gc.collect()
         if device is not None:
             device.journal.flush()
@@ -212,11 +214,11 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
         nan_watch.close()
     if device is not None:
         if device.recorder is not None:
-            for name, tensor in adapter.partitions(engine):
+            for name, tensor in training.partitions():
                 device.sight("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
         watch.say(scenario.steps, 0.0)
-    final = {} if dry else {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in adapter.partitions(engine)}
+    final = {} if dry else {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in training.partitions()}
     me.say(
         {
             "kind": "end",
@@ -227,6 +229,14 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int) -> N
             "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
     )
+
+
+def _resumed(scenario: Scenario, training: Trainer, *, dry: bool) -> int:
+    """Steps that are done, of which the checkpoint has the state. A dry run has none, and goes on all the same."""
+    if not scenario.resume:
+        return 0
+    path = Path(scenario.resume)
+    return read(newest(path)).step if dry else training.load(path)
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:

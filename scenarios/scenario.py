@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
@@ -15,8 +16,19 @@ from repro.toggles import Fix
 from scenarios import mmlu, mmlu_batches, quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
+from scenarios.sharding import checkpoint_index as checkpoints
+from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.synchronisations import of_engine, synchronisations
+from scenarios.sharding.topology import groups_of
 
 Model = TypeVar("Model", bound=BaseModel)
+# What only DeepSpeed does, or needs it.
+_DEEPSPEEDS = (
+    "hpz", "fix", "deepspeed", "edit_after", "prefetch_bucket", "persistence", "overlap_comm", "qwz", "qgz",
+    "checkpointing", "watch",
+)  # fmt: skip
+# What only our own engine does.
+_OURS = ("without", "group", "checkpoint_every", "resume")
 
 
 class ScenarioError(Exception):
@@ -50,6 +62,25 @@ class Scenario(BaseModel):
     deepspeed: str = Field(PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}.")
     edit_after: int = Field(
         0, ge=0, description="After this step look at a parameter through GatheredParameters, then double it. 0: never."
+    )
+    sharding: str = Field(
+        "",
+        description="Train with our own engine instead of DeepSpeed, under this strategy: three letters of N, I, G for "
+        "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2).",
+    )
+    group: int | None = Field(None, ge=1, description="Ranks of a group, within which I shards. Default: a node's.")
+    without: tuple[str, ...] = Field((), description="Synchronisations of our engine that are taken away (names).")
+    clip: float = Field(1.0, ge=0, description="Largest norm of all gradients; 0: any.")
+    checkpoint_every: int = Field(
+        0,
+        ge=0,
+        description="Save a checkpoint of our own engine to the run's folder after every so many steps, and keep the "
+        "last two. 0: never.",
+    )
+    resume: str = Field(
+        "",
+        description="Go on from a checkpoint of our own engine: its folder, or that of a run, for its last one. It may "
+        "be of another strategy, group or number of ranks; --steps counts from the very beginning.",
     )
     hardware: str = Field(
         "a100-100gbps", description="Hardware profile that gives the durations: a name, or a .toml file of your own."
@@ -97,6 +128,14 @@ class Scenario(BaseModel):
         "sample", description="MMLU: a folder of its CSV files, 'cais/mmlu' (datasets package), or the sample."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, options: Any) -> Any:
+        """hpZ is DeepSpeed's: with our own engine it is off unless somebody asks for it, and is told no."""
+        if isinstance(options, Mapping) and options.get("sharding") and "hpz" not in options:
+            return {**options, "hpz": 1}
+        return options
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.ranks % self.nodes:
@@ -120,7 +159,37 @@ class Scenario(BaseModel):
         if self.stands_for != "itself" and self.stands_for not in FULL_SIZE:
             raise ValueError(f"unknown full-size model '{self.stands_for}': choose itself, {', '.join(FULL_SIZE)}")
         check_slow(self.slow)
+        if self.sharding:
+            self._fits_our_engine()
+        else:
+            for name in _OURS:
+                if getattr(self, name):
+                    raise ValueError(
+                        f"--{name.replace('_', '-')} is of our own engine: name a strategy too, --sharding IIG for one"
+                    )
         return self
+
+    def _fits_our_engine(self) -> None:
+        usual = {name: Scenario.model_fields[name].default for name in _DEEPSPEEDS} | {"hpz": 1}
+        for name in _DEEPSPEEDS:
+            if getattr(self, name) != usual[name]:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is DeepSpeed's, and --sharding does without DeepSpeed: leave one out"
+                )
+        try:
+            groups_of(self.ranks, self.sharding_group)
+            here = of_engine(strategy(self.sharding))
+            if missing := sorted(synchronisations(self.without) - here):
+                raise ShardingError(
+                    f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(here))}"
+                )
+        except ShardingError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def sharding_group(self) -> int:
+        """Ranks of a group of our own engine."""
+        return self.group or self.ranks // self.nodes
 
     @property
     def vocabulary(self) -> int:
@@ -135,6 +204,11 @@ class Scenario(BaseModel):
 
     def profile(self) -> Profile:
         return load_profile(self.hardware)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step, on all ranks."""
+        return self.ranks * self.micro_batch * self.accumulation
 
     def timing(self) -> Timing:
         """What decides durations in this run."""
@@ -187,7 +261,7 @@ class Scenario(BaseModel):
             **quantized.communication(qgz=self.qgz),
             "train_micro_batch_size_per_gpu": self.micro_batch,
             "gradient_accumulation_steps": self.accumulation,
-            "gradient_clipping": 1.0,
+            "gradient_clipping": self.clip,
             "bf16": {"enabled": self.precision == "bf16"},
             "zero_optimization": {
                 "stage": 3,
@@ -230,6 +304,28 @@ class Scenario(BaseModel):
             reason = quantized.refusal(model.named_parameters(), ranks=self.ranks, qwz=self.qwz, qgz=self.qgz)
             if reason is not None:
                 raise ScenarioError(reason)
+        if self.resume:
+            try:
+                self._check_checkpoint()
+            except ShardingError as error:
+                raise ScenarioError(str(error)) from None
+
+    def _check_checkpoint(self) -> None:
+        """What each rank would find out for itself, and that the data can go on where they were."""
+        folder = checkpoints.newest(Path(self.resume))
+        index = checkpoints.read(folder)
+        model = build(self.model, self.size, vocab_size=self.vocabulary, seed=self.seed, frozen=self.frozen)
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        index.refuse_other(folder, checkpoints.forms(model, dtype), "AdamW")
+        if index.step >= self.steps:
+            raise ShardingError(f"{folder} has done {index.step} steps already: give more --steps than that")
+        of_run = folder.parent.parent / "scenario.json"  # a checkpoint that was put elsewhere has none
+        before = load(of_run) if of_run.is_file() else self
+        if before.batch != self.batch:
+            raise ShardingError(
+                f"a step of {folder} has {before.batch} sequences, and here {self.batch}: choose ranks, --micro-batch "
+                f"and --accumulation whose product is {before.batch}"
+            )
 
 
 def check_slow(slow: Mapping[str, float]) -> None:

@@ -66,7 +66,7 @@ class Retimer:
         timing = self._recording.timing
         if network is None:
             return timing
-        return replace(timing, profile=replace(timing.profile, inter_node_gbits_per_s=network))
+        return replace(timing, profile=timing.profile.on_network(network))
 
     @cached_property
     def _first(self) -> int:

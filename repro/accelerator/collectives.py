@@ -252,6 +252,11 @@ class SimulatedProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return BACKEND
 
+    @property
+    def group_name(self) -> str:
+        """By which a DeviceMesh finds the group again: torch asks a backend within, and there is none."""
+        return self._name
+
     # -- issuing --------------------------------------------------------------------------------------
 
     def _in_place(
@@ -276,7 +281,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         if stream is None:
             stream = self._directions[group] = Stream(self._device)
             stream.rename(f"nccl {pair[0]}>{pair[1]}")
-            self._device.journal.note(Group(group, pair))
+            self._device.journal.note(Group(group, pair, self._ranks))
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
         return self._issue(
             kernel,
@@ -286,6 +291,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             pair[0],
             group=group,
             members=pair,
+            origin=self._ranks,
             stream=stream,
         )
 
@@ -299,6 +305,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         *,
         group: int | None = None,
         members: tuple[int, ...] | None = None,
+        origin: tuple[int, ...] = (),
         nbytes: int | None = None,
         stream: Stream | None = None,
         reduction: str = "",
@@ -323,7 +330,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             device.use(blocks, stream.id)
             timeline.now += device.timing.launch_ns
             name = f"nccl::{kernel}"
-            duration = device.timing.collective(name, nbytes, members, stream.name, group, number)
+            duration = device.timing.collective(name, nbytes, members, stream.name, group, number, origin=origin)
             late, long = device.timing.delays.get(device.journal.ops + 1, (0, 0))
             carried = self._carried(Carried(kernel, root, members, reduction), call, read_from, write_to, blocks)
             work = timeline.collective(

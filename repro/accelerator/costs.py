@@ -2,8 +2,8 @@
 
 Durations are integers, nanoseconds. A kernel takes the longer of its arithmetic and its memory
 traffic (the roofline of Williams et al. 2009), and never less than a launch's own time. A collective
-on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009):
-between nodes one network card per node, within a node NVLink.
+on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009), a send
+all of them: between nodes over the node's network, within a node NVLink.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import random
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 _PROFILES = Path(__file__).with_name("profiles")
+_STRAIGHT = ("nccl::send", "nccl::recv")  # from one rank to another: all bytes move
 
 
 class ProfileError(Exception):
@@ -27,7 +28,7 @@ class ProfileError(Exception):
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine. Rates are per GPU, network per node."""
+    """A machine. Rates are per GPU, network per flow and per node."""
 
     name: str
     description: str
@@ -38,16 +39,26 @@ class Profile:
     launch_us: float  # what a launch costs the host
     synchronize_us: float  # what a blocking call costs the host beyond the wait
     intra_node_gbits_per_s: float  # one way, per GPU
-    inter_node_gbits_per_s: float  # per node
+    inter_node_gbits_per_s: float  # one flow between nodes
     intra_node_latency_us: float
     inter_node_latency_us: float
     gpus_per_node: int = 8
     memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
+    node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
 
     @property
     def capacity(self) -> int:
         """Bytes of one GPU."""
         return round(self.memory_gbytes * (1 << 30))
+
+    def flow_gbits_per_s(self, flows: int) -> float:
+        """What each of ``flows`` that leave a node at once gets, Gbit/s."""
+        of_node = self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
+        return min(self.inter_node_gbits_per_s, of_node / flows)
+
+    def on_network(self, gbits_per_s: float) -> Profile:
+        """The same machine, where a node has one network card of this rate."""
+        return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None)
 
 
 def profile_names() -> list[str]:
@@ -145,7 +156,7 @@ class Clock:
         self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
         self._random = random.Random(f"{timing.seed}/{rank}")
         self._stretches: dict[tuple[str, str], float] = {}
-        self._links: dict[tuple[int, ...], tuple[float, float, int]] = {}
+        self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
         self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
 
     def kernel(self, name: str, flops: int, nbytes: int) -> int:
@@ -161,19 +172,31 @@ class Clock:
             factor *= 1 + self._timing.jitter * self._random.random()
         return round(duration * factor)
 
-    def collective(self, kernel: str, nbytes: int, members: tuple[int, ...], name: str, group: int, number: int) -> int:
-        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's; ``name``: its link."""
+    def collective(
+        self,
+        kernel: str,
+        nbytes: int,
+        members: tuple[int, ...],
+        name: str,
+        group: int,
+        number: int,
+        *,
+        origin: tuple[int, ...] = (),
+    ) -> int:
+        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's; ``name``: its link.
+
+        ``origin``: of a send and its receive, the ranks of the process group that they are issued from.
+        """
         timing, n = self._timing, len(members)
         if n == 1:
             return round(self._kernel_ns)
-        link = self._links.get(members)
+        link = self._links.get((members, origin))
         if link is None:
-            link = self._links[members] = _link(timing, members)
-        gbits, latency, flows = link
-        if kernel not in ("nccl::send", "nccl::recv"):
-            gbits /= flows
+            link = self._links[members, origin] = _link(timing, members, origin or members)
+        gbits, latency = link
         turns = 2 if "all_reduce" in kernel else 1
-        moved = turns * (n - 1) / n * nbytes * timing.scale.parameter_bytes
+        part = 1.0 if kernel in _STRAIGHT else turns * (n - 1) / n
+        moved = part * nbytes * timing.scale.parameter_bytes
         factor = self.factor(kernel, name, collective=True)
         if timing.jitter:
             factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
@@ -195,19 +218,20 @@ class Clock:
         return factor
 
 
-def _link(timing: Timing, members: tuple[int, ...]) -> tuple[float, float, int]:
-    """The slowest link of a group: Gbit/s, us that the last block is on its way, how many groups like it share it.
+def _link(timing: Timing, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:
+    """The slowest link of a group: Gbit/s, us that the last block is on its way.
 
-    Between nodes a node's ranks share its network card. A ring over all of them passes it once; where the group has
+    Between nodes a node's ranks share its network. A ring over all of them passes it once; where the group has
     only some of a node's ranks, the others are in groups of the same kind, at the same time. A ring's last block
-    passes all links but one: from node to node, and from rank to rank within each.
+    passes all links but one: from node to node, and from rank to rank within each. The two ranks of a send are one
+    link of a ring over ``origin``: that says how many like it there are.
     """
     profile, nodes_of = timing.profile, timing.nodes_of
     here = Counter(nodes_of[rank] for rank in members)
     if len(here) == 1:
-        return profile.intra_node_gbits_per_s, (len(members) - 1) * profile.intra_node_latency_us, 1
-    everywhere = Counter(nodes_of)
-    flows = max(everywhere[node] // count for node, count in here.items())
+        return profile.intra_node_gbits_per_s, (len(members) - 1) * profile.intra_node_latency_us
+    everywhere, like = Counter(nodes_of), Counter(nodes_of[rank] for rank in origin)
+    flows = max(everywhere[node] // like[node] for node in here)
     hops, within = len(here) - 1, len(members) - len(here)
     way = hops * profile.inter_node_latency_us + within * profile.intra_node_latency_us
-    return profile.inter_node_gbits_per_s, way, flows
+    return profile.flow_gbits_per_s(flows), way

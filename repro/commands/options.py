@@ -52,8 +52,9 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
     shown = f"{field.description} [default: {default}]" if default not in (None, (), {}) else field.description
     if name == "slow":
         return click.option(flag, name, multiple=True, metavar="PATTERN=FACTOR", help=field.description)
-    if name == "frozen":
-        return click.option(flag, name, multiple=True, metavar="PATTERN", help=field.description)
+    if name in ("frozen", "without"):
+        metavar = "PATTERN" if name == "frozen" else "NAME"
+        return click.option(flag, name, multiple=True, metavar=metavar, help=field.description)
     kind = _plain(field.annotation)
     if kind is bool:
         return click.option(f"{flag}/--no-{name.replace('_', '-')}", name, default=None, help=shown)

@@ -62,6 +62,7 @@ class Priced(NamedTuple):
     members: tuple[int, ...] = ()
     group: int = 0
     number: int = 0
+    origin: tuple[int, ...] = ()
 
 
 @dataclass
@@ -96,10 +97,10 @@ class Nodes:
 class Host:
     """One rank's host."""
 
-    def __init__(self, rank: int, nodes: Nodes, members: dict[int, tuple[int, ...]]) -> None:
+    def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
         self._rank = rank
         self._nodes = nodes
-        self._members = members
+        self._groups = groups
         self._now = self._start = nodes.add(rank, HOST)
         self._time = 0  # as recorded
         self._seq = 0
@@ -178,8 +179,8 @@ class Host:
 
     def _collective(self, record: Collective) -> None:
         nodes, rank, stream, key = self._nodes, self._rank, record.stream, (record.group, record.number)
-        members = self._members.get(record.group, ())
-        if rank not in members:
+        group = self._groups.get(record.group)
+        if group is None or rank not in group.ranks:
             raise ReplayError(f"rank {rank} comes to a collective of group {record.group}, which it is not in")
         host = self._step("launch", record.issued)
         arrival = nodes.add(rank, stream, self._tail(stream), host)
@@ -188,8 +189,8 @@ class Host:
         begin = nodes.starts[key]
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
-        name = self._name(stream)
-        nodes.priced.append(Priced(end, arrival, rank, record.op, record.kernel, name, record.nominal, members, *key))
+        what = (rank, record.op, record.kernel, self._name(stream), record.nominal)
+        nodes.priced.append(Priced(end, arrival, *what, group.ranks, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
@@ -255,14 +256,14 @@ class Host:
 def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
     """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
     nodes = Nodes()
-    members = {one.group: one.ranks for those in records.values() for one in those if isinstance(one, Group)}
+    groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
-        Host(rank, nodes, members).follow(those)
+        Host(rank, nodes, groups).follow(those)
     for key, arrivals in nodes.arrivals.items():
-        missing = sorted(set(members[key[0]]) - set(arrivals))
+        missing = sorted(set(groups[key[0]].ranks) - set(arrivals))
         if missing and not mirrored:
             raise ReplayError(
                 f"rank {missing[0]} never comes to a collective that others wait in: the run is not whole"
             )
-        nodes.preds[nodes.starts[key]] = tuple(arrivals[one] for one in members[key[0]] if one in arrivals)
+        nodes.preds[nodes.starts[key]] = tuple(arrivals[one] for one in groups[key[0]].ranks if one in arrivals)
     return nodes

@@ -97,7 +97,8 @@ class Prices:
 
 def _cost(clock: Clock, one: Priced) -> int:
     if one.members:
-        return clock.collective(one.kernel, one.nominal, one.members, one.stream, one.group, one.number)
+        of = (one.kernel, one.nominal, one.members, one.stream, one.group, one.number)
+        return clock.collective(*of, origin=one.origin)
     return clock.stretched(one.nominal, one.kernel, one.stream)
 
 

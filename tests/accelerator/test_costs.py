@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from repro.accelerator.costs import Clock, ProfileError, Scale, Timing, load_profile, profile_names
+from repro.accelerator.costs import Clock, Profile, ProfileError, Scale, Timing, load_profile, profile_names
 from tests.accelerator.world import clock
 
 GOOD = Path(load_profile.__code__.co_filename).with_name("profiles") / "h100.toml"
@@ -126,3 +127,53 @@ def test_collectives_between_nodes_take_longer_and_all_reduce_goes_round_twice()
     assert between > 5 * within
     assert one.collective("nccl::all_reduce", 1 << 30, (0, 1), "nccl", 1, 1) == pytest.approx(2 * within, abs=1)
     assert one.collective("nccl::all_gather", 1 << 30, (0,), "nccl", 1, 1) == 2000
+
+
+def sends(profile: Profile, per_node: int) -> Clock:
+    """The clock of rank 0 on two nodes of ``per_node`` ranks."""
+    return Clock(Timing(profile, (0,) * per_node + (1,) * per_node), 0)
+
+
+def sent(one: Clock, pair: tuple[int, int], origin: tuple[int, ...], nbytes: int = 1_000_000_000) -> float:
+    """Milliseconds of a send and, as they must agree, of its receive."""
+    took = {one.collective(f"nccl::{kernel}", nbytes, pair, "nccl", 1, 1, origin=origin) for kernel in ("send", "recv")}
+    assert len(took) == 1
+    return took.pop() / 1e6
+
+
+def test_all_that_is_sent_moves() -> None:
+    one = sends(load_profile("a100-100gbps"), 1)
+    assert sent(one, (0, 1), (0, 1)) == pytest.approx(80 + 0.015)
+    within = sends(load_profile("a100-100gbps"), 2)
+    assert sent(within, (0, 1), (0, 1)) == pytest.approx(8000 / 2400 + 0.003)
+
+
+def test_the_ranks_of_the_group_that_sends_say_how_many_share_the_card() -> None:
+    one = sends(load_profile("a100-100gbps"), 8)
+    everybody = tuple(range(16))
+    assert sent(one, (7, 8), everybody) == pytest.approx(80 + 0.015)  # a ring over all passes the card once
+    assert sent(one, (0, 8), (0, 8)) == pytest.approx(8 * 80 + 0.015)  # the other seven send as well
+    assert sent(one, (0, 9), (0, 1, 8, 9)) == pytest.approx(4 * 80 + 0.015)
+    assert sent(one, (0, 1), (0, 8)) == sent(one, (0, 1), everybody)  # within a node nothing is shared
+
+
+def test_a_node_may_have_more_than_one_flow_fills() -> None:
+    """448 Gbit/s of a node, of which one flow gets 100: eight at once have 56 each, four are not held up."""
+    profile = load_profile("dgx-a100-roce")
+    one = sends(profile, 8)
+    assert sent(one, (0, 8), (0, 8)) == pytest.approx(8000 / 56 + 0.015)
+    assert sent(one, (7, 8), tuple(range(16))) == pytest.approx(80 + 0.015)
+    assert sent(sends(profile, 4), (0, 4), (0, 4)) == pytest.approx(80 + 0.015)
+    for members, gbits in ((tuple(range(16)), 100), ((0, 8), 56)):
+        moved = (len(members) - 1) / len(members) * 8000 / gbits
+        took = one.collective("nccl::all_gather", 1_000_000_000, members, "nccl", 1, 1) / 1e6
+        assert took == pytest.approx(moved, abs=0.1)
+
+
+def test_where_nothing_is_said_a_node_has_one_card() -> None:
+    profile = load_profile("a100-100gbps")
+    same = replace(profile, node_gbits_per_s=profile.inter_node_gbits_per_s)
+    assert profile.node_gbits_per_s is None
+    for members in ((0, 8), (0, 1, 8, 9), tuple(range(16))):
+        took = {sends(one, 8).collective("nccl::all_gather", 1 << 30, members, "nccl", 1, 1) for one in (profile, same)}
+        assert len(took) == 1

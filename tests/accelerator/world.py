@@ -30,8 +30,16 @@ US = 1000
 KERNEL, LAUNCH, SYNCHRONIZE = 2 * US, 5 * US, 10 * US
 
 
-def clock(rank: int = 0, world: int = 1, **timing: Any) -> Clock:
-    return Clock(Timing(load_profile("a100-100gbps"), (0,) * world, **timing), rank)
+def clock(
+    rank: int = 0,
+    world: int = 1,
+    *,
+    profile: str = "a100-100gbps",
+    nodes_of: tuple[int, ...] | None = None,
+    **timing: Any,
+) -> Clock:
+    """``nodes_of``: by rank; None: all on one."""
+    return Clock(Timing(load_profile(profile), nodes_of or (0,) * world, **timing), rank)
 
 
 class Told(Device):

@@ -1,0 +1,149 @@
+"""What a person sees of the choice of a way to shard: the sentence that names the fastest, and the table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from studies.choose import GB, KINDS, Question
+
+_NAMED = 3  # of those that are equally fast
+_WIDE = 96  # columns of a terminal from which on the table's own have room between them
+_HEADS = (
+    "strategy", "para-\nmeters", "copy", "grad-\nients", "state", "total\nGB", "over",
+    "com-\nmuni-\ncate", "com-\npute", "step\ns", "tokens/s", "times\nZeRO-3",
+)  # fmt: skip
+
+
+def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
+    """What was asked, the answer, the table, and what is not counted."""
+    console.print(title(asked), highlight=False, markup=False)
+    console.print(f"[bold green]{sentence(frame, asked)}[/]", highlight=False)
+    console.print(_table(frame, wide=console.width >= _WIDE))
+    activations = (
+        f"{_gb(asked.activations)} are kept free for activations; not counted are"
+        if asked.activations
+        else "not counted are activations (--activations keeps room for them),"
+    )
+    console.print(
+        f"Memory: one GPU's, in GB of 10^9 bytes, of model states alone; {activations} gathered parameters and "
+        "buffers. Time: in seconds, without latency; the longer of the two is the step's.",
+        highlight=False,
+    )
+
+
+def title(asked: Question) -> str:
+    """What was asked."""
+    size, cluster = asked.size, asked.cluster
+    part = size.trained / size.parameters
+    trained = "all trained" if part == 1 else f"{100 * part:.3g} % of them trained"
+    groups = f"groups of {cluster.group}" if cluster.groups > 1 else "one group"
+    gpus = "one GPU" if cluster.ranks == 1 else f"{cluster.ranks} GPUs"
+    links = ", ".join(f"{rate:g} {where}" for where, rate in asked.links.items())
+    return (
+        f"{asked.model}: {size.parameters / 1e9:.4g} billion parameters, {trained}, {asked.precision}; {gpus} of "
+        f"{_gb(asked.memory)}, {cluster.gpus} on a node, in {groups} ({asked.hardware}"
+        f"{'; Gbit/s of a GPU: ' if links else ''}{links}); {asked.accumulation} micro-batches of "
+        f"{asked.micro_batch} x {asked.sequence} tokens a step"
+    )
+
+
+def sentence(frame: pd.DataFrame, asked: Question) -> str:
+    """Which is the fastest that fits, why, and what would be faster with more memory."""
+    best, fitting = frame[frame.best], int(frame.fits.sum())
+    first, several = best.iloc[0], len(best) > 1
+    memory = _gb(asked.memory) + (f" with {_gb(asked.activations)} for activations" if asked.activations else "")
+    if fitting == 1:
+        among = f"is the only one that fits {memory}"
+    else:
+        among = f"{'are the fastest, equally,' if several else 'is the fastest'} of the {fitting} that fit {memory}"
+    against = "" if "GGG" in set(best.strategy) else f", {first.relative:.2f} times as fast as ZeRO-3"
+    why = _why_all(best) if several else _why(first, one_group=asked.cluster.groups == 1)
+    text = f"{_names(list(best.title))} {among}: {_seconds(first.step_s)} a step{against}, as {why}"
+    faster = frame[~frame.fits & (frame.step_s < first.step_s * (1 - 1e-9))]  # the last bits are rounding
+    if faster.empty:
+        return f"{text}."
+    # Of those, what comes nearest.
+    other = faster[faster.step_s <= faster.step_s.min() * (1 + 1e-9)].sort_values("total", kind="stable").iloc[0]
+    return f"{text}; {other.title} would take {_seconds(other.step_s)}, but needs {_gb(other.total)}."
+
+
+def _why(row: Any, *, one_group: bool) -> str:
+    crossing = (
+        ""
+        if one_group
+        else "nothing crosses between groups but at the end of a step, and "
+        if not row.often
+        else f"in every micro-batch {'' if ' and ' in row.often else 'only '}{row.often} cross between groups, and "
+    )
+    communicating, computing = _seconds(row.communication_s), _seconds(row.computation_s)
+    if row.computation_s >= row.communication_s:
+        return f"{crossing}its {communicating} of communication hide behind {computing} of computing"
+    return f"{crossing}it waits for {communicating} of communication, which {computing} of computing do not hide"
+
+
+def _why_all(best: pd.DataFrame) -> str:
+    first, least = best.iloc[0], best.sort_values("total", kind="stable").iloc[0]
+    if first.computation_s >= first.communication_s:
+        common = "all of them compute for longer than they communicate"
+    else:
+        common = "all of them wait for as much communication"
+    return (
+        f"{common}; {first.title} communicates least ({_seconds(first.communication_s)})"
+        f"{' and' if least.title == first.title else f', {least.title}'} needs least memory ({_gb(least.total)})"
+    )
+
+
+def _names(titles: Sequence[str]) -> str:
+    shown = list(titles[:_NAMED])
+    if len(titles) > _NAMED:
+        return f"{', '.join(shown)} and {len(titles) - _NAMED} more"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+def _table(frame: pd.DataFrame, *, wide: bool) -> Table:
+    # 80 columns, which is what a pipe has, are just enough.
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0), collapse_padding=True
+    )
+    for number, head in enumerate(_HEADS):
+        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in frame.to_dict("records"):
+        table.add_row(
+            _short(row["title"]),
+            *(_figure(row[kind] / GB) if row[kind] else "" for kind in KINDS),
+            _figure(row["total"] / GB),
+            _figure(row["over"] / GB) if row["over"] else "fits",
+            *(_figure(row[name]) for name in ("communication_s", "computation_s", "step_s")),
+            f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] < 1e6 else f"{row['tokens_per_s'] / 1e6:.2f} M",
+            f"{row['relative']:.2f}",
+            style="green" if row["best"] else "" if row["fits"] else "dim",
+        )
+    return table
+
+
+def _short(title: str) -> str:
+    """The letters, and a name that says more than they do: ``GGG (ZeRO-3)`` is GGG ZeRO-3, ``IIG (PaRO-IIG)`` IIG."""
+    letters, _, name = title.partition(" ")
+    name = name.strip("()")
+    return letters if name.endswith(letters) else f"{letters} {name}".strip()
+
+
+def _figure(value: float) -> str:
+    """Three digits, or all before the point."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{_figure(value)} s"
+
+
+def _gb(nbytes: float) -> str:
+    text = f"{nbytes / GB:.1f}"
+    return f"{text.removesuffix('.0')} GB"

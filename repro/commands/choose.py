@@ -1,0 +1,54 @@
+"""``choose``: which way to shard is the fastest that fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from repro.commands.frames import words
+
+_ABOVE = click.IntRange(1)
+
+
+@click.command()
+@click.option("--model", required=True, help="A full-size model by name, or a number of parameters (65e9).")
+@click.option("--gpu-memory", type=float, metavar="GB", help="10^9 bytes that a GPU has. [default: the hardware's]")
+@click.option("--activations", type=float, metavar="GB", help="What to keep free of it for activations. [default: 0]")
+@click.option("--nodes", type=_ABOVE, help="Number of nodes. [default: 4]")
+@click.option("--gpus", type=_ABOVE, help="GPUs per node. [default: the hardware's]")
+@click.option("--group", type=_ABOVE, help="Ranks of a group (I shards within one). [default: a node]")
+@click.option("--hardware", help="Hardware profile: a name, or a .toml file. [default: dgx-a100-roce]")
+@click.option("--within", type=float, help="Gbit/s of a GPU within its group. [default: the hardware's]")
+@click.option("--between", type=float, help="Gbit/s of a GPU between groups. [default: the hardware's]")
+@click.option("--trainable", help="Part of the parameters that is trained: 1, 1/16, peft (1/1000). [default: 1]")
+@click.option("--accumulation", type=_ABOVE, help="Micro-batches per optimizer step. [default: 10]")
+@click.option("--micro-batch", type=_ABOVE, help="Sequences per micro-batch and GPU. [default: 4]")
+@click.option("--sequence", type=_ABOVE, help="Tokens per sequence. [default: 512]")
+@click.option("--precision", help="bf16 or fp32. [default: bf16]")
+@click.option("--strategies", default="", help="Only these: IIG, ZeRO-3, hpZ, ... [default: all 14, and hpZ]")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write the table there too, in bytes and seconds.")
+def choose(csv: Path | None, strategies: str, **values: Any) -> None:
+    """Which way to shard is the fastest that fits: PaRO's strategies and hpZ by their formulas, side by side.
+
+    Three letters say how far parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
+    over all GPUs. Memory is that of model states; nothing is run.
+    """
+    from reports import choice
+    from scenarios.scenario import ScenarioError
+    from studies import choose as study
+
+    given = {name: value for name, value in values.items() if value is not None}
+    asked = study.question(**given, strategies=words(strategies))
+    frame = study.study(asked)
+    if csv is not None:
+        try:
+            frame.to_csv(csv, index=False)
+        except OSError as error:
+            raise ScenarioError(f"cannot write the table to {csv}: {error.strerror or error}") from error
+    console = Console()
+    choice.show(console, frame, asked)
+    if csv is not None:
+        console.print(f"File: {csv}", highlight=False, markup=False)

@@ -1,0 +1,217 @@
+"""Trains a PyTorch model under any of the 14 strategies, DDP, ZeRO-1/2/3, MiCS and PaRO among them, in one engine.
+
+    engine = ShardedEngine(model, strategy("IIG"), Topology.of(group=8), streams=NoStreams())
+    for batch in batches:
+        loss = engine(**batch)
+        engine.backward(loss)
+        engine.step()
+
+After the paper (PaRO, arXiv 2310.06003, section 3): per micro-batch, parameters are gathered for the forward and again
+for the backward pass, gradients are reduced as far as they are kept sharded; every ``accumulation`` micro-batches they
+go on to the optimizer state's level, the optimizer updates its part, and the parameters go back to theirs. How modules
+and autograd are hooked is that of FSDP (arXiv 2304.11277, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from scenarios.sharding.gradients import Gradients
+from scenarios.sharding.lanes import Order, Streams
+from scenarios.sharding.layout import Layout, padded
+from scenarios.sharding.levels import Levels
+from scenarios.sharding.parameters import Parameters
+from scenarios.sharding.rings import Collectives, TorchCollectives
+from scenarios.sharding.strategy import Level, ShardingError, Strategy
+from scenarios.sharding.synchronisations import Sync
+from scenarios.sharding.topology import Topology
+from scenarios.sharding.units import Part, Piece, Unit, parameters_of, units_of
+from scenarios.sharding.updates import MakeOptimizer, Updates
+
+MakeCollectives = Callable[[Topology, Order], Collectives]
+
+
+def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
+    """AdamW in one kernel."""
+    return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+
+
+class ShardedEngine:
+    """``model`` on this rank, sharded.
+
+    ``dtype``: what is computed in; the optimizer works in fp32. ``accumulation``: micro-batches in a step. ``clip``:
+    the largest norm of all gradients. ``without``: synchronisations that are taken away. ``across``: makes the
+    collectives of all ranks (default: torch's; :class:`scenarios.sharding.rings.HoRing` for one).
+
+    All ranks begin with the values of rank 0. The model's parameters hold nothing outside of the passes.
+
+    Raises :class:`ShardingError` for a model that nothing is trained of, or whose modules share parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        strategy: Strategy,
+        topology: Topology,
+        *,
+        streams: Streams,
+        optimizer: MakeOptimizer = adamw,
+        dtype: torch.dtype = torch.float32,
+        accumulation: int = 1,
+        clip: float | None = None,
+        without: Collection[Sync] = (),
+        across: MakeCollectives | None = None,
+    ) -> None:
+        self.model, self.strategy, self.topology = model, strategy, topology
+        self.order = Order(streams, without)
+        self.accumulation = accumulation
+        self.steps = 0
+        self.layout = _layout(strategy, topology)
+        everywhere = TorchCollectives(topology.across) if across is None else across(topology, self.order)
+        levels = Levels(self.layout, everywhere, TorchCollectives(topology.within), TorchCollectives(topology.between))
+        self._dtype = dtype
+        self.units = [self._sharded(unit) for unit in units_of(model)]
+        self.pieces = [piece for unit in self.units for piece in unit.pieces]
+        if not any(piece.trained for piece in self.pieces):
+            raise ShardingError("the model has no parameter that is trained: leave one unfrozen")
+        self.parameters = Parameters(self.units, strategy.parameters, levels, self.order, dtype)
+        self.gradients = Gradients(self.pieces, strategy, levels, self.order, dtype, accumulation)
+        self._updates = Updates(self.pieces, strategy.state, levels, self.order, self.parameters, optimizer, clip)
+        self._backward = False
+        self._entered: list[Unit] = []  # in the backward pass, and not let go of
+        self._due = 0  # micro-batches since the last step
+        for unit in self.units:
+            unit.module.register_forward_pre_hook(self._enter(unit))
+            unit.module.register_forward_hook(self._leave(unit), always_call=True)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._updates.optimizer
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The model's forward pass."""
+        with self.parameters.saving():
+            return self.model(*arguments, **named)
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a micro-batch, whose ``loss`` is a mean: the step is by the mean of all of them."""
+        self._backward = True
+        self.gradients.begin()
+        try:
+            (loss / self.accumulation).backward()
+            self.gradients.end()
+        finally:
+            self._backward = False
+            self._entered.clear()
+        self.parameters.release_all()
+        self._due += 1
+
+    def step(self) -> Tensor | None:
+        """Update the parameters, if this was the last micro-batch of a step.
+
+        Gives the norm of all gradients, on the device, where they are clipped.
+        """
+        if self._due < self.accumulation:
+            return None
+        self._due = 0
+        self.steps += 1
+        return self._updates.step()
+
+    def partitions(self) -> Iterator[tuple[str, Tensor]]:
+        """What this rank keeps of each piece's parameters, and of their fp32 masters, without padding."""
+        for level, prefix in ((self.strategy.parameters, ""), (self.strategy.state, "fp32 ")):
+            for piece in self.pieces:
+                kept = piece.master if prefix else piece.shard
+                if kept is not None:
+                    start, end = self.layout.interval(level, piece.length)
+                    yield prefix + piece.name, kept.detach()[: max(0, min(end, piece.numel) - start)]
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def _enter(self, unit: Unit) -> Callable[..., None]:
+        def enter(module: nn.Module, arguments: Any) -> None:
+            self.parameters.use(unit, backward=False)
+
+        return enter
+
+    def _leave(self, unit: Unit) -> Callable[..., None]:
+        def leave(module: nn.Module, arguments: Any, output: Any) -> None:
+            self.parameters.release(unit)
+            if torch.is_grad_enabled():
+                for tensor in pytree.tree_leaves(output):
+                    if isinstance(tensor, Tensor) and tensor.requires_grad:
+                        tensor.register_hook(self._enter_backward(unit))
+
+        return leave
+
+    def _enter_backward(self, unit: Unit) -> Callable[[Tensor], None]:
+        """The gradient of one of the unit's outputs is there.
+
+        Autograd takes what was computed last first, so what entered before is through, but for units that span others.
+        """
+
+        def enter(gradient: Tensor) -> None:
+            if unit in self._entered:
+                return
+            for other in [one for one in self._entered if not one.spans]:
+                self._entered.remove(other)
+                self.parameters.release(other)
+            self._entered.append(unit)
+            self.parameters.use(unit, backward=True)
+
+        return enter
+
+    # -- making pieces -----------------------------------------------------------------------------------
+
+    def _sharded(self, unit: Unit) -> Unit:
+        named = sorted(parameters_of(unit), key=lambda pair: not pair[1].requires_grad)
+        pieces = [
+            self._piece(unit, list(those), trained=trained)
+            for trained, those in groupby(named, key=lambda pair: pair[1].requires_grad)
+        ]
+        unit.pieces = tuple(pieces)
+        return unit
+
+    def _piece(self, unit: Unit, named: list[tuple[str, nn.Parameter]], *, trained: bool) -> Piece:
+        streams, strategy = self.order.streams, self.strategy
+        parts = tuple(_parts(named))
+        numel = sum(part.numel for part in parts)
+        length = padded(numel, self.topology.ranks)
+        values = torch.zeros(length, dtype=torch.float32, device=streams.device)
+        for part in parts:
+            values[part.start : part.start + part.numel].copy_(part.parameter.detach().reshape(-1))
+            part.parameter.data = torch.empty(0, dtype=self._dtype, device=streams.device)
+        if self.topology.ranks > 1:
+            dist.broadcast(values, 0, group=self.topology.across)
+        name = unit.name if trained else f"{unit.name} (frozen)"
+        start, end = self.layout.interval(strategy.parameters, length)
+        shard = torch.empty(end - start, dtype=self._dtype, device=streams.device)
+        shard.copy_(values[start:end])
+        streams.label(shard, "primary", name)
+        piece = Piece(name, parts, numel, length, trained, shard, updated=self.order.mark())
+        if trained:
+            start, end = self.layout.interval(strategy.state, length)
+            piece.master = nn.Parameter(values[start:end].clone())
+            streams.label(piece.master.detach(), "master", name)
+        return piece
+
+
+def _parts(named: list[tuple[str, nn.Parameter]]) -> Iterator[Part]:
+    start = 0
+    for name, parameter in named:
+        yield Part(name, parameter, parameter.shape, start)
+        start += parameter.numel()
+
+
+def _layout(strategy: Strategy, topology: Topology) -> Layout:
+    """Without an I, groups play no part: each rank is a group of its own, and parts lie in the order of ranks."""
+    if Level.I in (strategy.parameters, strategy.gradients, strategy.state):
+        return Layout(topology.ranks, topology.group, topology.where, topology.number)
+    return Layout(topology.ranks, 1, topology.rank, 0)

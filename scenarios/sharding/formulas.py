@@ -1,0 +1,246 @@
+"""What a way to shard costs, in closed form: memory, bytes sent, time. No tensor is made.
+
+From PaRO (arXiv 2310.06003, section 3), for P parameters, P' of them trained, w bytes each, on n ranks in groups of m,
+with s micro-batches a step; d = 1, m, n parts for N, I, G:
+
+* **Memory** of a GPU (mixed-precision Adam): w P/d_p + w P'/d_g + 12 P'/d_o bytes; 12 are an fp32 copy and Adam's two
+  moments. hpZ (ZeRO++, arXiv 2306.10209, section 3) is GGG and w P/m more, its secondary copy.
+* **Collectives** of V bytes: G(V) across all, I(V) within the group, X(V) between groups, among the ranks of one
+  number, which have V/m. For each micro-batch parameters take 2 I or 2 G (forward, backward), gradients I or G. At the
+  boundary gradients go to the state, by (gradients, state): NN 2G, NI I+2X, NG G, II 2X, IG X, GG nothing; then the
+  state goes to the parameters, by (state, parameters): IN I, GN G, GI X, what is sharded alike nothing. hpZ gathers
+  its parameters across all once a step, and from the copy 2s - 1 times.
+* **Bytes sent**, as :mod:`accounts.traffic` counts them: (k-1)/k V per GPU in a ring of k, twice that by an all-reduce.
+* **Time**, derived from these: G(V) = (n-1)/n 8V/B, I(V) = (m-1)/m 8V/B', X(V) = (g-1)/g 8(V/m)/B, with g = n/m groups
+  and B, B' in bit/s. A step takes the longer of communication and computation, as if one hid the other wholly. Latency
+  is left out, and what a GPU computes again with gradient checkpointing.
+
+Computation is 2 flops per parameter and token forward and 2 for the gradients that go on, and 2 per trained parameter
+for its own gradient: 6 P where all is trained (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from repro.accelerator.costs import Profile
+from scenarios.sharding.layout import padded
+from scenarios.sharding.schemes import Cluster, Scheme, Where
+from scenarios.sharding.strategy import Level
+
+WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
+STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already
+
+N, I, G = Level.N, Level.I, Level.G  # noqa: E741 - the paper's letters
+Bytes = TypeVar("Bytes", int, float)
+
+
+class Kind(StrEnum):
+    """Of a collective, as :mod:`accounts.traffic` calls it."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+
+
+class Phase(StrEnum):
+    """What a collective is for. The first two come with every micro-batch, the others with the optimizer step."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    TO_STATE = "gradients to state"
+    FROM_STATE = "state to parameters"
+
+
+class Size(NamedTuple):
+    """Elements of a model; a share of them that is trained need not be whole."""
+
+    parameters: float
+    trained: float
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple, Generic[Bytes]):
+    """Of one GPU, by kind. Model states only: no activations, no gathered parameters, no buffers."""
+
+    parameters: Bytes
+    copy: Bytes  # hpZ's
+    gradients: Bytes
+    state: Bytes
+
+    @property
+    def total(self) -> Bytes:
+        return self.parameters + self.copy + self.gradients + self.state
+
+
+def memory(one: Scheme, size: Size, cluster: Cluster, *, precision: str = "bf16") -> Memory[float]:
+    """w P/d_p + w P'/d_g + 12 P'/d_o bytes of a GPU, and hpZ's w P/m."""
+    parts, width = _parts(one, cluster), WIDTHS[precision]
+    whole, mine = size
+    return Memory(
+        width * whole / parts.parameters,
+        width * whole / parts.copy if parts.copy else 0.0,
+        width * mine / parts.gradients,
+        STATE_BYTES * mine / parts.state,
+    )
+
+
+def padded_memory(
+    one: Scheme,
+    units: Sequence[int],
+    cluster: Cluster,
+    *,
+    trained: Sequence[int] | None = None,
+    precision: str = "bf16",
+) -> Memory[int]:
+    """The same to the byte, for units of these sizes (elements), each padded for all ranks, whatever shards it.
+
+    ``trained``: the sizes of those units that are trained; all, if not said.
+    """
+    parts, width = _parts(one, cluster), WIDTHS[precision]
+    whole = sum(padded(unit, cluster.ranks) for unit in units)
+    mine = whole if trained is None else sum(padded(unit, cluster.ranks) for unit in trained)
+    return Memory(
+        width * whole // parts.parameters,
+        width * whole // parts.copy if parts.copy else 0,
+        width * mine // parts.gradients,
+        STATE_BYTES * mine // parts.state,
+    )
+
+
+def _parts(one: Scheme, cluster: Cluster) -> Memory[int]:
+    """Into how many parts each kind is cut; 0: there is none."""
+    by_level = {level: level.parts(cluster.ranks, cluster.group) for level in Level}
+    of = one.strategy
+    return Memory(by_level[of.parameters], by_level[I] if one.copy else 0, by_level[of.gradients], by_level[of.state])
+
+
+# -- bytes sent ---------------------------------------------------------------------------------------------------
+
+
+class Exchange(NamedTuple):
+    """``times`` collectives of one kind in an optimizer step, each of ``nbytes``: the whole that is exchanged (V)."""
+
+    phase: Phase
+    where: Where
+    kind: Kind
+    nbytes: float
+    times: int
+
+
+_AT = {I: Where.WITHIN, G: Where.ACROSS}
+_GATHER, _SCATTER, _REDUCE = Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE
+# How gradients come to the state: (gradients, state) -> collectives.
+_TO_STATE: dict[tuple[Level, Level], tuple[tuple[Where, Kind], ...]] = {
+    (N, N): ((Where.ACROSS, _REDUCE),),
+    (N, I): ((Where.WITHIN, _SCATTER), (Where.BETWEEN, _REDUCE)),
+    (N, G): ((Where.ACROSS, _SCATTER),),
+    (I, I): ((Where.BETWEEN, _REDUCE),),
+    (I, G): ((Where.BETWEEN, _SCATTER),),
+    (G, G): (),
+}
+# How the state comes to the parameters: (state, parameters) -> where it is gathered; alike: nowhere.
+_FROM_STATE = {(I, N): Where.WITHIN, (G, N): Where.ACROSS, (G, I): Where.BETWEEN}
+
+
+def exchanges(
+    one: Scheme, size: Size, cluster: Cluster, *, accumulation: int, precision: str = "bf16"
+) -> tuple[Exchange, ...]:
+    """All collectives of an optimizer step of ``accumulation`` micro-batches, phase by phase.
+
+    Frozen parameters are gathered, and not reduced; nor do they come back from the state, as nothing changes them.
+    hpZ's copy is dropped with the step, that of frozen parameters too (DeepSpeed keeps theirs). A collective of a
+    single rank is listed as any other, and sends nothing.
+    """
+    of, width = one.strategy, WIDTHS[precision]
+    whole, mine = width * size.parameters, width * size.trained
+
+    def volume(where: Where, nbytes: float) -> float:
+        return nbytes / cluster.group if where is Where.BETWEEN else nbytes
+
+    found = []
+    if one.copy:
+        found.append(Exchange(Phase.PARAMETERS, Where.ACROSS, _GATHER, whole, 1))
+        found.append(Exchange(Phase.PARAMETERS, Where.WITHIN, _GATHER, whole, 2 * accumulation - 1))
+    elif of.parameters is not N:
+        found.append(Exchange(Phase.PARAMETERS, _AT[of.parameters], _GATHER, whole, 2 * accumulation))
+    if of.gradients is not N:
+        found.append(Exchange(Phase.GRADIENTS, _AT[of.gradients], _SCATTER, mine, accumulation))
+    for where, kind in _TO_STATE[of.gradients, of.state]:
+        found.append(Exchange(Phase.TO_STATE, where, kind, volume(where, mine), 1))
+    if of.state is not of.parameters:
+        where = _FROM_STATE[of.state, of.parameters]
+        found.append(Exchange(Phase.FROM_STATE, where, _GATHER, volume(where, mine), 1))
+    return tuple(found)
+
+
+class Sent(NamedTuple):
+    """Bytes that one GPU sends in a step, as :mod:`accounts.traffic` counts them.
+
+    ``within``: by rings that lie in one node; ``between``: by rings over several, which wait for the network wholly;
+    ``crossing``: what of ``between`` really leaves the node, the mean over its GPUs, as of a ring over k nodes only k
+    links do. Times GPUs per node it is the node's.
+    """
+
+    within: float
+    between: float
+    crossing: float
+
+    def of_node(self, gpus: int) -> Sent:
+        return Sent(self.within * gpus, self.between * gpus, self.crossing * gpus)
+
+
+def moved(exchange: Exchange, cluster: Cluster) -> float:
+    """Bytes that one GPU sends for all collectives of an exchange, in a flat ring (Patarasuk & Yuan 2009)."""
+    ranks = cluster.ring(exchange.where).ranks
+    turns = 2 if exchange.kind is Kind.ALL_REDUCE else 1
+    return turns * (ranks - 1) * exchange.nbytes * exchange.times / ranks  # divided last: exact where it comes out even
+
+
+def sent(found: Iterable[Exchange], cluster: Cluster) -> Sent:
+    """What one GPU sends in a step, all in all, with rings in the order of ranks."""
+    within = between = crossing = 0.0
+    for exchange in found:
+        ring, nbytes = cluster.ring(exchange.where), moved(exchange, cluster)
+        if ring.nodes == 1:
+            within += nbytes
+        else:
+            between += nbytes
+            crossing += nbytes * ring.nodes / ring.ranks
+    return Sent(within, between, crossing)
+
+
+# -- time ---------------------------------------------------------------------------------------------------------
+
+Rates = Mapping[Where, float]
+"""Gbit/s that a GPU of a ring sends at, by the kind of ring."""
+
+
+def given_rates(cluster: Cluster, *, within: float, between: float) -> Rates:
+    """PaRO's two bandwidths, Gbit/s per GPU: B' ``within`` groups and B ``between`` them, for G and for X."""
+    across = between if cluster.groups > 1 else within
+    return {Where.WITHIN: within, Where.BETWEEN: between, Where.ACROSS: across}
+
+
+def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
+    """As the simulator has it: rings that share a node's network have a part of it each, and a ring over whole nodes
+    passes it once. So X is slower than G by the byte, and sends an m-th of the bytes."""
+    rings = {where: cluster.ring(where) for where in Where}
+    return {
+        where: profile.intra_node_gbits_per_s if ring.nodes == 1 else profile.flow_gbits_per_s(ring.flows)
+        for where, ring in rings.items()
+    }
+
+
+def communication(found: Iterable[Exchange], cluster: Cluster, rates: Rates) -> float:
+    """Seconds of a step's collectives, one after the other."""
+    return sum(8 * moved(exchange, cluster) / (rates[exchange.where] * 1e9) for exchange in found)
+
+
+def computation(size: Size, *, tokens: float, flops: float) -> float:
+    """Seconds, for ``tokens`` per GPU and step, at ``flops`` per second: those that a GPU reaches, not its peak."""
+    return tokens * (4 * size.parameters + 2 * size.trained) / flops

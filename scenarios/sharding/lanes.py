@@ -1,0 +1,172 @@
+"""Streams, wherever training runs: of the simulated accelerator, of a GPU, or none on a plain CPU.
+
+A *lane* is a stream with a purpose. Code here says what runs on which lane and what waits for what; where there are no
+streams, work is done when it is issued, in an order that keeps every wait, and the waits are no more than that.
+
+Every wait has a name (:mod:`scenarios.sharding.synchronisations`) and can be taken away by it: so the detectors and
+the fuzzer can be asked what it is good for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from repro.accelerator.device import Device, Event, Stream
+from scenarios.sharding.strategy import ShardingError
+from scenarios.sharding.synchronisations import Sync
+
+Lane = Any  # a stream of the place; None where there are none
+Mark = Any  # a position in a lane
+
+
+class Streams(Protocol):
+    """What a place can do."""
+
+    device: torch.device
+
+    def new(self, name: str) -> Lane: ...
+
+    def current(self) -> Lane: ...
+
+    def on(self, lane: Lane) -> AbstractContextManager[Any]:
+        """Work issued inside goes to ``lane``."""
+        ...
+
+    def mark(self, lane: Lane) -> Mark:
+        """The position that ``lane`` has now."""
+        ...
+
+    def wait(self, lane: Lane, mark: Mark) -> None:
+        """Later work of ``lane`` comes after ``mark``. Blocks nobody."""
+        ...
+
+    def keep(self, tensor: Tensor, lane: Lane) -> None:
+        """The tensor's memory is not handed out again before what ``lane`` has got by now is done."""
+        ...
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        """Tell the trace, where there is one, what stands in the tensor's memory."""
+        ...
+
+
+class NoStreams:
+    """A plain CPU: work is done when it is issued."""
+
+    device = torch.device("cpu")
+
+    def new(self, name: str) -> Lane:
+        return None
+
+    def current(self) -> Lane:
+        return None
+
+    def on(self, lane: Lane) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def mark(self, lane: Lane) -> Mark:
+        return None
+
+    def wait(self, lane: Lane, mark: Mark) -> None: ...
+
+    def keep(self, tensor: Tensor, lane: Lane) -> None: ...
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
+
+
+class SimulatedStreams:
+    """The simulated accelerator's."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def new(self, name: str) -> Lane:
+        stream = Stream(self._device)
+        stream.rename(name)
+        return stream
+
+    def current(self) -> Lane:
+        return self._device.current_stream()
+
+    def on(self, lane: Lane) -> AbstractContextManager[Any]:
+        return self._device.stream(lane)
+
+    def mark(self, lane: Lane) -> Mark:
+        return lane.record_event(Event())
+
+    def wait(self, lane: Lane, mark: Mark) -> None:
+        lane.wait_event(mark)
+
+    def keep(self, tensor: Tensor, lane: Lane) -> None:
+        self._device.record_stream(tensor, lane)
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        self._device.label(tensor, kind, name)
+
+
+class CudaStreams:
+    """A GPU's, with NCCL."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.device = torch.device("cuda", index)
+
+    def new(self, name: str) -> Lane:
+        return torch.cuda.Stream(self.device)
+
+    def current(self) -> Lane:
+        return torch.cuda.current_stream(self.device)
+
+    @contextmanager
+    def on(self, lane: Lane) -> Iterator[None]:
+        with torch.cuda.stream(lane):
+            yield
+
+    def mark(self, lane: Lane) -> Mark:
+        return lane.record_event()
+
+    def wait(self, lane: Lane, mark: Mark) -> None:
+        lane.wait_event(mark)
+
+    def keep(self, tensor: Tensor, lane: Lane) -> None:
+        tensor.record_stream(lane)
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
+
+
+class Order:
+    """What waits for what, by name; ``without``: the names of those that are taken away.
+
+    Raises :class:`ShardingError` where nothing can be taken away, as there are no streams.
+    """
+
+    def __init__(self, streams: Streams, without: Collection[Sync] = ()) -> None:
+        if without and isinstance(streams, NoStreams):
+            raise ShardingError(
+                f"there is no synchronisation '{min(without)}' to take away on a plain CPU, which has no streams: run "
+                "it on the simulated accelerator or on a GPU"
+            )
+        self.streams = streams
+        self._without = frozenset(without)
+
+    def mark(self) -> Mark:
+        """The position of the current lane."""
+        return self.streams.mark(self.streams.current())
+
+    def wait(self, name: Sync, mark: Mark) -> None:
+        """Later work of the current lane comes after ``mark``."""
+        if name not in self._without:
+            self.streams.wait(self.streams.current(), mark)
+
+    def arrive(self, name: Sync, *works: dist.Work | None) -> None:
+        """Later work of the current lane comes after these collectives; on a plain CPU the host waits for them."""
+        if name not in self._without:
+            for work in works:
+                if work is not None:
+                    work.wait()

@@ -1,0 +1,282 @@
+"""All-gather, reduce-scatter and all-reduce by hand, of sends and receives: a flat ring, a hierarchical one, HO-Ring.
+
+HO-Ring is that of PaRO (arXiv 2310.06003, section 3.3; "PaRO-CC" at NeurIPS 2024). A flat ring over all ranks waits for
+the one link between two nodes that each block passes: (n-1) V/n bytes over one link. A hierarchical ring sends a block
+to the other groups over all ranks' links at once, (g-1) V/n bytes each, and round within the group, where links are
+fast. HO-Ring does both at the same time, on two lanes: block k goes round within the group while block k+1 arrives.
+
+All are called on the caller's current lane and end there: its later work comes after the result, and the host waits for
+nothing where there are streams. Temporary buffers belong to the caller's lane.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scenarios.sharding.lanes import Lane, Mark, Order
+from scenarios.sharding.ring_hops import Blocks, Hop, Ring, Slots, gather_round, reduce_round
+from scenarios.sharding.synchronisations import Sync
+from scenarios.sharding.topology import Topology
+
+CHUNK = 1 << 22  # elements
+
+
+class Collectives(Protocol):
+    """What ranks do together, on contiguous tensors of one dtype; blocks are in the order of ranks."""
+
+    def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002 - torch's name
+        """Everybody's ``input`` of B elements into ``output`` of ranks x B; it may be this rank's block there."""
+        ...
+
+    def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        """The sum of everybody's block of this rank, of ``input`` (ranks x B), into ``output`` (B), which may be it."""
+        ...
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """The sum of everybody's ``tensor``, in place."""
+        ...
+
+
+class TorchCollectives:
+    """Torch's own, of one process group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        dist.all_gather_single(output, input, group=self._group)
+
+    def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        dist.reduce_scatter_single(output, input, group=self._group)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor, group=self._group)
+
+
+class _Rings(ABC):
+    """What the rings have in common: what is given, how it ends, and an all-reduce of the other two.
+
+    Raises ValueError for sizes that do not fit.
+    """
+
+    def __init__(self, topology: Topology, order: Order) -> None:
+        self._topology, self._order = topology, order
+
+    def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        """As :meth:`Collectives.all_gather`. The own block is copied on the caller's lane, meanwhile."""
+        blocks, own = self._blocks(output, input), input.view(-1)
+        mine = blocks[self._topology.where, self._topology.number]
+        hops = self._gather(blocks, own, self._order.mark()) if own.numel() else []
+        if mine.data_ptr() != own.data_ptr():
+            mine.copy_(own)
+        for hop in hops:
+            hop.sent(Sync.RING_BEFORE_OUTPUT)
+            hop.arrived(Sync.RING_BEFORE_OUTPUT)
+
+    def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        """As :meth:`Collectives.reduce_scatter`. Each partial sum is rounded to the dtype."""
+        blocks, own = self._blocks(input, output), output.view(-1)
+        if self._topology.ranks == 1:
+            own.copy_(blocks.view(-1))
+        elif own.numel():
+            self._reduce(own, blocks)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """As :meth:`Collectives.all_reduce`: a reduce-scatter and an all-gather, padded to blocks of one size."""
+        ranks, rank, flat = self._topology.ranks, self._topology.rank, tensor.view(-1)
+        block = -(-flat.numel() // ranks)
+        whole = flat
+        if ranks * block != flat.numel():
+            whole = flat.new_empty(ranks * block)
+            whole[: flat.numel()].copy_(flat)
+            whole[flat.numel() :].zero_()
+        mine = whole[rank * block : (rank + 1) * block]
+        self.reduce_scatter(mine, whole)
+        self.all_gather(whole, mine)
+        if whole is not flat:
+            flat.copy_(whole[: flat.numel()])
+
+    def _summed(self, hops: Sequence[Hop], lane: Lane) -> None:
+        """The end of a reduce-scatter: the caller's lane goes on after all sums of ``lane``, and all that was sent."""
+        for hop in hops:
+            hop.sent(Sync.RING_BEFORE_OUTPUT)
+        self._order.wait(Sync.RING_BEFORE_OUTPUT, self._order.streams.mark(lane))
+
+    @abstractmethod
+    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+        """Receive all ``blocks`` (groups x group x B) but the own one, having waited for ``given``."""
+
+    @abstractmethod
+    def _reduce(self, output: Tensor, blocks: Tensor) -> None:
+        """Sum into ``output`` (B elements), and end: temporary buffers live until then."""
+
+    def _blocks(self, whole: Tensor, part: Tensor) -> Tensor:
+        ranks, group = self._topology.ranks, self._topology.group
+        if whole.numel() != ranks * part.numel() or whole.dtype is not part.dtype:
+            raise ValueError(
+                f"{whole.numel()} elements of {whole.dtype} are not {ranks} blocks of {part.numel()} of {part.dtype}"
+            )
+        return whole.view(ranks // group, group, part.numel())
+
+
+class FlatRing(_Rings):
+    """One ring over all ranks, in their order. A reduce-scatter needs temporary buffers of two blocks."""
+
+    def __init__(self, topology: Topology, order: Order) -> None:
+        super().__init__(topology, order)
+        self._ring = Ring(topology.across, order)
+        self._lane = order.streams.new("ring")
+
+    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+        with self._order.streams.on(self._lane):
+            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            return gather_round(self._ring, blocks.flatten(0, 1), own)
+
+    def _reduce(self, output: Tensor, blocks: Tensor) -> None:
+        slots = Slots(2, output.numel(), output)
+        given = self._order.mark()
+        with self._order.streams.on(self._lane):
+            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            hops = reduce_round(self._ring, blocks.flatten(0, 1), slots, output)
+        self._summed(hops, self._lane)
+
+
+class HierarchicalRing(_Rings):
+    """Between groups and within them, one after the other: HO-Ring without its overlap.
+
+    A reduce-scatter needs temporary buffers of groups + 2 blocks.
+    """
+
+    def __init__(self, topology: Topology, order: Order) -> None:
+        super().__init__(topology, order)
+        self._between, self._within = Ring(topology.between, order), Ring(topology.within, order)
+        self._lane = order.streams.new("ring")
+
+    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+        number = self._within.place
+        with self._order.streams.on(self._lane):
+            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            hops = gather_round(self._between, blocks[:, number], own)
+            if hops and self._within.size > 1:
+                hops[-1].arrived(Sync.ARRIVAL_BEFORE_TURN)
+            for back in range(self._between.size):
+                group = blocks[self._between.before(back)]
+                hops += gather_round(self._within, group, group[number] if back else own)
+        return hops
+
+    def _reduce(self, output: Tensor, blocks: Tensor) -> None:
+        groups, group, block = blocks.shape
+        slots = Slots(2, block, output)
+        sums: Blocks = blocks[:, 0]  # within each group, of this rank's number
+        if group > 1:
+            sums = output.new_empty(groups, block) if groups > 1 else [output]
+        hops: list[Hop] = []
+        given = self._order.mark()
+        with self._order.streams.on(self._lane):
+            self._order.wait(Sync.INPUT_BEFORE_RING, given)
+            if group > 1:
+                for at in range(groups):
+                    hops += reduce_round(self._within, blocks[at], slots, sums[at])
+            if groups > 1:
+                hops += reduce_round(self._between, sums, slots, output)
+        self._summed(hops, self._lane)
+
+
+class HoRing(_Rings):
+    """HO-Ring: a ring between groups and one within them, at the same time, on a lane each.
+
+    ``chunk``: blocks of more elements are cut, into pieces that go one behind the other. Then what is not hidden (of an
+    all-gather the last turns within the group, of a reduce-scatter the first) is that of a piece. A reduce-scatter
+    needs temporary buffers of one block and four pieces.
+    """
+
+    def __init__(self, topology: Topology, order: Order, *, chunk: int = CHUNK) -> None:
+        super().__init__(topology, order)
+        if chunk < 1:
+            raise ValueError(f"a chunk of {chunk} elements holds nothing: give 1 or more")
+        self._between, self._within = Ring(topology.between, order), Ring(topology.within, order)
+        self._outer, self._inner = order.streams.new("between"), order.streams.new("within")
+        self._chunk = chunk
+
+    def _gather(self, blocks: Tensor, own: Tensor, given: Mark) -> list[Hop]:
+        """The hop of a block comes before its turns: where work is done when it is issued, it is on its way in them."""
+        order, on, number = self._order, self._order.streams.on, self._within.place
+        groups, group, block = blocks.shape
+        parts = _parts(block, self._chunk)
+        arrivals: list[Hop | None] = [None] * len(parts)  # of the block that is sent on now
+        hops: list[Hop] = []
+        for lane, size in ((self._outer, groups), (self._inner, group)):
+            if size > 1:
+                with on(lane):
+                    order.wait(Sync.INPUT_BEFORE_RING, given)
+        for back in range(groups):
+            theirs, next_ = blocks[self._between.before(back)], blocks[self._between.before(back + 1)]
+            for at, part in enumerate(parts):
+                arrival, sending = arrivals[at], theirs[number, part] if back else own[part]
+                if back < groups - 1:
+                    with on(self._outer):
+                        if arrival is not None:
+                            arrival.arrived(Sync.ARRIVAL_BEFORE_HOP)
+                        hop = arrivals[at] = self._between.exchange(sending, next_[number, part])
+                    hops.append(hop)
+                if group > 1:
+                    with on(self._inner):
+                        if arrival is not None:
+                            arrival.arrived(Sync.ARRIVAL_BEFORE_TURN)
+                        hops += gather_round(self._within, theirs[:, part], sending)
+        return hops
+
+    def _reduce(self, output: Tensor, blocks: Tensor) -> None:
+        """A block is summed within the group while the one before is on its way; that of the own group comes last.
+
+        On the outer lane, what groups have summed so far arrives in ``came``, and this group's sum is added to it.
+        """
+        order, on = self._order, self._order.streams.on
+        groups, group, block = blocks.shape
+        parts = _parts(block, self._chunk)
+        turning, summed = (Slots(2, parts[0].stop if size > 1 else 0, output) for size in (group, groups))
+        came = output.new_empty(block if groups > 1 else 0)
+        arrivals: list[Hop | None] = [None] * len(parts)  # of the block that was sent last
+        hops: list[Hop] = []
+        given = order.mark()
+        with on(self._inner if group > 1 else self._outer):
+            order.wait(Sync.INPUT_BEFORE_RING, given)
+        for back in range(1, groups + 1):
+            theirs, last = blocks[self._between.before(back)], back == groups
+            for at, part in enumerate(parts):
+                slot, into, arrival = None, output[part], arrivals[at]
+                partial, ready = theirs[0, part], None
+                if group > 1:
+                    with on(self._inner):
+                        if not last:
+                            slot, into = summed.take(part.stop - part.start)
+                        hops += reduce_round(self._within, theirs[:, part], turning, into)
+                        partial, ready = into, order.mark()
+                if groups == 1:
+                    continue
+                with on(self._outer):
+                    if group > 1:
+                        order.wait(Sync.TURN_BEFORE_HOP, ready)
+                    if arrival is not None:
+                        arrival.arrived(Sync.ARRIVAL_BEFORE_SUM)
+                        if not last and slot is None:
+                            slot, into = summed.take(part.stop - part.start)
+                        partial = torch.add(came[part], partial, out=into)
+                    if not last:
+                        hop = arrivals[at] = self._between.exchange(partial, came[part])
+                        hops.append(hop)
+                        if slot is not None:
+                            slot.hop = hop
+        self._summed(hops, self._outer if groups > 1 else self._inner)
+
+
+def _parts(numel: int, chunk: int) -> list[slice]:
+    """``numel`` elements, cut into pieces of one size, of at most ``chunk``; the last one may be shorter."""
+    size = -(-numel // -(-numel // chunk))
+    return [slice(start, min(start + size, numel)) for start in range(0, numel, size)]

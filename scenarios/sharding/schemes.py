@@ -1,0 +1,94 @@
+"""What is compared: the ways to shard, hpZ among them, and the cluster that they are to run on. No tensor is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from scenarios.sharding.strategy import Level, ShardingError, Strategy, legal, strategy
+from scenarios.sharding.topology import groups_of
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A strategy, and whether it keeps hpZ's copy of the parameters. Raises :class:`ShardingError`: only GGG can."""
+
+    strategy: Strategy
+    copy: bool = False
+
+    def __post_init__(self) -> None:
+        if self.copy and str(self.strategy) != "GGG":
+            raise ShardingError(
+                f"hpZ keeps a copy of what is sharded over all: its strategy is GGG, not {self.strategy}"
+            )
+
+    def __str__(self) -> str:
+        return "hpZ" if self.copy else str(self.strategy)
+
+    @property
+    def title(self) -> str:
+        """With the name that it is known by."""
+        return "hpZ (ZeRO++)" if self.copy else self.strategy.title
+
+
+HPZ = Scheme(Strategy(Level.G, Level.G, Level.G), copy=True)
+
+
+def scheme(text: str) -> Scheme:
+    """By its letters or its name, in any case; ``hpZ`` is one. Raises :class:`ShardingError`."""
+    return HPZ if text.upper() == "HPZ" else Scheme(strategy(text))
+
+
+def schemes() -> tuple[Scheme, ...]:
+    """All 14 strategies, and hpZ."""
+    return (*(Scheme(one) for one in legal()), HPZ)
+
+
+class Where(StrEnum):
+    """Among whom a collective runs: the groups of :class:`scenarios.sharding.topology.Topology`."""
+
+    WITHIN = "within"
+    BETWEEN = "between"
+    ACROSS = "across"
+
+
+class Ring(NamedTuple):
+    """Ranks of one collective, the nodes that they are on, and how many such rings share a node's network."""
+
+    ranks: int
+    nodes: int
+    flows: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``ranks`` in groups of ``group``, on nodes of ``gpus``, counted node by node. Raises :class:`ShardingError`."""
+
+    ranks: int
+    group: int
+    gpus: int
+
+    def __post_init__(self) -> None:
+        groups_of(self.ranks, self.group)
+        if self.gpus < 1 or self.ranks % self.gpus:
+            raise ShardingError(f"nodes of {self.gpus} GPUs do not make {self.ranks} ranks: leave no node half empty")
+        if self.group % self.gpus and self.gpus % self.group:
+            raise ShardingError(
+                f"groups of {self.group} would end in the middle of nodes of {self.gpus} GPUs: choose a part of a node "
+                "that divides it, or whole nodes"
+            )
+
+    @property
+    def groups(self) -> int:
+        return self.ranks // self.group
+
+    def ring(self, where: Where) -> Ring:
+        """The same for every rank, as groups and nodes come out even."""
+        ranks = {Where.WITHIN: self.group, Where.BETWEEN: self.groups, Where.ACROSS: self.ranks}[where]
+        on_a_node = {
+            Where.WITHIN: min(self.group, self.gpus),
+            Where.BETWEEN: max(1, self.gpus // self.group),
+            Where.ACROSS: self.gpus,
+        }[where]
+        return Ring(ranks, ranks // on_a_node, self.gpus // on_a_node)

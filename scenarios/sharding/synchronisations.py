@@ -1,0 +1,57 @@
+"""The names of all waits of the engine and of the rings: each can be taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from scenarios.sharding.strategy import Level, ShardingError, Strategy
+
+
+class Sync(StrEnum):
+    """One wait, by what comes before what. Its description says what goes wrong without it."""
+
+    description: str
+
+    def __new__(cls, name: str, description: str) -> Sync:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.description = description
+        return member
+
+    # the engine
+    UPDATE_BEFORE_GATHER = "update-before-gather", "the all-gather sends parameters that the optimizer has not updated"
+    GATHER_BEFORE_USE = "gather-before-use", "the module computes with parameters that have not arrived"
+    USE_BEFORE_GATHER = "use-before-gather", "the next all-gather overwrites parameters that are still computed with"
+    GRADIENT_BEFORE_REDUCE = "gradient-before-reduce", "the reduction sends gradients that are not computed yet"
+    REDUCE_BEFORE_GRADIENT = "reduce-before-gradient", "the next gradients overwrite what is still being reduced"
+    REDUCE_BEFORE_UPDATE = "reduce-before-update", "the optimizer updates with gradients that are not reduced yet"
+    # the rings
+    INPUT_BEFORE_RING = "input-before-ring", "a ring sends what has not been written yet"
+    ARRIVAL_BEFORE_TURN = "arrival-before-turn", "a block goes round within the group before it came from the other"
+    ARRIVAL_BEFORE_HOP = "arrival-before-hop", "a block is sent on before it has arrived"
+    ARRIVAL_BEFORE_SUM = "arrival-before-sum", "a sum is taken of what has not arrived yet"
+    TURN_BEFORE_HOP = "turn-before-hop", "a block is sent to the next group before it is summed within this one"
+    SENT_BEFORE_REUSE = "sent-before-reuse", "a buffer is overwritten that is still being sent"
+    RING_BEFORE_OUTPUT = "ring-before-output", "the result is used before the ring has ended"
+
+
+def of_engine(strategy: Strategy) -> frozenset[Sync]:
+    """The waits that the engine has under a strategy, those of its rings left out."""
+    found = {Sync.GRADIENT_BEFORE_REDUCE, Sync.REDUCE_BEFORE_UPDATE}
+    if strategy.gradients is not Level.N:
+        found.add(Sync.REDUCE_BEFORE_GRADIENT)
+    if strategy.state is not Level.N:  # parameters come by an all-gather: of the step, or of a pass
+        found |= {Sync.UPDATE_BEFORE_GATHER, Sync.GATHER_BEFORE_USE}
+    if strategy.parameters is not Level.N:
+        found.add(Sync.USE_BEFORE_GATHER)
+    return frozenset(found)
+
+
+def synchronisations(texts: Iterable[str]) -> frozenset[Sync]:
+    """By their names. Raises :class:`ShardingError` for one that does not exist."""
+    names = {str(one): one for one in Sync}
+    for text in texts:
+        if text not in names:
+            raise ShardingError(f"there is no synchronisation '{text}': choose of {', '.join(names)}")
+    return frozenset(names[text] for text in texts)

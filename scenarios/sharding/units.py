@@ -1,0 +1,112 @@
+"""What is gathered and let go of together: the units of a model, and the parameters in them.
+
+A unit is a module whose parameters are needed together: each block of a ``ModuleList``, and each other module that owns
+parameters itself. Within a unit, what is trained and what is not are two pieces: only the one has gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scenarios.sharding.strategy import ShardingError
+
+
+@dataclass(frozen=True)
+class Part:
+    """One parameter, and where it begins in its piece, in elements."""
+
+    name: str
+    parameter: nn.Parameter
+    shape: torch.Size
+    start: int
+
+    @property
+    def numel(self) -> int:
+        return self.shape.numel()
+
+
+@dataclass(eq=False)
+class Piece:
+    """The parameters of one unit that are trained, or those that are not: flat, one behind the other, padded.
+
+    ``shard``: what this rank keeps of the values. ``whole``: all values, while they are here. ``gradient``: what it
+    keeps of the gradients, ``ready`` what the optimizer gets of them, ``master`` what it updates. Marks say when
+    something is done.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    numel: int
+    length: int  # padded
+    trained: bool
+    shard: Tensor
+    whole: Tensor | None = None
+    gradient: Tensor | None = None
+    ready: Tensor | None = None
+    master: nn.Parameter | None = None
+    landing: Tensor | None = None  # takes this micro-batch's gradients, where they are reduced at once
+    waiting: set[str] = field(default_factory=set)  # parameters without a gradient in this micro-batch
+    arrived: Any = None  # the values in `whole`
+    reduced: Any = None  # the gradients in `ready`
+    updated: Any = None  # the values in `shard`, by the optimizer
+
+
+@dataclass(eq=False)
+class Unit:
+    """``spans``: it has other units within, so it is needed as long as they are."""
+
+    name: str
+    module: nn.Module
+    pieces: tuple[Piece, ...] = ()
+    spans: bool = False
+
+
+def units_of(model: nn.Module) -> list[Unit]:
+    """In the order in which the model names them. Raises :class:`ShardingError` for parameters of two units."""
+    blocks = {
+        id(block)
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList)
+        for block in module
+        if any(True for _ in block.parameters())
+    }
+    found: list[Unit] = []
+
+    def visit(name: str, module: nn.Module) -> None:
+        if id(module) in blocks:
+            found.append(Unit(name, module))
+            return
+        at = len(found)
+        own = any(True for _ in module.parameters(recurse=False))
+        if own:
+            found.append(Unit(name or "model", module))
+        for child_name, child in module.named_children():
+            visit(f"{name}.{child_name}" if name else child_name, child)
+        if own:
+            found[at].spans = len(found) > at + 1
+
+    visit("", model)
+    _refuse_ties(found)
+    return found
+
+
+def parameters_of(unit: Unit) -> list[tuple[str, nn.Parameter]]:
+    """Those that the unit itself gathers, by their names in the model."""
+    prefix = f"{unit.name}." if unit.name != "model" or not unit.spans else ""
+    return [(prefix + name, one) for name, one in unit.module.named_parameters(recurse=not unit.spans)]
+
+
+def _refuse_ties(units: list[Unit]) -> None:
+    owner: dict[int, str] = {}
+    for unit in units:
+        for name, parameter in parameters_of(unit):
+            other = owner.setdefault(id(parameter), name)
+            if other != name:
+                raise ShardingError(
+                    f"the parameters {other} and {name} are one and the same in two modules, which are gathered at "
+                    "different times: untie them (tie_word_embeddings=False)"
+                )

@@ -1,0 +1,91 @@
+"""The optimizer's side of the engine: each rank updates the part whose state it has, in fp32.
+
+Any torch optimizer will do that treats each number by itself (SGD, Adam, AdamW): it gets flat parts, not the model's
+own parameters. AdamW is torch's fused one by default, as the plain one reads its step counter, which would wait for the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from scenarios.sharding.lanes import Order
+from scenarios.sharding.levels import Levels
+from scenarios.sharding.parameters import Parameters
+from scenarios.sharding.strategy import Level
+from scenarios.sharding.synchronisations import Sync
+from scenarios.sharding.units import Piece
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Updates:
+    """``level``: how far the optimizer state is sharded. ``clip``: the largest norm of all gradients (None: any)."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        level: Level,
+        levels: Levels,
+        order: Order,
+        parameters: Parameters,
+        make: MakeOptimizer,
+        clip: float | None,
+    ) -> None:
+        self._pieces = [piece for piece in pieces if piece.trained]
+        self._level, self._levels, self._order = level, levels, order
+        self._parameters, self._clip = parameters, clip
+        self.optimizer = make([_master(piece) for piece in self._pieces])
+        self._labelled = False
+
+    def step(self) -> Tensor | None:
+        """Update with what was reduced. Gives the norm of all gradients where they are clipped, on the device."""
+        compute = self._order.streams.current()
+        for piece in self._pieces:
+            self._order.wait(Sync.REDUCE_BEFORE_UPDATE, piece.reduced)
+            assert piece.ready is not None
+            self._order.streams.keep(piece.ready, compute)
+            _master(piece).grad = piece.ready.float()
+            piece.ready = None
+        norm = None if self._clip is None else self._clipped(self._clip)
+        self.optimizer.step()
+        for piece in self._pieces:
+            master = _master(piece)
+            master.grad = None
+            self._parameters.take_over(piece, master.detach().to(piece.shard.dtype), self._level)
+        if not self._labelled:
+            self._label()
+        return norm
+
+    def _clipped(self, largest: float) -> Tensor:
+        """As ``torch.nn.utils.clip_grad_norm_`` does, over the parts of all ranks."""
+        gradients = [_gradient(piece) for piece in self._pieces]
+        squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+        self._levels.total(squares, self._level)
+        norm = squares.sqrt()
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        return norm
+
+    def _label(self) -> None:
+        """Adam's moments come with the first step."""
+        self._labelled = True
+        for piece in self._pieces:
+            for what, value in self.optimizer.state.get(_master(piece), {}).items():
+                if isinstance(value, Tensor) and value.dim():
+                    self._order.streams.label(value, "optimizer", f"{what} of {piece.name}")
+
+
+def _master(piece: Piece) -> nn.Parameter:
+    assert piece.master is not None
+    return piece.master
+
+
+def _gradient(piece: Piece) -> Tensor:
+    gradient = _master(piece).grad
+    assert gradient is not None
+    return gradient

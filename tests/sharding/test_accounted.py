@@ -1,0 +1,80 @@
+"""What the engine keeps and sends is what the formulas of PaRO say, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from accounts import MemoryAccount, TrafficAccount
+from repro.trace import TraceRecord
+from scenarios.sharding.engine import ShardedEngine
+from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
+from scenarios.sharding.layout import padded
+from scenarios.sharding.schemes import Cluster, Scheme
+from scenarios.sharding.strategy import legal
+from scenarios.sharding.topology import Topology
+from tests.sharding.training import adamw, engine, forked, net, rehearsal, train
+
+ACCUMULATION = 3
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+FROZEN = ("embedding", "blocks.0.up", "blocks.1.norm")
+SHAPES = [(4, 2), (8, 4), (8, 2)]  # ranks, and how many to a group; a node has a group
+
+
+def steps(made: ShardedEngine, records: list[TraceRecord], count: int) -> int:
+    """Train, and say how many records there were when the last step began."""
+    train(made, 0, steps=count - 1)
+    made.order.streams.current().device.journal.flush(everything=True)
+    begin = len(records)
+    train(made, 0, steps=1)
+    return begin
+
+
+def counted(ranks: int, group: int, precision: str, frozen: tuple[str, ...]) -> dict[str, Any]:
+    """By strategy: bytes by kind and sent in a step, as counted in a trace and as the formulas have them."""
+    cluster = Cluster(ranks=ranks, group=group, gpus=group)
+    found = {}
+    for one in legal():
+        with rehearsal(ranks) as (device, records):
+            made = engine(
+                net(frozen=frozen), one, Topology.of(group), device,
+                dtype=TYPES[precision], accumulation=ACCUMULATION, optimizer=adamw,
+            )  # fmt: skip
+            begin = steps(made, records, 2)
+            device.finish()
+        memory = MemoryAccount()
+        memory.feed(records)
+        kinds = memory.result().kind_peaks
+        nodes = [rank // group for rank in range(ranks)]
+        before, whole = TrafficAccount(nodes), TrafficAccount(nodes)
+        before.feed(records[:begin])
+        whole.feed(records)
+        first, both = before.result(), whole.result()
+        units = [piece.numel for piece in made.pieces]
+        trained = [piece.numel for piece in made.pieces if piece.trained]
+        kept = padded_memory(Scheme(one), units, cluster, trained=trained, precision=precision)
+        size = Size(sum(padded(unit, ranks) for unit in units), sum(padded(unit, ranks) for unit in trained))
+        said = sent(exchanges(Scheme(one), size, cluster, accumulation=ACCUMULATION, precision=precision), cluster)
+        state = kinds.get("master", 0) + kinds.get("optimizer", 0)
+        found[str(one)] = [
+            [kinds["primary"], kinds["gradient"], state],
+            [kept.parameters, kept.gradients, kept.state],
+            [both.within - first.within, both.between - first.between],
+            [said.within, said.between],
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "group"), SHAPES)
+@pytest.mark.parametrize(("precision", "frozen"), [("bf16", ()), ("fp32", FROZEN)])
+def test_memory_and_bytes_sent_are_those_of_the_formulas(
+    ranks: int, group: int, precision: str, frozen: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = forked(lambda: counted(ranks, group, precision, frozen), tmp_path)
+    assert len(found) == 14
+    for kept, formula, went, said in found.values():
+        assert kept == formula
+        assert went == said
