@@ -67,6 +67,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "dry": _module("dry"),
     "sweep": _module("dry", "measure_sweep"),
     "rings": _module("rings"),
+    "sharding": _module("sharding"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),
 }

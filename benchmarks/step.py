@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from scenarios import program
-from scenarios.scenario import scenario
+from scenarios.scenario import Scenario, scenario
 
 LIMIT = 3.0
 ROUNDS = 3
@@ -25,8 +25,8 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     plain, simulated = [], []
     for round_ in range(1, ROUNDS + 1):
         say(f"step: round {round_} of {ROUNDS}")
-        plain.append(_seconds_per_step(simulated=False))
-        simulated.append(_seconds_per_step(simulated=True))
+        plain.append(seconds_per_step(scenario(steps=STEPS), simulated=False))
+        simulated.append(seconds_per_step(scenario(steps=STEPS), simulated=True))
     ratios = [ours / theirs for ours, theirs in zip(simulated, plain, strict=True)]
     note = f"median of {ROUNDS} rounds side by side: {min(ratios):.2f} to {max(ratios):.2f}"
     return [
@@ -36,7 +36,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def _seconds_per_step(*, simulated: bool) -> float:
+def seconds_per_step(made: Scenario, *, simulated: bool) -> float:
     """Median over a rank's steps, then over the ranks."""
     seconds: dict[int, list[float]] = defaultdict(list)
 
@@ -45,5 +45,5 @@ def _seconds_per_step(*, simulated: bool) -> float:
             seconds[rank].append(message["seconds"])
 
     with TemporaryDirectory() as folder:
-        program.run(scenario(steps=STEPS), simulated=simulated, folder=Path(folder), hear=hear)
+        program.run(made, simulated=simulated, folder=Path(folder), hear=hear)
     return median(median(steps) for steps in seconds.values())

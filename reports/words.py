@@ -10,7 +10,7 @@ WORDS = {
     "micro-batch": "One forward and backward pass. Several may make up a step (gradient accumulation).",
     "phase": "Where in the step: forward pass, backward pass, or the optimizer's own step.",
     "fix": "What orders the copy into the secondary partition before the all-gather that reads it.",
-    "reference": "The same program, run by stock DeepSpeed on the CPU with gloo, without the simulated accelerator.",
+    "reference": "The same program, run on the CPU with gloo, without the simulated accelerator.",
     "secondary partition": "A second copy of a parameter's parts, shared among the ranks of one node (hpZ).",
     "partition": "The part of a sharded parameter that one rank keeps.",
     "all-gather": "Every rank gives its part, and all of them get the whole.",

@@ -23,6 +23,7 @@ class _Lazy(click.Group):
         "sweep": ("repro.commands.sweep", "sweep", "Where the race shows and hpZ pays: networks x micro-batches."),
         "memory": ("repro.commands.memory", "memory", "What hpZ's secondary copy costs in memory, by model and group."),
         "choose": ("repro.commands.choose", "choose", "Which way to shard is the fastest that fits a GPU's memory."),
+        "paro": ("repro.commands.paro", "paro", "PaRO's strategies beside DDP, their formulas and the paper."),
         "releases": ("repro.commands.releases", "releases", "Run a scenario under the releases that people ran."),
         "diverge": ("repro.commands.diverge", "diverge", "Compare two recordings of the live watch."),
         "report": ("repro.commands.report", "report", "Make a page of an incident that the live watch saved."),

@@ -14,8 +14,12 @@ from repro.releases import PINNED
 from repro.toggles import Fix
 from scenarios import quantized
 from scenarios.scenario import ScenarioError, check_slow, fitted
+from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.topology import groups_of
 
 OPTIMIZERS = ("adam", "adamw")
+# What only DeepSpeed does, or needs it.
+_DEEPSPEEDS = ("stage", "hpz", "qwz", "qgz", "checkpointing", "overlap_comm", "fix", "config")
 
 
 class Job(BaseModel):
@@ -52,6 +56,16 @@ class Job(BaseModel):
         description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
         "event (the all-gather stream waits, the host does not), device-sync, or another place (make placements).",
     )
+    sharding: str = Field(
+        "",
+        description="Our own engine instead of DeepSpeed, under this strategy: three letters of N, I, G for "
+        "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2).",
+    )
+    group: int | None = Field(None, ge=1, description="Ranks of a group, within which I shards. Default: a node's.")
+    rings: Literal["torch", "flat", "hierarchical", "ho-ring"] = Field(
+        "torch",
+        description="Collectives of all ranks in our own engine: torch's, or rings by hand of point-to-point sends.",
+    )
     config: str | None = Field(
         None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."
     )
@@ -66,7 +80,30 @@ class Job(BaseModel):
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
             raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
         check_slow(self.slow)
+        self._fits_our_engine()
         return self
+
+    def _fits_our_engine(self) -> None:
+        if not self.sharding:
+            if self.group or self.rings != "torch":
+                option = "--group" if self.group else "--rings"
+                raise ValueError(f"{option} is of our own engine: name a strategy too, --sharding IIG for one")
+            return
+        for name in _DEEPSPEEDS:
+            if getattr(self, name) != Job.model_fields[name].default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is DeepSpeed's, and --sharding does without DeepSpeed: leave one out"
+                )
+        try:
+            strategy(self.sharding)
+            groups_of(self.ranks, self.sharding_group)
+        except ShardingError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def sharding_group(self) -> int:
+        """Ranks of a group of our own engine."""
+        return self.group or self.gpus
 
     @property
     def ranks(self) -> int:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,12 +22,15 @@ from repro.accelerator.dry import DryDevice, Unrehearsable
 from repro.cluster import Rank, RankFailed, run_ranks
 from repro.trace import TraceWriter, file_of
 from scenarios import quantized
-from scenarios.full_size import ModelError, Subject, loss_of, subject
+from scenarios.full_size import ModelError, Subject, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.scenario import ScenarioError
+from scenarios.sharding.empty import without_values
+from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.trainers import DeepSpeed, Sharded, Trainer
 
 Hear = Callable[[dict[str, Any]], None]
-_REFUSALS = (Unrehearsable, ModelError, ScenarioError)
+_REFUSALS = (Unrehearsable, ModelError, ScenarioError, ShardingError)
 
 
 def preload() -> None:
@@ -113,7 +116,6 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
         LOCAL_WORLD_SIZE=str(job.gpus),
     )
     timing = job.timing()
-    config = job.deepspeed_config(subject.hidden)
     info = {"job": job.model_dump(mode="json")}
     device, writer = dry_device(timing, job.ranks, folder / "trace", info, answers=answers)
     adapter.put(job.fix, device)
@@ -127,23 +129,7 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
             world_size=job.ranks,
             timeout=timedelta(seconds=120),
         )
-        model = _model(job, subject, config)
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        sizes = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters()]
-        mine = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained]
-        me.say({"kind": "model", "parameters": sum(sizes), "trained": sum(mine)})
-        _quantizable(job, model, config)
-        optimizer = _optimizer(job, trained, config)
-        try:
-            engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
-        except (*_REFUSALS, MemoryError):
-            raise
-        except Exception as error:  # DeepSpeed and pydantic raise what they like
-            raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
-        adapter.name_streams(engine)
-        adapter.label_memory(engine, device)
-        adapter.label_state(engine, device)
-        adapter.watch_parameters(engine, lambda name, value: device.label(value, "gathered", name))
+        training = (_ours if job.sharding else _deepspeed)(job, subject, device, me)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -154,8 +140,7 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
             counts = {"clock": device.timeline.now, "blocked": device.host_blocked, "operations": device.journal.ops}
             me.say({"kind": kind, "seconds": seconds, **counts, **more})
 
-        accumulation = int(engine.gradient_accumulation_steps())
-        micro_batch_size = int(engine.train_micro_batch_size_per_gpu())
+        accumulation, micro_batch_size = training.accumulation, training.micro_batch
         batch = subject.batch(micro_batch_size, job.sequence)
         tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
         for step in range(1, job.steps + 1):
@@ -163,26 +148,83 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
             for micro_batch in range(1, accumulation + 1):
                 at = device.flops
                 device.phase(step, micro_batch, "forward")
-                loss = loss_of(engine(**batch))
+                loss = training.trainer.forward(batch)
                 forward += device.flops - at
                 device.phase(step, micro_batch, "backward")
-                engine.backward(loss)
-                adapter.label_memory(engine, device)
+                training.trainer.backward(loss)
+                training.trainer.label()
                 device.phase(step, micro_batch, "step")
-                engine.step()
+                training.trainer.step()
                 del loss
             gc.collect()
             if step == 1:
-                adapter.label_state(engine, device)  # Adam's moments come with the first step
+                training.settled()  # Adam's moments come with the first step
             tell("step", step=step, flops=device.flops - before, forward_flops=forward)
         device.finish()
         tell("end")
     writer.close()
 
 
+class _Training(NamedTuple):
+    """What trains; the sizes are the trainer's own. ``settled``: to be called after the first step."""
+
+    trainer: Trainer
+    accumulation: int
+    micro_batch: int
+    settled: Callable[[], None]
+
+
+def _deepspeed(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Training:
+    config = job.deepspeed_config(subject.hidden)
+    model = _model(job, subject, config)
+    _tell_sizes(me, model)
+    _quantizable(job, model, config)
+    optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
+    try:
+        engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
+    except (*_REFUSALS, MemoryError):
+        raise
+    except Exception as error:  # DeepSpeed and pydantic raise what they like
+        raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
+    trainer = DeepSpeed(engine, device)
+    trainer.label()
+    adapter.label_state(engine, device)
+    trainer.watch(lambda name, value: device.label(value, "gathered", name))
+    return _Training(
+        trainer,
+        int(engine.gradient_accumulation_steps()),
+        int(engine.train_micro_batch_size_per_gpu()),
+        lambda: adapter.label_state(engine, device),
+    )
+
+
+def _ours(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Training:
+    model = _model(job, subject, {})
+    _tell_sizes(me, model)
+    trainer = Sharded(
+        model,
+        device,
+        strategy(job.sharding),
+        group=job.sharding_group,
+        learning_rate=1e-5,
+        precision=job.precision,
+        accumulation=job.accumulation,
+        clip=1.0,
+        rings=job.rings,
+    )
+    trainer.watch(lambda name, value: device.label(value, "gathered", name))
+    return _Training(trainer, job.accumulation, job.micro_batch, lambda: None)
+
+
+def _tell_sizes(me: Rank, model: nn.Module) -> None:
+    sizes = [(getattr(one, "ds_numel", one.numel()), one.requires_grad) for one in model.parameters()]
+    trained = sum(size for size, mine in sizes if mine)
+    me.say({"kind": "model", "parameters": sum(size for size, _ in sizes), "trained": trained})
+
+
 def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
     try:
-        with adapter.sharded(config):
+        with without_values() if job.sharding else adapter.sharded(config):
             model = subject.make()
     except (*_REFUSALS, MemoryError):
         raise

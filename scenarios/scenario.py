@@ -18,7 +18,7 @@ from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
 from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.strategy import ShardingError, strategy
-from scenarios.sharding.synchronisations import of_engine, synchronisations
+from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
 from scenarios.sharding.topology import groups_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -69,6 +69,10 @@ class Scenario(BaseModel):
         "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2).",
     )
     group: int | None = Field(None, ge=1, description="Ranks of a group, within which I shards. Default: a node's.")
+    rings: Literal["torch", "flat", "hierarchical", "ho-ring"] = Field(
+        "torch",
+        description="Collectives of all ranks in our own engine: torch's, or rings by hand of point-to-point sends.",
+    )
     without: tuple[str, ...] = Field((), description="Synchronisations of our engine that are taken away (names).")
     clip: float = Field(1.0, ge=0, description="Largest norm of all gradients; 0: any.")
     checkpoint_every: int = Field(
@@ -178,7 +182,7 @@ class Scenario(BaseModel):
                 )
         try:
             groups_of(self.ranks, self.sharding_group)
-            here = of_engine(strategy(self.sharding))
+            here = of_engine(strategy(self.sharding)) | (frozenset() if self.rings == "torch" else of_rings())
             if missing := sorted(synchronisations(self.without) - here):
                 raise ShardingError(
                     f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(here))}"

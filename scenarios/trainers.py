@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from repro import deepspeed as adapter
 from repro.accelerator.device import Device
+from scenarios.full_size import loss_of
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
 from scenarios.sharding.lanes import NoStreams, SimulatedStreams
-from scenarios.sharding.strategy import strategy
+from scenarios.sharding.rings import RINGS
+from scenarios.sharding.strategy import Strategy, strategy
 from scenarios.sharding.synchronisations import synchronisations
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
@@ -67,25 +69,38 @@ class Trainer(Protocol):
 
 def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
     """Of the scenario's kind, with the model in it."""
-    return (Sharded if scenario.sharding else DeepSpeed)(scenario, model, device)
+    if scenario.sharding:
+        return Sharded(
+            model,
+            device,
+            strategy(scenario.sharding),
+            group=scenario.sharding_group,
+            learning_rate=scenario.learning_rate,
+            precision=scenario.precision,
+            accumulation=scenario.accumulation,
+            clip=scenario.clip,
+            rings=scenario.rings,
+            without=scenario.without,
+        )
+    # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
+    # own memory, but here would wait for the device.
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
+    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    return DeepSpeed(engine, device)
 
 
 class DeepSpeed:
-    """Stock DeepSpeed."""
+    """Stock DeepSpeed's ``engine``."""
 
-    def __init__(self, scenario: Scenario, model: nn.Module, device: Device | None) -> None:
-        # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
-        # own memory, but here would wait for the device.
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
-        self.engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    def __init__(self, engine: Any, device: Device | None) -> None:
+        self.engine = engine
         self._device = device
         if device is not None:
-            adapter.name_streams(self.engine)
+            adapter.name_streams(engine)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        loss: Tensor = self.engine(**batch).loss
-        return loss
+        return loss_of(self.engine(**batch))
 
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss)
@@ -120,23 +135,36 @@ class DeepSpeed:
 class Sharded:
     """Our own engine, under the scenario's strategy. It labels its memory itself."""
 
-    def __init__(self, scenario: Scenario, model: nn.Module, device: Device | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: Device | None,
+        one: Strategy,
+        *,
+        group: int,
+        learning_rate: float,
+        precision: str,
+        accumulation: int,
+        clip: float,
+        rings: str = "torch",
+        without: Collection[str] = (),
+    ) -> None:
         self.engine = ShardedEngine(
             model,
-            strategy(scenario.sharding),
-            Topology.of(scenario.sharding_group),
+            one,
+            Topology.of(group),
             streams=NoStreams() if device is None else SimulatedStreams(device),
-            optimizer=partial(adamw, learning_rate=scenario.learning_rate),
-            dtype=torch.bfloat16 if scenario.precision == "bf16" else torch.float32,
-            accumulation=scenario.accumulation,
-            clip=scenario.clip or None,
-            without=() if device is None else synchronisations(scenario.without),
+            optimizer=partial(adamw, learning_rate=learning_rate),
+            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            accumulation=accumulation,
+            clip=clip or None,
+            across=RINGS.get(rings),
+            without=() if device is None else synchronisations(without),
         )
         self._norm: Tensor | None = None
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        loss: Tensor = self.engine(**batch).loss
-        return loss
+        return loss_of(self.engine(**batch))
 
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss)

@@ -130,11 +130,13 @@ def rehearse(
             for account in (memory, traffic, busy):
                 account.feed(records)
 
+    who = f"our engine ({job.sharding})" if job.sharding else "DeepSpeed"
+
     def hear(message: dict[str, Any]) -> None:
         kind = message["kind"]
         if kind == "model":
             heard.parameters, heard.trained = message["parameters"], message["trained"]
-            tell(f"{heard.parameters / 1e9:.1f} billion parameters; DeepSpeed starts on {job.ranks} ranks")
+            tell(f"{heard.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
         if kind == "ready":
             heard.batch = (message["micro_batch"], message["accumulation"])
             tell("training, rank 0")

@@ -56,13 +56,15 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 
 
 def _title(job: Any) -> str:
-    sharding = (
-        f"DeepSpeed as {job.config} says"
-        if job.config
-        else f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
-    )
+    if job.sharding:
+        sharding = f"our own engine under {job.sharding}, groups of {job.sharding_group}"
+    elif job.config:
+        sharding = f"DeepSpeed as {job.config} says"
+    else:
+        sharding = f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
     network = job.profile().inter_node_gbits_per_s
     return (
         f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
-        f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens, fix: {job.fix}"
+        f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens"
+        + ("" if job.sharding else f", fix: {job.fix}")
     )

@@ -39,7 +39,7 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
     """The scenario, recorded and ready to be executed; and the folder of its recording (in ``runs/recordings``)."""
     folder = runs / _FOLDER / _key(scenario)
     if not (folder / "scenario.json").exists():
-        with doing(console, "recording one live run of stock DeepSpeed"):
+        with doing(console, "recording one live run"):
             _record(scenario, folder)
     with doing(console, "reading the recording"):
         try:

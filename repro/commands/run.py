@@ -110,9 +110,15 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
 
 
 def _title(scenario: Any) -> str:
+    from scenarios.sharding.strategy import strategy
+
     hpz = f"hpZ {scenario.hpz}" if scenario.hpz > 1 else "no hpZ"
     fix = f"fix: {scenario.fix}" if scenario.deepspeed == PINNED else f"DeepSpeed {scenario.deepspeed} as released"
+    sharding = f"ZeRO-3, {hpz}"
+    if scenario.sharding:
+        sharding = f"{strategy(scenario.sharding).title} by our own engine, groups of {scenario.sharding_group}"
+        fix = f"without {', '.join(scenario.without)}" if scenario.without else "all synchronisations in place"
     return (
-        f"{scenario.model} {scenario.size}, ZeRO-3, {hpz}, {scenario.ranks} ranks on {scenario.nodes} nodes, "
+        f"{scenario.model} {scenario.size}, {sharding}, {scenario.ranks} ranks on {scenario.nodes} nodes, "
         f"{scenario.precision}, {fix}; durations of {scenario.stands_for} on {scenario.hardware}"
     )

@@ -91,7 +91,8 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
                 progress.row(step).reference.append(loss)
             progress.update()
 
-    progress.doing("reference: stock DeepSpeed on CPU with gloo")
+    who = "our own engine" if scenario.sharding else "stock DeepSpeed"
+    progress.doing(f"reference: {who} on CPU with gloo")
     program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
     return values
 

@@ -80,6 +80,7 @@ def _write_part(engine: ShardedEngine, folder: Path, partial: Path) -> None:
     tensors, holds = _part(engine)
     if holds:  # small pieces may leave a rank nothing but padding
         save_file(tensors, path)
+        path.chmod(0o666 & partial.stat().st_mode)  # as any file here: safetensors keeps it from all but its owner
         _sync(path)
         file = File(size=path.stat().st_size, sha256=sha256(path), holds=holds)
         _note(path).write_text(file.model_dump_json(), encoding="utf-8")

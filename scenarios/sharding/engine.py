@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from scenarios.sharding.empty import in_memory
 from scenarios.sharding.gradients import Gradients
 from scenarios.sharding.lanes import Order, Streams
 from scenarios.sharding.layout import Layout, padded
@@ -50,7 +51,8 @@ class ShardedEngine:
     the largest norm of all gradients. ``without``: synchronisations that are taken away. ``across``: makes the
     collectives of all ranks (default: torch's; :class:`scenarios.sharding.rings.HoRing` for one).
 
-    All ranks begin with the values of rank 0. The model's parameters hold nothing outside of the passes.
+    All ranks begin with the values of rank 0; parameters on the meta device, which have none, begin at zero and are
+    replaced in the model. The model's parameters hold nothing outside of the passes.
 
     Raises :class:`ShardingError` for a model that nothing is trained of, or whose modules share parameters.
     """
@@ -181,14 +183,17 @@ class ShardedEngine:
 
     def _piece(self, unit: Unit, named: list[tuple[str, nn.Parameter]], *, trained: bool) -> Piece:
         streams, strategy = self.order.streams, self.strategy
-        parts = tuple(_parts(named))
+        parts = tuple(self._parts(named))
         numel = sum(part.numel for part in parts)
         length = padded(numel, self.topology.ranks)
         values = torch.zeros(length, dtype=torch.float32, device=streams.device)
-        for part in parts:
-            values[part.start : part.start + part.numel].copy_(part.parameter.detach().reshape(-1))
-            part.parameter.data = torch.empty(0, dtype=self._dtype, device=streams.device)
-        if self.topology.ranks > 1:
+        nothing = torch.empty(0, dtype=self._dtype, device=streams.device)
+        for (_, parameter), part in zip(named, parts, strict=True):
+            if parameter is part.parameter:  # it has values
+                values[part.start : part.start + part.numel].copy_(parameter.detach().reshape(-1))
+                parameter.data = nothing
+        has_values = any(parameter is part.parameter for (_, parameter), part in zip(named, parts, strict=True))
+        if self.topology.ranks > 1 and has_values:
             dist.broadcast(values, 0, group=self.topology.across)
         name = unit.name if trained else f"{unit.name} (frozen)"
         start, end = self.layout.interval(strategy.parameters, length)
@@ -202,12 +207,12 @@ class ShardedEngine:
             streams.label(piece.master.detach(), "master", name)
         return piece
 
-
-def _parts(named: list[tuple[str, nn.Parameter]]) -> Iterator[Part]:
-    start = 0
-    for name, parameter in named:
-        yield Part(name, parameter, parameter.shape, start)
-        start += parameter.numel()
+    def _parts(self, named: list[tuple[str, nn.Parameter]]) -> Iterator[Part]:
+        start = 0
+        for name, parameter in named:
+            nothing = torch.empty(0, dtype=self._dtype, device=self.order.streams.device)
+            yield Part(name, in_memory(self.model, name, parameter, nothing), parameter.shape, start)
+            start += parameter.numel()
 
 
 def _layout(strategy: Strategy, topology: Topology) -> Layout:

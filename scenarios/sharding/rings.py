@@ -1,6 +1,6 @@
 """All-gather, reduce-scatter and all-reduce by hand, of sends and receives: a flat ring, a hierarchical one, HO-Ring.
 
-HO-Ring is that of PaRO (arXiv 2310.06003, section 3.3; "PaRO-CC" at NeurIPS 2024). A flat ring over all ranks waits for
+HO-Ring is that of PaRO (arXiv 2310.06003; NeurIPS 2024 calls it "PaRO-CC"). A flat ring over all ranks waits for
 the one link between two nodes that each block passes: (n-1) V/n bytes over one link. A hierarchical ring sends a block
 to the other groups over all ranks' links at once, (g-1) V/n bytes each, and round within the group, where links are
 fast. HO-Ring does both at the same time, on two lanes: block k goes round within the group while block k+1 arrives.
@@ -280,3 +280,11 @@ def _parts(numel: int, chunk: int) -> list[slice]:
     """``numel`` elements, cut into pieces of one size, of at most ``chunk``; the last one may be shorter."""
     size = -(-numel // -(-numel // chunk))
     return [slice(start, min(start + size, numel)) for start in range(0, numel, size)]
+
+
+RINGS: dict[str, type[FlatRing] | type[HierarchicalRing] | type[HoRing]] = {
+    "flat": FlatRing,
+    "hierarchical": HierarchicalRing,
+    "ho-ring": HoRing,
+}
+"""By the names that scenarios have for them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from scenarios.sharding.strategy import Level, ShardingError, Strategy
+from scenarios.sharding.strategy import Level, ShardingError, Strategy, legal
 
 
 class Sync(StrEnum):
@@ -46,6 +46,11 @@ def of_engine(strategy: Strategy) -> frozenset[Sync]:
     if strategy.parameters is not Level.N:
         found.add(Sync.USE_BEFORE_GATHER)
     return frozenset(found)
+
+
+def of_rings() -> frozenset[Sync]:
+    """The waits of all rings by hand (:mod:`scenarios.sharding.rings`); which ring has which, its tests say."""
+    return frozenset(Sync) - frozenset().union(*(of_engine(one) for one in legal()))
 
 
 def synchronisations(texts: Iterable[str]) -> frozenset[Sync]:

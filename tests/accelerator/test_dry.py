@@ -11,6 +11,7 @@ from torch import Tensor
 
 from repro.accelerator.collectives import BACKEND, register
 from repro.accelerator.costs import Clock, Timing, load_profile
+from repro.accelerator.device import Event
 from repro.accelerator.dry import DryDevice, Unrehearsable, ValueWanted
 
 RANKS = 4
@@ -84,3 +85,20 @@ def test_an_operator_whose_result_nobody_can_tell_is_refused(device: DryDevice) 
 
     with pytest.raises(Unrehearsable, match=r"dry_tests.shapeless.*register_fake"):
         shapeless(torch.ones(2))
+
+
+def test_what_a_neighbour_sends_is_there_when_this_rank_comes_and_is_not_known(device: DryDevice) -> None:
+    """It takes the way from node to node (rank 3 is on the other), as a live one does; what is sent stays known."""
+    value, got = torch.ones(4), torch.zeros(4)
+    device.synchronize()
+    began, ended = Event(), Event()
+    began.record()
+    sending, receiving = dist.isend(value, 1), dist.irecv(got, 3)
+    for work in (sending, receiving):
+        assert work is not None
+        work.wait()
+    ended.record()
+    assert value.tolist() == [1, 1, 1, 1]
+    with pytest.raises(ValueWanted):
+        got.tolist()
+    assert began.elapsed_time(ended) * 1000 == pytest.approx(2 * 5 + 15, abs=0.01)  # two launches, and the latency

@@ -30,16 +30,16 @@ US = 1000
 KERNEL, LAUNCH, SYNCHRONIZE = 2 * US, 5 * US, 10 * US
 
 
-def clock(
-    rank: int = 0,
-    world: int = 1,
-    *,
-    profile: str = "a100-100gbps",
-    nodes_of: tuple[int, ...] | None = None,
-    **timing: Any,
-) -> Clock:
+def timing_of(
+    world: int, *, profile: str = "a100-100gbps", nodes_of: tuple[int, ...] | None = None, **timing: Any
+) -> Timing:
     """``nodes_of``: by rank; None: all on one."""
-    return Clock(Timing(load_profile(profile), nodes_of or (0,) * world, **timing), rank)
+    return Timing(load_profile(profile), nodes_of or (0,) * world, **timing)
+
+
+def clock(rank: int = 0, world: int = 1, **timing: Any) -> Clock:
+    """``timing``: see :func:`timing_of`."""
+    return Clock(timing_of(world, **timing), rank)
 
 
 class Told(Device):
@@ -76,9 +76,19 @@ Program = Callable[[Rank, Device | None], Any]
 
 
 def together(
-    world: int, program: Program, folder: Path, *, simulated: bool = True, silence_s: float = 30, **timing: Any
+    world: int,
+    program: Program,
+    folder: Path,
+    *,
+    simulated: bool = True,
+    silence_s: float = 30,
+    record: bool = False,
+    **timing: Any,
 ) -> list[Any]:
-    """Run ``program`` on each rank; gives what the ranks returned. Traces lie in ``folder/trace``."""
+    """Run ``program`` on each rank; gives what the ranks returned. Traces lie in ``folder/trace``.
+
+    ``record``: they can be replayed.
+    """
     trace = folder / "trace"
     trace.mkdir(parents=True, exist_ok=True)
     said: dict[int, Any] = {}
@@ -91,14 +101,17 @@ def together(
             dist.init_process_group("gloo", store=store, **place)
             me.say({"result": program(me, None)})
             return
-        writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info={})
+        info = {"timing": timing_of(world, **timing).as_dict()}
+        writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
         exchange = PipeExchange(me.rank, me.links)
-        device = Device(clock(me.rank, world, **timing), rank=me.rank, exchange=exchange, write=writer.write)
+        ours = clock(me.rank, world, **timing)
+        device = Device(ours, rank=me.rank, exchange=exchange, write=writer.write, record=record)
         with device:
             register()
             dist.init_process_group(BACKEND, store=store, **place)
             result = program(me, device)
             device.finish()
+            writer.close()
             me.say({"result": result})
 
     def hear(rank: int, message: dict[str, Any]) -> None:

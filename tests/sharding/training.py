@@ -19,6 +19,7 @@ from scenarios.sharding.lanes import NoStreams, SimulatedStreams
 from scenarios.sharding.strategy import Strategy
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
+from scenarios.sharding.units import Piece
 from tests.accelerator.world import clock
 
 WORDS, WIDTH, CLASSES, TOKENS = 11, 7, 5, 6
@@ -127,6 +128,16 @@ def values(trained: ShardedEngine) -> list[Tensor]:
             whole.update({part.name: part.parameter.detach().clone() for part in piece.parts})
     trained.parameters.release_all()
     return [whole[name] for name, _ in trained.model.named_parameters()]
+
+
+def sighted(trained: ShardedEngine, device: Device) -> None:
+    """Let the trace know what the parameters are whenever they are about to be used."""
+
+    def see(piece: Piece) -> None:
+        for part in piece.parts:
+            device.sight("parameter", part.name, part.parameter.detach(), lambda value: None)
+
+    trained.parameters.listener = see
 
 
 @contextmanager

@@ -1,0 +1,34 @@
+"""One optimizer step of our sharded engine against DeepSpeed's ZeRO-3: the same model, ranks and data, on gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from benchmarks.figures import Figure
+from benchmarks.step import STEPS, seconds_per_step
+from scenarios import program
+from scenarios.scenario import scenario
+
+LIMIT = 1.1
+ROUNDS = 3
+STRATEGIES = ("GGG", "IIG")
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Rounds of one run each, in turn, so that all meet the same weather."""
+    program.preload()
+    theirs: list[float] = []
+    ours: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    for round_ in range(1, ROUNDS + 1):
+        say(f"sharding: round {round_} of {ROUNDS}")
+        theirs.append(seconds_per_step(scenario(hpz=1, steps=STEPS), simulated=False))
+        for name, seconds in ours.items():
+            seconds.append(seconds_per_step(scenario(sharding=name, steps=STEPS), simulated=False))
+    figures = [Figure("sharding", "a step of DeepSpeed's ZeRO-3 on gloo, 4 ranks", median(theirs) * 1e3, "ms")]
+    for name, seconds in ours.items():
+        ratios = [mine / other for mine, other in zip(seconds, theirs, strict=True)]
+        note = f"median of {ROUNDS} rounds side by side: {min(ratios):.2f} to {max(ratios):.2f}"
+        figures.append(Figure("sharding", f"a step of our {name}", median(seconds) * 1e3, "ms"))
+        figures.append(Figure("sharding", f"our {name} against ZeRO-3", median(ratios), "times", LIMIT, note))
+    return figures

@@ -1,0 +1,81 @@
+"""What a person sees of PaRO's strategies: trained live beside DDP and the formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from studies.paro import FIGURES, differs
+
+_HEADS = ("", "loss\ndiffers\nby", "para-\nmeters", "grad-\nients", "state", "sent\nwithin", "sent\nbetween", "step\ns")
+
+
+def show(console: Console, frame: pd.DataFrame, *, title: str, reference: str) -> None:
+    """The table, what its figures are, and what is wrong. ``reference``: what losses are compared with."""
+    console.print(title, highlight=False, markup=False)
+    console.print(_table(frame))
+    console.print(
+        f"Losses: the largest difference from {reference}, of all ranks and micro-batches; before the first step there "
+        "may be none, later sums in another order round otherwise. Bytes: of one GPU, kept by kind, and sent in a step "
+        "within its group and between groups. First line: counted in the traces; second: by PaRO's formulas.",
+        highlight=False,
+    )
+    console.print(sentence(frame))
+
+
+def sentence(frame: pd.DataFrame) -> str:
+    """Whether all is as it should be."""
+    wrong = {row.strategy: (differs(row), row.races) for row in _rows(frame) if differs(row) or row.races}
+    if not wrong:
+        return f"[bold green]All {len(frame)} are as the formulas say, and none has a race.[/]"
+    told = [
+        f"{name}: "
+        + " and ".join(
+            [*(["differs in " + ", ".join(_WORDS.get(one, one) for one in figures)] if figures else [])]
+            + [*([_races(races)] if races else [])]
+        )
+        for name, (figures, races) in wrong.items()
+    ]
+    return f"[bold red]{len(wrong)} of {len(frame)} are wrong (!). {'; '.join(told)}.[/]"
+
+
+_WORDS = {"within": "bytes sent within groups", "between": "bytes sent between groups", "loss": "its first losses"}
+
+
+def _races(count: int) -> str:
+    return f"has {count} race{'s' if count > 1 else ''}"
+
+
+def _table(frame: pd.DataFrame) -> Table:
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in (*_HEADS, "races"):
+        table.add_column(head, justify="left" if not head else "right", no_wrap=True)
+    for row in _rows(frame):
+        wrong = differs(row)
+        loss = f"{row.loss_difference:.1e}" if row.loss_difference else "0"
+        table.add_row(
+            f"{row.strategy}\n[dim]formula[/]",
+            _red(loss) if "loss" in wrong else loss,
+            *(_figure(row, name, differing=name in wrong) for name in FIGURES),
+            f"{row.step_ns / 1e9:.2f}",
+            _red(str(row.races)) if row.races else "0",
+        )
+    return table
+
+
+def _figure(row: Any, name: str, *, differing: bool) -> str:
+    counted = f"{getattr(row, name):,.0f}"
+    formula = f"[dim]{getattr(row, f'{name}_formula'):,.0f}[/]"
+    return f"{_red(counted) if differing else counted}\n{formula}"
+
+
+def _red(text: str) -> str:
+    return f"[bold red]{text}![/]"
+
+
+def _rows(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.itertuples())

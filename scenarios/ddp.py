@@ -1,0 +1,83 @@
+"""A scenario's model, data and optimizer under torch's DistributedDataParallel, on plain gloo: what sharding may not
+change.
+
+DDP keeps all of everything on each rank, and sums gradients in an order of its own. So losses agree bit for bit until
+the first step, and later but for the rounding of sums.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from repro.cluster import Rank, run_ranks
+from scenarios.full_size import loss_of
+from scenarios.mmlu_batches import batches
+from scenarios.models import build
+from scenarios.scenario import Scenario, ScenarioError
+
+Losses = dict[tuple[int, int, int], float]
+"""By rank, step and micro-batch, the latter two from 1."""
+
+
+def run(scenario: Scenario, *, folder: Path) -> Losses:
+    """Train the scenario, whose sharding plays no part. ``folder`` takes the ranks' output.
+
+    Raises :class:`ScenarioError` for a precision that is not fp32: DDP has no fp32 master of a bf16 parameter.
+    """
+    if scenario.precision != "fp32":
+        raise ScenarioError(f"DDP trains in fp32, and the scenario in {scenario.precision}: choose fp32")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
+    torch.set_num_threads(1)  # sums must not depend on the machine's cores
+    found: Losses = {}
+
+    def hear(rank: int, message: dict[str, list[tuple[int, int, float]]]) -> None:
+        found.update({(rank, step, micro_batch): loss for step, micro_batch, loss in message["losses"]})
+
+    run_ranks(scenario.ranks, lambda me: _train(me, scenario), folder=folder, hear=hear)
+    return found
+
+
+def _train(me: Rank, scenario: Scenario) -> None:
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(me.store), me.world),
+        rank=me.rank,
+        world_size=me.world,
+        timeout=timedelta(seconds=120),
+    )
+    model = build(
+        scenario.model, scenario.size, vocab_size=scenario.vocabulary, seed=scenario.seed, frozen=scenario.frozen
+    )
+    trained = [one for one in model.parameters() if one.requires_grad]
+    # A buffer is the same on all ranks: to send them about would only take time.
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
+    data = batches(
+        scenario.questions(),
+        sequence=scenario.sequence,
+        micro_batch=scenario.micro_batch,
+        rank=me.rank,
+        world=me.world,
+        seed=scenario.seed,
+    )
+    losses = []
+    for step in range(1, scenario.steps + 1):
+        for micro_batch in range(1, scenario.accumulation + 1):
+            last = micro_batch == scenario.accumulation
+            with nullcontext() if last else wrapped.no_sync():
+                loss = loss_of(wrapped(**next(data)))
+                (loss / scenario.accumulation).backward()
+            losses.append((step, micro_batch, float(loss.detach())))
+        if scenario.clip:
+            torch.nn.utils.clip_grad_norm_(trained, scenario.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    me.say({"losses": losses})
+    dist.destroy_process_group()

@@ -1,0 +1,187 @@
+"""The strategies of PaRO (arXiv 2310.06003), live: what our sharded engine keeps, sends and computes, beside what it
+should.
+
+A small model trains on the simulated accelerator, once under each strategy. Its losses stand beside those of torch's
+DDP on plain gloo; its memory and bytes, counted in the traces, beside the formulas
+(:mod:`scenarios.sharding.formulas`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from accounts import BusyAccount, MemoryAccount, TrafficAccount
+from detectors import HappensBefore
+from repro.trace import TraceReader, file_of
+from scenarios import ddp, program
+from scenarios.ddp import Losses
+from scenarios.models import build
+from scenarios.named import named
+from scenarios.scenario import Scenario
+from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
+from scenarios.sharding.layout import padded
+from scenarios.sharding.schemes import Cluster, Scheme
+from scenarios.sharding.strategy import Strategy, legal, strategy
+from scenarios.sharding.units import parameters_of, units_of
+
+KINDS = ("parameters", "gradients", "state")
+FIGURES = (*KINDS, "within", "between")
+"""Bytes: kept on a GPU, and sent by it in a step. A column each, and one more with ``_formula``."""
+
+Tell = Callable[[int, int, str], None]
+
+
+def strategies(names: Sequence[str]) -> tuple[Strategy, ...]:
+    """By letters or names, each once; all 14 without any. Raises :class:`ShardingError`."""
+    return tuple(dict.fromkeys(strategy(name) for name in names)) or legal()
+
+
+def scenarios(
+    chosen: Sequence[Strategy], *, precision: str = "fp32", steps: int = 3, without: Sequence[str] = (), **more: Any
+) -> list[Scenario]:
+    """The named scenario 'paro' under each strategy.
+
+    Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations that are
+    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.scenario.ScenarioError`.
+    """
+    options = {"precision": precision, "steps": steps, "without": tuple(without), "clip": 0.0, **more}
+    return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
+
+
+def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, what: None) -> pd.DataFrame:
+    """One row for each scenario, all of one model, data and precision.
+
+    Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
+    reference's, ``begins_equal``: in the first step, before the first update, there is none; :data:`FIGURES`, in bytes,
+    of the rank that is furthest from the formula, and the formula's; ``step_ns``: virtual time of the last step, of
+    the slowest rank; ``races``: how many, ``shown``: how many of them this timing reverses.
+
+    ``folder`` takes what the ranks print; traces are removed again. Raises
+    :class:`repro.cluster.RankFailed`.
+    """
+    first = todo[0]
+    tell(0, len(todo), f"reference: {reference_title(first)}")
+    reference = _reference(first, folder / "reference")
+    rows = []
+    for number, one in enumerate(todo, 1):
+        tell(number, len(todo), f"simulated accelerator: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
+        rows.append(_row(one, _run(one, folder / one.sharding), reference))
+    return pd.DataFrame(rows)
+
+
+def reference_title(one: Scenario) -> str:
+    """What losses are compared with."""
+    if one.precision == "fp32":
+        return "torch's DistributedDataParallel on CPU with gloo"
+    return f"our engine under NNN on CPU with gloo, as DDP does not train in {one.precision} with fp32 state"
+
+
+def differs(row: Any) -> tuple[str, ...]:
+    """Which of a row's figures are not what they should be; ``loss`` among them."""
+    wrong = [name for name in FIGURES if getattr(row, name) != getattr(row, f"{name}_formula")]
+    return (*wrong, *(() if row.begins_equal else ("loss",)))
+
+
+class Expected(NamedTuple):
+    """What the formulas say of a scenario: bytes."""
+
+    parameters: int
+    gradients: int
+    state: int
+    within: float
+    between: float
+
+
+def expected(one: Scenario) -> Expected:
+    """Of one GPU; what it sends is of a step. Units are padded for all ranks, as the engine does."""
+    cluster = Cluster(one.ranks, one.sharding_group, one.ranks // one.nodes)
+    chosen = Scheme(strategy(one.sharding))
+    model = build(one.model, one.size, vocab_size=one.vocabulary, seed=one.seed, frozen=one.frozen)
+    pieces = [
+        (sum(value.numel() for _, value in parameters_of(unit) if value.requires_grad is trained), trained)
+        for unit in units_of(model)
+        for trained in (True, False)
+    ]
+    whole = [numel for numel, _ in pieces if numel]
+    mine = [numel for numel, trained in pieces if numel and trained]
+    kept = padded_memory(chosen, whole, cluster, trained=mine, precision=one.precision)
+    size = Size(sum(padded(numel, one.ranks) for numel in whole), sum(padded(numel, one.ranks) for numel in mine))
+    went = sent(
+        exchanges(chosen, size, cluster, accumulation=one.accumulation, precision=one.precision), cluster
+    )
+    return Expected(kept.parameters, kept.gradients, kept.state, went.within, went.between)
+
+
+# -- running ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Found:
+    """Of a run: what its ranks said and their traces hold, by rank."""
+
+    losses: Losses = field(default_factory=dict)
+    figures: list[tuple[int, ...]] = field(default_factory=list)  # as FIGURES
+    steps: list[int] = field(default_factory=list)
+    races: int = 0
+    shown: int = 0
+
+
+def _reference(one: Scenario, folder: Path) -> Losses:
+    if one.precision == "fp32":
+        return ddp.run(one, folder=folder)
+    found = _Found()
+    plain = one.model_copy(update={"sharding": "NNN", "without": ()})
+    program.run(plain, simulated=False, folder=folder, hear=_listening(found))
+    return found.losses
+
+
+def _run(one: Scenario, folder: Path) -> _Found:
+    found, detector = _Found(), HappensBefore()
+    nodes_of = one.timing().nodes_of
+    program.run(one, simulated=True, folder=folder, hear=_listening(found))
+    for rank in range(one.ranks):
+        memory, traffic, busy = MemoryAccount(), TrafficAccount(nodes_of), BusyAccount()
+        reader = TraceReader(file_of(folder / "trace", rank))
+        records = list(reader.read())
+        reader.close()
+        detector.feed(rank, records)
+        for account in (memory, traffic, busy):
+            account.feed(records)
+        kinds, went = memory.result().kind_peaks, traffic.result().only(step=one.steps)
+        state = kinds.get("master", 0) + kinds.get("optimizer", 0)
+        kept = (kinds.get("primary", 0), kinds.get("gradient", 0), state)
+        found.figures.append((*kept, went.within, went.between))
+        found.steps.append(busy.result().steps[-1].time)
+    detector.finish()
+    found.races, found.shown = len(detector.races), sum(race.shown > 0 for race in detector.races)
+    shutil.rmtree(folder)
+    return found
+
+
+def _listening(found: _Found) -> program.Hear:
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        if message["kind"] == "step":
+            found.losses.update({(rank, step, at): loss for step, at, loss in message["losses"]})
+
+    return hear
+
+
+def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:
+    apart = {key: abs(loss - reference[key]) for key, loss in found.losses.items()}
+    row: dict[str, Any] = {
+        "strategy": str(strategy(one.sharding)),
+        "title": strategy(one.sharding).title,
+        "loss_difference": max(apart.values()),
+        "begins_equal": found.losses.keys() == reference.keys()
+        and all(not value for (_, step, _), value in apart.items() if step == 1),
+    }
+    for at, (name, formula) in enumerate(expected(one)._asdict().items()):
+        row[name] = max((figures[at] for figures in found.figures), key=lambda value, of=formula: abs(value - of))
+        row[f"{name}_formula"] = formula
+    return {**row, "step_ns": max(found.steps), "races": found.races, "shown": found.shown}

@@ -1,0 +1,305 @@
+"""What PaRO (arXiv 2310.06003) reports, beside dry runs of our engine and the closed forms.
+
+The paper's cluster is the profile ``dgx-a100-roce``: nodes of 8 A100, 100 Gbit/s a flow, 448 Gbit/s a node. It does not
+say what a collective over all ranks reaches there. One ring passes a node's network in one flow: 100. NCCL may lay
+several rings, over several cards, up to 448 together. So each speed-up is computed for both, and for rates between; the
+rate at which ours would equal theirs is told as well. Collectives between groups have 8 flows and 56 Gbit/s each, in
+any case.
+
+Each dry run is of micro-batches of 4 x 512 tokens, 10 a step on each GPU whatever the number of GPUs (the paper says so
+of 32), without gradient checkpointing. *Everything* is trained, or 1/16 of the parameters, as the query projections of
+so many layers, evenly spread and with the first one (the paper does not say which), so that the backward pass goes
+through all layers, as the paper's formulas have it. *PEFT* is the query projection of the first layer alone: 0.1 to
+0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from repro.accelerator.costs import load_profile
+from scenarios.job import Job, job
+from scenarios.models import FULL_SIZE
+from scenarios.sharding.formulas import Size, communication, computation, exchanges, profile_rates
+from scenarios.sharding.schemes import Cluster, Scheme
+from scenarios.sharding.strategy import strategy
+from studies.crew import side_by_side
+from studies.paro_timed import Timed, on_flow, timed
+
+HARDWARE = "dgx-a100-roce"
+GPUS = 8
+MICRO_BATCH, SEQUENCE, ACCUMULATION = 4, 512, 10
+ONE_FLOW, TOGETHER = 100.0, 448.0  # Gbit/s
+RATES = (25.0, 37.5, 50.0, 75.0, 100.0, 125.0, 150.0, 175.0, 200.0, 250.0, 300.0, 350.0, 400.0, 448.0)
+TRAINED = ("all", "1/16", "PEFT")
+RANGE = (1.19, 2.50)  # of speed-ups, in the abstract
+
+Tell = Callable[[int, int, str], None]
+
+
+class Case(NamedTuple):
+    """A dry run. ``trained``: one of :data:`TRAINED`."""
+
+    model: str
+    trained: str
+    ranks: int
+    strategy: str
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.trained} trained, {self.ranks} GPUs, {self.strategy}"
+
+
+class Claim(NamedTuple):
+    """``theirs``: how many times as fast ``strategy`` is as ``against``; None: nothing is reported."""
+
+    model: str
+    trained: str
+    strategy: str
+    against: str
+    theirs: float | None
+    ranks: int = 32
+
+    @property
+    def cases(self) -> tuple[Case, Case]:
+        return tuple(Case(self.model, self.trained, self.ranks, one) for one in (self.strategy, self.against))  # type: ignore[return-value]
+
+
+class Scaling(NamedTuple):
+    """``theirs``: throughput with ``many`` GPUs over that with ``few``, as a part of what it would be if linear."""
+
+    strategy: str
+    theirs: float
+    model: str = "llama-2-7b"
+    trained: str = "all"
+    few: int = 16
+    many: int = 128
+
+    @property
+    def cases(self) -> tuple[Case, Case]:
+        return tuple(Case(self.model, self.trained, ranks, self.strategy) for ranks in (self.few, self.many))  # type: ignore[return-value]
+
+
+CLAIMS = (
+    Claim("llama-2-7b", "all", "IIG", "GGG", 2.28),
+    Claim("llama-2-7b", "all", "NII", "NGG", 1.67),
+    Claim("llama-65b", "all", "IIG", "GGG", 1.86),
+    Claim("llama-2-7b", "1/16", "NIG", "NGG", 1.15),
+    Claim("llama-2-7b", "1/16", "NII", "NGG", 1.21),
+    Claim("llama-65b", "1/16", "III", "GGG", 3.64),
+    Claim("llama-65b", "1/16", "IIG", "GGG", 3.66),
+    Claim("llama-2-7b", "PEFT", "IIG", "GGG", None),
+)
+SCALINGS = (Scaling("IIG", 0.92), Scaling("NIG", 0.84), Scaling("NGG", 0.63), Scaling("GGG", 0.63))
+STEPS = (16, 32, 64, 128)  # GPUs that are shown of a scaling
+
+
+def job_of(case: Case, *, accumulation: int = ACCUMULATION) -> Job:
+    """The dry run of a case. Raises :class:`scenarios.scenario.ScenarioError`."""
+    return job(
+        model=case.model,
+        nodes=case.ranks // GPUS,
+        gpus=GPUS,
+        hardware=HARDWARE,
+        micro_batch=MICRO_BATCH,
+        sequence=SEQUENCE,
+        accumulation=accumulation,
+        steps=1,
+        sharding=case.strategy,
+        frozen=frozen(case.model, case.trained),
+    )
+
+
+def frozen(model: str, trained: str) -> tuple[str, ...]:
+    """Patterns of what is not trained, of a Llama. ``trained``: one of :data:`TRAINED`."""
+    if trained == "all":
+        return ()
+    learning = learners(model, trained)
+    others = [f"model.layers.{at}.self_attn.q_proj.*" for at in range(FULL_SIZE[model].layers) if at not in learning]
+    matrices = [f"*.{name}_proj.*" for name in ("k", "v", "o", "gate", "up", "down")]
+    return ("model.embed_tokens.*", "lm_head.*", "*norm.*", *matrices, *others)
+
+
+def learners(model: str, trained: str) -> frozenset[int]:
+    """The layers whose query projections are trained: so many as come nearest to 1/16, or the first one."""
+    full = FULL_SIZE[model]
+    count = round(full.parameters / 16 / full.hidden**2) if trained == "1/16" else 1
+    return frozenset(at * full.layers // count for at in range(count))
+
+
+def sizes(model: str, trained: str) -> Size:
+    """Elements, in all and trained."""
+    full = FULL_SIZE[model]
+    return Size(
+        full.parameters, full.parameters if trained == "all" else len(learners(model, trained)) * full.hidden**2
+    )
+
+
+# -- running ------------------------------------------------------------------------------------------------------
+
+
+def times(
+    cases: Sequence[Case], folder: Path, *, workers: int | None = None, tell: Tell = lambda done, of, what: None
+) -> dict[Case, Timed]:
+    """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
+
+    Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
+    """
+    todo = sorted(dict.fromkeys(cases), key=lambda case: -FULL_SIZE[case.model].layers)
+    found = {}
+    for case, one in side_by_side(partial(_timed, folder=folder), todo, workers=workers):
+        found[case] = one
+        tell(len(found), len(todo), str(case))
+    return found
+
+
+def _timed(case: Case, *, folder: Path) -> Timed:
+    name = "-".join(map(str, case)).replace("/", "_")
+    return timed(job_of(case), folder / name, flows=RATES)
+
+
+# -- speed-ups ----------------------------------------------------------------------------------------------------
+
+
+def gains(claims: Sequence[Claim], found: Mapping[Case, Timed]) -> pd.DataFrame:
+    """One row for each claim: how many times as fast, theirs and ours.
+
+    ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
+    links of the node; ``error`` and ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals
+    theirs (NaN: none between 25 and 448). The same by the closed forms: ``hidden`` and ``together_hidden``, the longer
+    of communication and computation, ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and
+    ``again_rate``, where the forward pass is computed again. Seconds of a step: ``step_s``, ``against_s`` and
+    ``together_s``, ``together_against_s``. GiB at the peak: ``peak_gib``, ``against_peak_gib``.
+    """
+    return pd.DataFrame([_gain(claim, found) for claim in claims])
+
+
+def _gain(claim: Claim, found: Mapping[Case, Timed]) -> dict[str, Any]:
+    mine, other = (found[case] for case in claim.cases)
+    theirs = math.nan if claim.theirs is None else claim.theirs
+    at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
+
+    def ours(rate: float) -> float:
+        return _between(other.steps, rate) / _between(mine.steps, rate)
+
+    return {
+        "model": claim.model,
+        "trained": claim.trained,
+        "share": mine.trained / mine.parameters,
+        "ranks": claim.ranks,
+        "strategy": claim.strategy,
+        "against": claim.against,
+        "theirs": theirs,
+        "ours": at[ONE_FLOW],
+        "error": error(at[ONE_FLOW], theirs),
+        "together": at[TOGETHER],
+        "together_error": error(at[TOGETHER], theirs),
+        "rate": rate_of(ours, theirs),
+        "hidden": closed(claim, ONE_FLOW, hidden=True),
+        "together_hidden": closed(claim, TOGETHER, hidden=True),
+        "serial": closed(claim, ONE_FLOW, hidden=False),
+        "together_serial": closed(claim, TOGETHER, hidden=False),
+        "serial_rate": rate_of(lambda rate: closed(claim, rate, hidden=False), theirs),
+        "again_rate": rate_of(lambda rate: closed(claim, rate, hidden=False, again=True), theirs),
+        "step_s": mine.steps[ONE_FLOW] / 1e9,
+        "against_s": other.steps[ONE_FLOW] / 1e9,
+        "together_s": mine.steps[TOGETHER] / 1e9,
+        "together_against_s": other.steps[TOGETHER] / 1e9,
+        "peak_gib": mine.peak / 2**30,
+        "against_peak_gib": other.peak / 2**30,
+    }
+
+
+def error(ours: float, theirs: float) -> float:
+    """Of a speed-up, relative."""
+    return ours / theirs - 1
+
+
+def rate_of(gain: Callable[[float], float], wanted: float) -> float:
+    """The Gbit/s between the ends of :data:`RATES` at which ``gain``, which falls with them, is ``wanted``, or NaN."""
+    low, high = RATES[0], RATES[-1]
+    if not gain(high) <= wanted <= gain(low):
+        return math.nan
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gain(middle) > wanted else (low, middle)
+    return high
+
+
+def _between(steps: Mapping[float, int], rate: float) -> float:
+    """Between two rates that were timed: what waits for the network takes a time in proportion to 1 / rate."""
+    above = next(one for one in RATES if one >= rate)
+    below = next(one for one in reversed(RATES) if one <= rate)
+    if above == below:
+        return steps[above]
+    part = (1 / rate - 1 / above) / (1 / below - 1 / above)
+    return steps[above] + part * (steps[below] - steps[above])
+
+
+def closed(claim: Claim, rate: float, *, hidden: bool, again: bool = False) -> float:
+    """The speed-up by :mod:`scenarios.sharding.formulas`, where a ring over all ranks has ``rate`` Gbit/s.
+
+    ``hidden``: computation hides communication or the other way round; else one comes after the other. ``again``: with
+    gradient checkpointing, which computes the forward pass again.
+    """
+    mine, other = (_closed(case, rate, hidden=hidden, again=again) for case in claim.cases)
+    return other / mine
+
+
+def _closed(case: Case, rate: float, *, hidden: bool, again: bool = False) -> float:
+    """Seconds of a step."""
+    profile, size = on_flow(load_profile(HARDWARE), rate), sizes(case.model, case.trained)
+    cluster = Cluster(case.ranks, GPUS, GPUS)
+    found = exchanges(Scheme(strategy(case.strategy)), size, cluster, accumulation=ACCUMULATION)
+    communicating = communication(found, cluster, profile_rates(cluster, profile))
+    tokens = ACCUMULATION * MICRO_BATCH * SEQUENCE
+    flops = profile.tflops * 1e12 * profile.efficiency
+    computing = computation(size, tokens=tokens, flops=flops)
+    if again:
+        computing += 2 * size.parameters * tokens / flops
+    return max(communicating, computing) if hidden else communicating + computing
+
+
+# -- scaling ------------------------------------------------------------------------------------------------------
+
+
+def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed]) -> pd.DataFrame:
+    """One row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
+
+    Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``ours`` and ``error`` where one flow carries a
+    ring over all ranks, ``together`` and ``together_error`` where it has all links, ``closed``: of the serial form.
+    """
+    rows = []
+    for claim in claims:
+        few = claim.cases[0]
+        for ranks in STEPS:
+            case = few._replace(ranks=ranks)
+            if case not in found:
+                continue
+            theirs = claim.theirs if ranks == claim.many else math.nan
+            ours, together = (found[few].steps[rate] / found[case].steps[rate] for rate in (ONE_FLOW, TOGETHER))
+            rows.append(
+                {
+                    "strategy": claim.strategy,
+                    "ranks": ranks,
+                    "theirs": theirs,
+                    "ours": ours,
+                    "error": error(ours, theirs),
+                    "together": together,
+                    "together_error": error(together, theirs),
+                    "closed": _closed(few, ONE_FLOW, hidden=False) / _closed(case, ONE_FLOW, hidden=False),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[Case]:
+    """All that is to be run, each once."""
+    wanted = [case for claim in claims for case in claim.cases]
+    wanted += [one.cases[0]._replace(ranks=ranks) for one in scalings for ranks in STEPS if one.few <= ranks <= one.many]
+    return list(dict.fromkeys(wanted))

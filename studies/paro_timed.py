@@ -1,0 +1,115 @@
+"""A job of our own engine, recorded with three micro-batches in its step, and timed with more of them and other links.
+
+Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
+recorded once (as :mod:`studies.retimed` does), and from the second micro-batch on each is like the one before, until
+the last, after which the step comes. The first differs, as nothing runs when it begins. So a step of s takes what a
+step of three takes, and s - 3 times what computing comes later by from the second's end to the third's. A test holds
+this to steps that are run whole, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from accounts import MemoryAccount
+from repro.accelerator.costs import Profile
+from repro.replay.graph import Graph
+from repro.replay.recording import Recording
+from repro.trace import Collective, Launch, Phase, StreamName, TraceRecord
+from scenarios import rehearsal
+from scenarios.job import Job
+from scenarios.scenario import ScenarioError
+
+RECORDED = 3  # micro-batches
+
+
+@dataclass(frozen=True)
+class Timed:
+    """``steps``: nanoseconds of an optimizer step by the Gbit/s of one flow between nodes. ``peak``: bytes of a GPU."""
+
+    steps: dict[float, int]
+    parameters: int
+    trained: int
+    peak: int
+
+
+def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
+    """The same machine, where one flow between nodes gets so much, and all of a node together what they got before."""
+    together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
+    return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together)
+
+
+def timed(job: Job, folder: Path, *, flows: Sequence[float], whole: bool = False) -> Timed:
+    """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
+
+    ``flows``: Gbit/s of one flow between nodes. ``whole``: run all micro-batches, and not the first three.
+
+    Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
+    """
+    if not job.sharding:
+        raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
+    recorded = job.accumulation if whole else min(RECORDED, job.accumulation)
+    sizes: dict[str, int] = {}
+
+    def hear(message: dict[str, int]) -> None:
+        sizes.update({name: message[name] for name in ("parameters", "trained") if name in message})
+
+    few = job.model_copy(update={"accumulation": recorded, "steps": 1})
+    rehearsal.run(few, folder=folder, hear=hear, answers=False)
+    recording = Recording.load(folder / "trace", calls=False)
+    steps = _Steps(recording, recorded)
+    memory = MemoryAccount()
+    memory.feed(recording.records[0])
+    shutil.rmtree(folder)
+    return Timed(
+        steps={flow: steps.at(flow, job.accumulation) for flow in flows},
+        parameters=sizes["parameters"],
+        trained=sizes["trained"],
+        peak=memory.result().peak,
+    )
+
+
+class _Steps:
+    """The recorded step, in any timing."""
+
+    def __init__(self, recording: Recording, recorded: int) -> None:
+        self._recording, self._recorded = recording, recorded
+        self._graph = Graph(recording)
+        self._before: list[int] = []  # ops that come before the step
+        self._first: int | None = None  # op of the step
+        self._computed: dict[int, int] = {}  # by micro-batch: the last op of its backward pass on the compute stream
+        self._read(recording.records[0])
+
+    def at(self, flow: float, accumulation: int) -> int:
+        """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
+        timing = self._recording.timing
+        times = self._graph.times(replace(timing, profile=on_flow(timing.profile, flow)))
+        assert self._first is not None
+        began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])
+        step = max(times) - began
+        if accumulation == self._recorded:
+            return step
+        ends = [self._end(times, self._computed[at]) for at in (self._recorded - 1, self._recorded)]
+        return step + (accumulation - self._recorded) * (ends[1] - ends[0])
+
+    def _end(self, times: Sequence[int], op: int) -> int:
+        return times[self._graph.ends[0, op]]
+
+    def _read(self, records: Sequence[TraceRecord]) -> None:
+        names: dict[int, str] = {}
+        now = Phase(0, 0, "init")
+        for record in records:
+            if isinstance(record, StreamName):
+                names[record.stream] = record.name
+            elif isinstance(record, Phase):
+                now = record
+            elif isinstance(record, (Launch, Collective)):
+                if now.step == 0:
+                    self._before.append(record.op)
+                elif self._first is None:
+                    self._first = record.op
+                if now.name == "backward" and names[record.stream] == "compute":
+                    self._computed[now.micro_batch] = record.op

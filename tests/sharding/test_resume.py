@@ -1,0 +1,188 @@
+"""A run that ends before its time goes on from its last checkpoint, with the losses that it would have had."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from torch import Tensor
+
+from detectors import Values
+from reports.terminal import Progress
+from repro.cluster import RankFailed
+from repro.commands import session
+from scenarios import program
+from scenarios.mmlu import SAMPLE, load
+from scenarios.mmlu_batches import batches
+from scenarios.scenario import Scenario, ScenarioError, save, scenario
+from scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
+from scenarios.sharding.rings import TorchCollectives
+
+OPTIONS: dict[str, Any] = {
+    "size": "tiny",
+    "sequence": 16,
+    "micro_batch": 1,
+    "accumulation": 1,
+    "steps": 4,
+    "sharding": "IIG",
+    "checkpoint_every": 1,
+}
+
+
+@dataclass
+class Run:
+    """Losses by step and micro-batch of all ranks in the order of the data; checksums of what each rank has at last."""
+
+    folder: Path
+    losses: dict[tuple[int, int], float] = field(default_factory=dict)
+    final: dict[int, dict[str, int]] = field(default_factory=dict)
+    pids: list[int] = field(default_factory=list)
+
+    def train(self, made: Scenario) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save(made, self.folder / "scenario.json")
+
+        def hear(rank: int, message: dict[str, Any]) -> None:
+            for step, micro_batch, loss in message.get("losses", ()):
+                self.losses[step, (micro_batch - 1) * made.ranks + rank] = loss
+            if message["kind"] == "end":
+                self.final[rank] = message["final"]
+
+        program.run(made, simulated=True, folder=self.folder, hear=hear, started=self.pids.extend)
+
+
+def of(values: Values, ranks: int) -> dict[tuple[int, int], float]:
+    """As :attr:`Run.losses`."""
+    return {
+        (loss.step, (loss.micro_batch - 1) * ranks + rank): loss.value
+        for rank, losses in values.losses.items()
+        for loss in losses
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Not interrupted."""
+    program.preload()
+    run = Run(tmp_path_factory.mktemp("whole"))
+    run.train(scenario(**OPTIONS))
+    return run
+
+
+def killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Rank 2 is killed in step 3, while the others wait for it in a reduce-scatter."""
+    original = TorchCollectives.reduce_scatter
+
+    def reduce_scatter(self: TorchCollectives, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        if os.environ["RANK"] == "2" and (of_step(folder, 2) / INDEX).exists():
+            (folder / "killed at").write_text(str(time.monotonic()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, output, input)
+
+    run = Run(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(TorchCollectives, "reduce_scatter", reduce_scatter)
+        with pytest.raises(RankFailed, match="rank 2 was killed by SIGKILL"):
+            run.train(scenario(**OPTIONS))
+    assert time.monotonic() - float((folder / "killed at").read_text()) < 10
+    return run
+
+
+def test_a_run_whose_rank_is_killed_in_a_collective_goes_on_from_its_last_checkpoint(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reference on plain gloo goes on from there too: they are compared value by value."""
+    dead = killed(tmp_path / "dead", monkeypatch)
+    assert len(dead.pids) == 4
+    for pid in dead.pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert newest(dead.folder) == of_step(dead.folder, 2)
+
+    made = scenario(**OPTIONS, resume=str(dead.folder))
+    made.check()
+    folder = session.new_folder(tmp_path / "resumed", made, overwrite=False)
+    with Progress(Console(quiet=True), "", made.steps) as progress:
+        reference = session.reference_of(made, folder, progress)
+        found = session.simulate(made, folder, reference, progress)
+    assert found.verdict == "clean"
+    assert of(reference, 4) == {at: loss for at, loss in whole.losses.items() if at[0] > 2}
+    assert reference.final == whole.final
+    assert newest(folder) == of_step(folder, 4)
+    assert not (folder / "reference" / FOLDER).exists()
+
+
+def test_fewer_ranks_under_another_strategy_go_on_with_the_same_loss(whole: Run, tmp_path: Path) -> None:
+    """That of step 4 is computed with what step 3 saved: bit for bit the same, for each of its micro-batches."""
+    made = scenario(
+        **{**OPTIONS, "ranks": 2, "nodes": 1, "accumulation": 2, "sharding": "NGG", "checkpoint_every": 0},
+        resume=str(of_step(whole.folder, 3)),
+    )
+    made.check()
+    run = Run(tmp_path / "fewer")
+    run.train(made)
+    assert run.losses == {at: loss for at, loss in whole.losses.items() if at[0] == 4}
+    assert len(run.losses) == 4
+    assert not (run.folder / FOLDER).exists()
+
+
+def test_the_last_two_checkpoints_are_kept(whole: Run) -> None:
+    assert sorted(path.name for path in (whole.folder / FOLDER).iterdir()) == ["step-3", "step-4"]
+    assert newest(whole.folder) == of_step(whole.folder, 4)
+
+
+@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2)])
+def test_a_step_has_the_same_micro_batches_for_any_number_of_ranks(ranks: int, accumulation: int) -> None:
+    """The data are dealt in turns: of a micro-batch to each rank. As many turns as make up a step take the same."""
+    questions = load(SAMPLE)
+
+    def steps(world: int, turns: int) -> list[list[Any]]:
+        dealt = [
+            batches(questions, sequence=16, micro_batch=2, rank=rank, world=world, seed=0) for rank in range(world)
+        ]
+        return [[next(rank)["input_ids"].tolist() for _ in range(turns) for rank in dealt] for _ in range(5)]
+
+    assert steps(ranks, accumulation) == steps(12, 1)
+
+
+Change = Callable[[Run], dict[str, Any]]
+REFUSALS: dict[str, tuple[Change, str]] = {
+    "no such folder": (lambda run: {"resume": str(run.folder / "nowhere")}, "nowhere: the folder does not exist"),
+    "no checkpoint": (
+        lambda run: {"resume": str(run.folder / "trace")},
+        "give a checkpoint's folder, or that of a run with --checkpoint-every",
+    ),
+    "no steps to do": (lambda run: {}, "step-4 has done 4 steps already: give more --steps than that"),
+    "another batch": (
+        lambda run: {"steps": 9, "accumulation": 2},
+        "has 4 sequences, and here 8: choose ranks, --micro-batch and --accumulation whose product is 4",
+    ),
+    "another model": (
+        lambda run: {"steps": 9, "size": "odd"},
+        "is of another model: its parameter model.embed_tokens.weight has the shape 259 x ",
+    ),
+    "another precision": (lambda run: {"steps": 9, "precision": "fp32"}, "is bfloat16, and the model's float32"),
+}
+
+
+@pytest.mark.parametrize("change", REFUSALS)
+def test_what_cannot_go_on_is_refused_before_a_rank_starts(change: str, whole: Run) -> None:
+    options, sentence = REFUSALS[change]
+    made = scenario(**{**OPTIONS, "resume": str(whole.folder), **options(whole)})
+    with pytest.raises(ScenarioError) as error:
+        made.check()
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("option", "value"), [("checkpoint_every", 2), ("resume", "runs/mine")])
+def test_stock_deepspeed_has_no_checkpoints_here(option: str, value: Any) -> None:
+    with pytest.raises(ScenarioError, match=f"--{option.replace('_', '-')} is of our own engine: name a strategy too"):
+        scenario(**{option: value})

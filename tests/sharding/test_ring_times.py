@@ -1,0 +1,149 @@
+"""How long the rings take in virtual time: what follows on paper, and less for HO-Ring than for the others.
+
+Of V bytes, n ranks in g groups of m have blocks of B = V/n; HO-Ring cuts each into c pieces of b = B/c. Sending x bytes
+takes *hop(x)* to the next group, x over what a flow gets there while all ranks of a node send, and *turn(x)* within
+the group, each with the link's latency. *sum(x)* is an addition on the device: it reads twice, writes once.
+
+* Flat ring. In each of its n-1 turns a block passes the links between nodes, over which nobody else sends: *far(x)*.
+  Slower links hold up all the others, as rings are in step. All-gather: (n-1) far(B). Reduce-scatter: each turn
+  ends with a sum, (n-1) (far(B) + sum(B)).
+* Hierarchical ring. All-gather: (g-1) hop(B) between groups, then the ng blocks of this rank's number in all groups
+  turn one after the other: g (m-1) turn(B). Reduce-scatter: the same the other way round, each with its sum.
+* HO-Ring. While a piece's m-1 turns take no longer than a hop, the link between groups never rests: from the call on it
+  carries (g-1) c pieces. All-gather: they are followed by the last one's turns, (g-1) c hop(b) + (m-1) turn(b).
+  Reduce-scatter: before the first is sent it is summed within the group, and the last one is added at the end; with
+  c > 1 the sums between are hidden behind the other pieces' hops: (m-1) (turn(b) + sum(b)) + (g-1) c hop(b) + sum(b).
+  With one piece each hop waits for the sum before it: (m-1) (turn(B) + sum(B)) + (g-1) (hop(B) + sum(B)).
+
+What comes on top is that the host issues the first send and its receive: two launches, later ones are issued meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks import rings as benched
+from detectors import HappensBefore
+from repro.accelerator.device import Device
+from repro.cluster import Rank
+from repro.replay.graph import Graph
+from repro.replay.recording import Recording
+from scenarios.sharding.lanes import Order, SimulatedStreams
+from scenarios.sharding.rings import CHUNK, HoRing
+from scenarios.sharding.topology import Topology
+from tests.accelerator.world import LAUNCH, together
+
+PROFILE = benched.PROFILE
+
+
+class Shape(NamedTuple):
+    """Ranks, ranks of a group (a node), and float32 elements in all."""
+
+    ranks: int
+    group: int
+    elements: int
+
+    @property
+    def block(self) -> int:
+        return self.elements // self.ranks
+
+    def pieces(self, chunk: int) -> int:
+        count = -(-self.block // chunk)
+        assert self.block % count == 0  # or they are not of one size
+        return count
+
+
+def far(elements: int) -> float:
+    """Microseconds between nodes, for the only flow."""
+    return elements * 32e-3 / PROFILE.flow_gbits_per_s(1) + PROFILE.inter_node_latency_us
+
+
+def hop(elements: int, group: int) -> float:
+    return elements * 32e-3 / PROFILE.flow_gbits_per_s(group) + PROFILE.inter_node_latency_us
+
+
+def turn(elements: int) -> float:
+    return elements * 32e-3 / PROFILE.intra_node_gbits_per_s + PROFILE.intra_node_latency_us
+
+
+def added(elements: int) -> float:
+    return max(PROFILE.kernel_us, elements * 12e-3 / PROFILE.memory_gbytes_per_s)
+
+
+def on_paper(of: Shape, chunk: int = CHUNK) -> dict[tuple[str, str], float]:
+    """Microseconds, by ring and operation."""
+    n, m, g, whole, c = of.ranks, of.group, of.ranks // of.group, of.block, of.pieces(chunk)
+    piece = whole // c
+    assert hop(piece, m) > (m - 1) * (turn(piece) + added(piece))
+    scattered = (m - 1) * (turn(piece) + added(piece)) + (g - 1) * c * hop(piece, m)
+    return {
+        ("flat", "all-gather"): (n - 1) * far(whole),
+        ("flat", "reduce-scatter"): (n - 1) * (far(whole) + added(whole)),
+        ("hierarchical", "all-gather"): (g - 1) * hop(whole, m) + g * (m - 1) * turn(whole),
+        ("hierarchical", "reduce-scatter"): (
+            (g - 1) * (hop(whole, m) + added(whole)) + g * (m - 1) * (turn(whole) + added(whole))
+        ),
+        ("HO-Ring", "all-gather"): (g - 1) * c * hop(piece, m) + (m - 1) * turn(piece),
+        ("HO-Ring", "reduce-scatter"): scattered + (added(piece) if c > 1 else (g - 1) * added(piece)),
+    }
+
+
+def assert_as_on_paper(times: benched.Times, of: Shape, chunk: int = CHUNK) -> None:
+    paper, issued = on_paper(of, chunk), 2 * LAUNCH / 1000
+    for key in paper.keys() & times.keys():
+        assert times[key] * 1000 == pytest.approx(paper[key] + issued, abs=0.2), key  # each time is rounded to 1 ns
+
+
+@pytest.mark.parametrize("ranks", benched.RANKS)
+def test_a_gigabyte_takes_what_follows_on_paper(ranks: int) -> None:
+    times, records = benched.rehearsed(ranks)
+    assert_as_on_paper(times, Shape(ranks, 8, benched.ELEMENTS))
+    detector = HappensBefore()
+    detector.feed(0, records)
+    detector.finish()
+    assert detector.races == []
+    recording = Recording.of({0: records}, calls=False)
+    assert max(Graph(recording).times()) <= records[-1].time  # type: ignore[union-attr]
+    for operation in benched.OPERATIONS:
+        flat, hierarchical, ho = (times[ring, operation] for ring in benched.RINGS)
+        assert ho <= 0.75 * flat
+        assert ho < hierarchical < flat
+
+
+LIVE = benched.OPERATIONS[:2]
+
+
+@pytest.mark.parametrize(
+    ("rings", "of", "chunk"),
+    [
+        (list(benched.RINGS), Shape(6, 2, 6 << 20), CHUNK),
+        (["HO-Ring"], Shape(6, 2, 12 << 20), 1 << 20),
+    ],
+    ids=["whole blocks", "two pieces"],
+)
+def test_live_ranks_take_as_long(rings: list[str], of: Shape, chunk: int, tmp_path: Path) -> None:
+    """Six ranks that all exist: a flat ring's slower links hold up all of them, as a dry run has it of rank 0."""
+    assert of.pieces(chunk) == (1 if chunk == CHUNK else 2)
+
+    def program(me: Rank, device: Device | None) -> Any:
+        assert device is not None
+        topology, order = Topology.of(of.group), Order(SimulatedStreams(device))
+        make = {**benched.RINGS, "HO-Ring": partial(HoRing, chunk=chunk)}
+        return [
+            (ring, operation, benched.virtual_ms(device, make[ring](topology, order), operation, of.elements, of.ranks))
+            for ring in rings
+            for operation in LIVE
+        ]
+
+    nodes_of = tuple(rank // of.group for rank in range(of.ranks))
+    said = together(of.ranks, program, tmp_path, profile=PROFILE.name, nodes_of=nodes_of)
+    times = {(ring, operation): took for ring, operation, took in said[0]}
+    assert len(times) == len(rings) * len(LIVE)
+    assert_as_on_paper(times, of, chunk)
+    if chunk == CHUNK:
+        dry, _ = benched.rehearsed(of.ranks, of.elements, of.group)
+        assert times.items() <= dry.items()
