@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -55,6 +55,9 @@ sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
 	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)
+
+paro: $(READY) ## PaRO's strategies, live beside DDP and their formulas (ARGS=--paper: full size, beside the paper)
+	@$(BIN)/python -m repro paro --overwrite $(ARGS)
 
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
 	@$(BIN)/python -m repro placements $(ARGS)

@@ -21,7 +21,7 @@ def show(console: Console, frame: pd.DataFrame, *, title: str, reference: str) -
     console.print(
         f"Losses: the largest difference from {reference}, of all ranks and micro-batches; before the first step there "
         "may be none, later sums in another order round otherwise. Bytes: of one GPU, kept by kind, and sent in a step "
-        "within its group and between groups. First line: counted in the traces; second: by PaRO's formulas.",
+        "in rings within a node and in rings over several. First line: counted in the traces; second: PaRO's formulas.",
         highlight=False,
     )
     console.print(sentence(frame))
@@ -32,22 +32,15 @@ def sentence(frame: pd.DataFrame) -> str:
     wrong = {row.strategy: (differs(row), row.races) for row in _rows(frame) if differs(row) or row.races}
     if not wrong:
         return f"[bold green]All {len(frame)} are as the formulas say, and none has a race.[/]"
-    told = [
-        f"{name}: "
-        + " and ".join(
-            [*(["differs in " + ", ".join(_WORDS.get(one, one) for one in figures)] if figures else [])]
-            + [*([_races(races)] if races else [])]
-        )
-        for name, (figures, races) in wrong.items()
-    ]
+    told = []
+    for name, (figures, races) in wrong.items():
+        parts = ["differs in " + ", ".join(_WORDS.get(one, one) for one in figures)] if figures else []
+        parts += [f"has {races} race{'s' if races > 1 else ''}"] if races else []
+        told.append(f"{name} {' and '.join(parts)}")
     return f"[bold red]{len(wrong)} of {len(frame)} are wrong (!). {'; '.join(told)}.[/]"
 
 
-_WORDS = {"within": "bytes sent within groups", "between": "bytes sent between groups", "loss": "its first losses"}
-
-
-def _races(count: int) -> str:
-    return f"has {count} race{'s' if count > 1 else ''}"
+_WORDS = {"within": "bytes sent within nodes", "between": "bytes sent between nodes", "loss": "its first losses"}
 
 
 def _table(frame: pd.DataFrame) -> Table:

@@ -28,7 +28,7 @@ _DEEPSPEEDS = (
     "checkpointing", "watch",
 )  # fmt: skip
 # What only our own engine does.
-_OURS = ("without", "group", "checkpoint_every", "resume")
+_OURS = ("without", "group", "rings", "checkpoint_every", "resume")
 
 
 class ScenarioError(Exception):
@@ -167,7 +167,7 @@ class Scenario(BaseModel):
             self._fits_our_engine()
         else:
             for name in _OURS:
-                if getattr(self, name):
+                if getattr(self, name) != Scenario.model_fields[name].default:
                     raise ValueError(
                         f"--{name.replace('_', '-')} is of our own engine: name a strategy too, --sharding IIG for one"
                     )

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from repro.accelerator.costs import load_profile
+from repro.accelerator.costs import Profile, load_profile
 from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import Size, communication, computation, exchanges, profile_rates
@@ -67,7 +67,8 @@ class Claim(NamedTuple):
 
     @property
     def cases(self) -> tuple[Case, Case]:
-        return tuple(Case(self.model, self.trained, self.ranks, one) for one in (self.strategy, self.against))  # type: ignore[return-value]
+        mine = Case(self.model, self.trained, self.ranks, self.strategy)
+        return mine, mine._replace(strategy=self.against)
 
 
 class Scaling(NamedTuple):
@@ -82,7 +83,8 @@ class Scaling(NamedTuple):
 
     @property
     def cases(self) -> tuple[Case, Case]:
-        return tuple(Case(self.model, self.trained, ranks, self.strategy) for ranks in (self.few, self.many))  # type: ignore[return-value]
+        few = Case(self.model, self.trained, self.few, self.strategy)
+        return few, few._replace(ranks=self.many)
 
 
 CLAIMS = (
@@ -145,7 +147,7 @@ def sizes(model: str, trained: str) -> Size:
 
 def times(
     cases: Sequence[Case], folder: Path, *, workers: int | None = None, tell: Tell = lambda done, of, what: None
-) -> dict[Case, Timed]:
+) -> dict[Case, Timed[float]]:
     """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
 
     Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
@@ -158,15 +160,21 @@ def times(
     return found
 
 
-def _timed(case: Case, *, folder: Path) -> Timed:
+def machines() -> dict[float, Profile]:
+    """By the Gbit/s of one flow."""
+    profile = load_profile(HARDWARE)
+    return {rate: on_flow(profile, rate) for rate in RATES}
+
+
+def _timed(case: Case, *, folder: Path) -> Timed[float]:
     name = "-".join(map(str, case)).replace("/", "_")
-    return timed(job_of(case), folder / name, flows=RATES)
+    return timed(job_of(case), folder / name, machines=machines())
 
 
 # -- speed-ups ----------------------------------------------------------------------------------------------------
 
 
-def gains(claims: Sequence[Claim], found: Mapping[Case, Timed]) -> pd.DataFrame:
+def gains(claims: Sequence[Claim], found: Mapping[Case, Timed[float]]) -> pd.DataFrame:
     """One row for each claim: how many times as fast, theirs and ours.
 
     ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
@@ -179,7 +187,7 @@ def gains(claims: Sequence[Claim], found: Mapping[Case, Timed]) -> pd.DataFrame:
     return pd.DataFrame([_gain(claim, found) for claim in claims])
 
 
-def _gain(claim: Claim, found: Mapping[Case, Timed]) -> dict[str, Any]:
+def _gain(claim: Claim, found: Mapping[Case, Timed[float]]) -> dict[str, Any]:
     mine, other = (found[case] for case in claim.cases)
     theirs = math.nan if claim.theirs is None else claim.theirs
     at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
@@ -268,7 +276,7 @@ def _closed(case: Case, rate: float, *, hidden: bool, again: bool = False) -> fl
 # -- scaling ------------------------------------------------------------------------------------------------------
 
 
-def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed]) -> pd.DataFrame:
+def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed[float]]) -> pd.DataFrame:
     """One row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
 
     Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``ours`` and ``error`` where one flow carries a
@@ -301,5 +309,7 @@ def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed]) -> pd.DataFr
 def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[Case]:
     """All that is to be run, each once."""
     wanted = [case for claim in claims for case in claim.cases]
-    wanted += [one.cases[0]._replace(ranks=ranks) for one in scalings for ranks in STEPS if one.few <= ranks <= one.many]
+    wanted += [
+        one.cases[0]._replace(ranks=ranks) for one in scalings for ranks in STEPS if one.few <= ranks <= one.many
+    ]
     return list(dict.fromkeys(wanted))

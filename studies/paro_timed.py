@@ -1,4 +1,4 @@
-"""A job of our own engine, recorded with three micro-batches in its step, and timed with more of them and other links.
+"""A job of our own engine, recorded with three micro-batches in its step, and timed with more of them on other links.
 
 Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
 recorded once (as :mod:`studies.retimed` does), and from the second micro-batch on each is like the one before, until
@@ -10,9 +10,10 @@ this to steps that are run whole, to the nanosecond.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from accounts import MemoryAccount
 from repro.accelerator.costs import Profile
@@ -24,13 +25,14 @@ from scenarios.job import Job
 from scenarios.scenario import ScenarioError
 
 RECORDED = 3  # micro-batches
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Timed:
-    """``steps``: nanoseconds of an optimizer step by the Gbit/s of one flow between nodes. ``peak``: bytes of a GPU."""
+class Timed(Generic[Key]):
+    """``steps``: nanoseconds of an optimizer step by the machine that it is timed on. ``peak``: bytes of a GPU."""
 
-    steps: dict[float, int]
+    steps: dict[Key, int]
     parameters: int
     trained: int
     peak: int
@@ -42,10 +44,11 @@ def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
     return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together)
 
 
-def timed(job: Job, folder: Path, *, flows: Sequence[float], whole: bool = False) -> Timed:
+def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> Timed[Key]:
     """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
 
-    ``flows``: Gbit/s of one flow between nodes. ``whole``: run all micro-batches, and not the first three.
+    ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
+    and not the first three.
 
     Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
     """
@@ -60,20 +63,20 @@ def timed(job: Job, folder: Path, *, flows: Sequence[float], whole: bool = False
     few = job.model_copy(update={"accumulation": recorded, "steps": 1})
     rehearsal.run(few, folder=folder, hear=hear, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
-    steps = _Steps(recording, recorded)
+    steps = Steps(recording, recorded)
     memory = MemoryAccount()
     memory.feed(recording.records[0])
     shutil.rmtree(folder)
     return Timed(
-        steps={flow: steps.at(flow, job.accumulation) for flow in flows},
+        steps={key: steps.at(profile, job.accumulation) for key, profile in machines.items()},
         parameters=sizes["parameters"],
         trained=sizes["trained"],
         peak=memory.result().peak,
     )
 
 
-class _Steps:
-    """The recorded step, in any timing."""
+class Steps:
+    """The recorded step, of ``recorded`` micro-batches, on any machine that differs in its links."""
 
     def __init__(self, recording: Recording, recorded: int) -> None:
         self._recording, self._recorded = recording, recorded
@@ -83,10 +86,9 @@ class _Steps:
         self._computed: dict[int, int] = {}  # by micro-batch: the last op of its backward pass on the compute stream
         self._read(recording.records[0])
 
-    def at(self, flow: float, accumulation: int) -> int:
+    def at(self, profile: Profile, accumulation: int) -> int:
         """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
-        timing = self._recording.timing
-        times = self._graph.times(replace(timing, profile=on_flow(timing.profile, flow)))
+        times = self._graph.times(replace(self._recording.timing, profile=profile))
         assert self._first is not None
         began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])
         step = max(times) - began

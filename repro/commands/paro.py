@@ -1,74 +1,74 @@
-"""``paro``: PaRO's strategies, trained live beside DDP and the formulas, and the paper's figures beside dry runs."""
+"""``paro``: PaRO's strategies, trained live beside DDP and the formulas; the paper's figures beside dry runs."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from repro.commands.frames import words
+from repro.commands.frames import among, words
+from scenarios.scenario import ScenarioError
+
+_LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
+_PAPER = ("models", "trainable", "workers")
 
 
 @click.command()
-@click.option("--strategies", default="", help="Only these: IIG, ZeRO-3, ... [default: all 14]")
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", help="[default: fp32]")
-@click.option("--steps", type=click.IntRange(2), default=3, help="Optimizer steps. [default: 3]")
-@click.option("--ranks", type=click.IntRange(1), default=4, help="Ranks, on two nodes. [default: 4]")
-@click.option("--group", type=click.IntRange(1), help="Ranks of a group (I shards within one). [default: a node]")
-@click.option("--without", multiple=True, metavar="NAME", help="Take away a synchronisation of our engine.")
-@click.option("--name", default="paro", help="Name of the folder that takes the tables. [default: paro]")
+@click.option("--paper", "part", flag_value="paper", help="Dry runs of the paper's cases, beside its figures.")
+@click.option("--strategies", help="Only these: IIG, ZeRO-3, ... [default: all 14]")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Live: fp32 or bf16. [default: fp32]")
+@click.option("--steps", type=click.IntRange(2), help="Live: optimizer steps. [default: 3]")
+@click.option("--ranks", type=click.IntRange(1), help="Live: ranks, on two nodes. [default: 4]")
+@click.option("--group", type=click.IntRange(1), help="Live: ranks of a group, within which I shards. [default: 2]")
+@click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to take away.")
+@click.option("--models", help="Paper: only these, llama-2-7b or llama-65b. [default: both]")
+@click.option("--trainable", help="Paper: only these, of all, 1/16 and PEFT. [default: all of them]")
+@click.option("--workers", type=click.IntRange(1), help="Paper: dry runs side by side. [default: the cores]")
+@click.option("--name", help="Name of the folder that takes the tables. [default: paro, paro-paper]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace tables of the same name.")
-def paro(
-    strategies: str,
-    precision: str,
-    steps: int,
-    ranks: int,
-    group: int | None,
-    without: tuple[str, ...],
-    name: str,
-    runs: Path,
-    overwrite: bool,
-) -> None:
-    """PaRO's strategies: a small model trains under each one, beside torch's DDP and the formulas.
+def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **values: Any) -> None:
+    """PaRO's strategies (arXiv 2310.06003): a small model trains under each, beside torch's DDP and the formulas.
 
-    Exit status 1 when memory or bytes are not what the formulas say, losses are not those of DDP before the first
-    step, or there is a race.
+    Exit status 1 when memory or bytes are not what the formulas say, losses are not DDP's before the first step, or
+    there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours.
     """
-    console = Console()
-    _live(console, strategies, precision, steps, ranks, group, without, runs / name, overwrite=overwrite)
+    from repro.commands import session
+
+    given = {option: value for option, value in values.items() if value not in (None, ())}
+    wrong = [option for option in given if option not in (_PAPER if part == "paper" else _LIVE)]
+    if wrong:
+        where = "without --paper" if part == "paper" else "with --paper"
+        raise ScenarioError(f"--{wrong[0]} has a meaning only {where}: leave one of them out")
+
+    def folder() -> Path:
+        return session.marked_folder(
+            runs / (name or ("paro-paper" if part == "paper" else "paro")),
+            "paro.txt",
+            lambda file: file.write_text("".join(f"{key}={given[key]}\n" for key in sorted(given)), encoding="utf-8"),
+            overwrite=overwrite,
+        )
+
+    (_paper if part == "paper" else _live)(Console(), folder, **given)
 
 
-def _live(
-    console: Console,
-    strategies: str,
-    precision: str,
-    steps: int,
-    ranks: int,
-    group: int | None,
-    without: tuple[str, ...],
-    path: Path,
-    *,
-    overwrite: bool,
-) -> None:
+def _live(console: Console, make_folder: Any, strategies: str = "", **options: Any) -> None:
     from reports import paro as report
     from reports.terminal import doing
-    from repro.commands import session
     from repro.commands.progress import counting
     from scenarios import program
     from studies import paro as study
 
     began = time.perf_counter()
-    todo = study.scenarios(
-        study.strategies(words(strategies)), precision=precision, steps=steps, without=without, ranks=ranks, group=group
-    )
+    todo = study.scenarios(study.strategies(words(strategies)), **options)
     for one in todo:
         one.check()
-    folder = session.new_folder(path, todo[0], overwrite=overwrite)
+    folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         program.preload()
     with counting(console) as tell:
@@ -80,6 +80,45 @@ def _live(
         f"{first.precision}, {first.steps} steps of {first.accumulation} micro-batches"
     )
     report.show(console, frame, title=title, reference=study.reference_title(first))
-    console.print(f"File: {folder}/live.csv ({time.perf_counter() - began:.0f} s)", highlight=False, markup=False)
-    if frame.races.any() or any(study.differs(row) for row in frame.itertuples()):
+    _ends(console, folder, ["live.csv"], began)
+    if study.wrong(frame).any():
         raise SystemExit(1)
+
+
+def _paper(
+    console: Console, make_folder: Any, models: str = "", trainable: str = "", workers: int | None = None
+) -> None:
+    from reports import paro_paper as report
+    from reports.terminal import doing
+    from repro.commands.progress import counting
+    from scenarios import rehearsal
+    from studies import paro_paper as study
+
+    began = time.perf_counter()
+    known = list(dict.fromkeys(claim.model for claim in study.CLAIMS))
+    chosen = among("--models", models, known) if models else known
+    trained = among("--trainable", trainable, study.TRAINED) if trainable else list(study.TRAINED)
+    claims = [one for one in study.CLAIMS if one.model in chosen and one.trained in trained]
+    scalings = [one for one in study.SCALINGS if one.model in chosen and one.trained in trained]
+    if not claims:
+        raise ScenarioError(f"nothing is compared for {models} with {trainable} trained: choose others")
+    folder = make_folder()
+    with doing(console, "importing DeepSpeed"):
+        rehearsal.preload()
+    with counting(console) as tell:
+        found = study.times(study.cases_of(claims, scalings), folder, workers=workers, tell=tell)
+    gains = study.gains(claims, found)
+    gains.to_csv(folder / "gains.csv", index=False)
+    report.show_gains(console, gains)
+    files = ["gains.csv"]
+    if scalings:
+        scaling = study.scaling(scalings, found)
+        scaling.to_csv(folder / "scaling.csv", index=False)
+        report.show_scaling(console, scaling)
+        files.append("scaling.csv")
+    _ends(console, folder, files, began)
+
+
+def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:
+    took = f"{time.perf_counter() - began:.0f} s"
+    console.print(f"Files: {folder}/: {', '.join(files)} ({took})", highlight=False, markup=False)

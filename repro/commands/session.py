@@ -42,6 +42,8 @@ def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
 
     Raises :class:`ScenarioError` when it is occupied, or cannot be made.
     """
+    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
+        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
     return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
 
 
@@ -132,11 +134,12 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
             complete = min(done.values()) if len(done) == scenario.ranks else 0
-            for step in range(1, complete + 1):
+            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
+            for step in range(begun, complete + 1):
                 row = progress.row(step)
                 row.races = row.races or detector.count
             full = scenario.ranks * scenario.accumulation
-            progress.update(step for step in range(1, complete + 1) if len(progress.row(step).losses) == full)
+            progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
 
     seen: list[Finding] = []  # by the NaN watch: the same from each rank
 
@@ -195,15 +198,14 @@ def _distance(values: Values) -> float:
 
 def _cost(clocks: dict[int, dict[int, tuple[int, int]]], steps: int) -> Cost | None:
     """Averages over the ranks, the first step left out when there are more."""
-    first = 1 if steps > 1 else 0
-    rows = [
-        (
-            (by_step[steps][0] - by_step[first][0]) / (steps - first),
-            (by_step[steps][1] - by_step[first][1]) / (steps - first),
-        )
-        for by_step in clocks.values()
-        if steps in by_step and first in by_step
-    ]
+    rows = []
+    for by_step in clocks.values():
+        done = sorted(step for step in by_step if step)  # a resumed run does not begin with the first
+        first = done[0] if len(done) > 1 else 0
+        if steps in by_step and first in by_step:
+            clock, blocked = (now - then for now, then in zip(by_step[steps], by_step[first], strict=True))
+            many = steps - first if first else len(done)
+            rows.append((clock / many, blocked / many))
     if not rows:
         return None
     return Cost(sum(row[0] for row in rows) / len(rows), sum(row[1] for row in rows) / len(rows))

@@ -33,7 +33,7 @@ from scenarios.sharding.rings import Collectives, TorchCollectives
 from scenarios.sharding.strategy import Level, ShardingError, Strategy
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
-from scenarios.sharding.units import Part, Piece, Unit, parameters_of, units_of
+from scenarios.sharding.units import Part, Piece, Unit, units_of
 from scenarios.sharding.updates import MakeOptimizer, Updates
 
 MakeCollectives = Callable[[Topology, Order], Collectives]
@@ -54,7 +54,7 @@ class ShardedEngine:
     All ranks begin with the values of rank 0; parameters on the meta device, which have none, begin at zero and are
     replaced in the model. The model's parameters hold nothing outside of the passes.
 
-    Raises :class:`ShardingError` for a model that nothing is trained of, or whose modules share parameters.
+    Raises :class:`ShardingError` for a model that nothing is trained of.
     """
 
     def __init__(
@@ -89,9 +89,10 @@ class ShardedEngine:
         self._backward = False
         self._entered: list[Unit] = []  # in the backward pass, and not let go of
         self._due = 0  # micro-batches since the last step
-        for unit in self.units:
-            unit.module.register_forward_pre_hook(self._enter(unit))
-            unit.module.register_forward_hook(self._leave(unit), always_call=True)
+        for module in dict.fromkeys(module for unit in self.units for module in unit.modules):
+            needed = [unit for unit in self.units if module in unit.modules]
+            module.register_forward_pre_hook(self._enter(needed))
+            module.register_forward_hook(self._leave(needed), always_call=True)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -137,43 +138,49 @@ class ShardedEngine:
 
     # -- hooks ------------------------------------------------------------------------------------------
 
-    def _enter(self, unit: Unit) -> Callable[..., None]:
+    def _enter(self, units: list[Unit]) -> Callable[..., None]:
+        """``units``: what a module needs; more than its own where weights are tied."""
+
         def enter(module: nn.Module, arguments: Any) -> None:
-            self.parameters.use(unit, backward=False)
+            for unit in units:
+                self.parameters.use(unit, backward=False)
 
         return enter
 
-    def _leave(self, unit: Unit) -> Callable[..., None]:
+    def _leave(self, units: list[Unit]) -> Callable[..., None]:
         def leave(module: nn.Module, arguments: Any, output: Any) -> None:
-            self.parameters.release(unit)
+            for unit in units:
+                self.parameters.release(unit)
             if torch.is_grad_enabled():
                 for tensor in pytree.tree_leaves(output):
                     if isinstance(tensor, Tensor) and tensor.requires_grad:
-                        tensor.register_hook(self._enter_backward(unit))
+                        tensor.register_hook(self._enter_backward(units))
 
         return leave
 
-    def _enter_backward(self, unit: Unit) -> Callable[[Tensor], None]:
-        """The gradient of one of the unit's outputs is there.
+    def _enter_backward(self, units: list[Unit]) -> Callable[[Tensor], None]:
+        """The gradient of one of a module's outputs is there.
 
         Autograd takes what was computed last first, so what entered before is through, but for units that span others.
         """
 
         def enter(gradient: Tensor) -> None:
-            if unit in self._entered:
+            if all(unit in self._entered for unit in units):
                 return
-            for other in [one for one in self._entered if not one.spans]:
+            for other in [one for one in self._entered if not one.spans and one not in units]:
                 self._entered.remove(other)
                 self.parameters.release(other)
-            self._entered.append(unit)
-            self.parameters.use(unit, backward=True)
+            for unit in units:
+                if unit not in self._entered:
+                    self._entered.append(unit)
+                    self.parameters.use(unit, backward=True)
 
         return enter
 
     # -- making pieces -----------------------------------------------------------------------------------
 
     def _sharded(self, unit: Unit) -> Unit:
-        named = sorted(parameters_of(unit), key=lambda pair: not pair[1].requires_grad)
+        named = sorted(unit.parameters, key=lambda pair: not pair[1].requires_grad)
         pieces = [
             self._piece(unit, list(those), trained=trained)
             for trained, those in groupby(named, key=lambda pair: pair[1].requires_grad)

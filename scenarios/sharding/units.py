@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scenarios.sharding.strategy import ShardingError
-
 
 @dataclass(frozen=True)
 class Part:
@@ -57,16 +55,20 @@ class Piece:
 
 @dataclass(eq=False)
 class Unit:
-    """``spans``: it has other units within, so it is needed as long as they are."""
+    """``parameters``: by their names in the model. ``modules``: what needs them; more than one where weights are tied.
+
+    ``spans``: it has other units within, so it is needed as long as they are.
+    """
 
     name: str
-    module: nn.Module
+    modules: list[nn.Module]
+    parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list)
     pieces: tuple[Piece, ...] = ()
     spans: bool = False
 
 
 def units_of(model: nn.Module) -> list[Unit]:
-    """In the order in which the model names them. Raises :class:`ShardingError` for parameters of two units."""
+    """In the order in which the model names them. A parameter that two modules share is the first one's."""
     blocks = {
         id(block)
         for module in model.modules()
@@ -78,35 +80,26 @@ def units_of(model: nn.Module) -> list[Unit]:
 
     def visit(name: str, module: nn.Module) -> None:
         if id(module) in blocks:
-            found.append(Unit(name, module))
+            found.append(Unit(name, [module]))
             return
         at = len(found)
         own = any(True for _ in module.parameters(recurse=False))
         if own:
-            found.append(Unit(name or "model", module))
+            found.append(Unit(name or "model", [module]))
         for child_name, child in module.named_children():
             visit(f"{name}.{child_name}" if name else child_name, child)
         if own:
             found[at].spans = len(found) > at + 1
 
     visit("", model)
-    _refuse_ties(found)
-    return found
-
-
-def parameters_of(unit: Unit) -> list[tuple[str, nn.Parameter]]:
-    """Those that the unit itself gathers, by their names in the model."""
-    prefix = f"{unit.name}." if unit.name != "model" or not unit.spans else ""
-    return [(prefix + name, one) for name, one in unit.module.named_parameters(recurse=not unit.spans)]
-
-
-def _refuse_ties(units: list[Unit]) -> None:
-    owner: dict[int, str] = {}
-    for unit in units:
-        for name, parameter in parameters_of(unit):
-            other = owner.setdefault(id(parameter), name)
-            if other != name:
-                raise ShardingError(
-                    f"the parameters {other} and {name} are one and the same in two modules, which are gathered at "
-                    "different times: untie them (tie_word_embeddings=False)"
-                )
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    owners: dict[int, Unit] = {}
+    for unit in found:
+        (module,) = unit.modules
+        for parameter in module.parameters(recurse=not unit.spans):
+            owner = owners.setdefault(id(parameter), unit)
+            if owner is unit:
+                unit.parameters.append((names[id(parameter)], parameter))
+            elif module not in owner.modules:
+                owner.modules.append(module)
+    return [unit for unit in found if unit.parameters]

@@ -116,17 +116,16 @@ def test_on_the_simulated_accelerator_it_is_the_same_and_nothing_races(saved: Sa
 
     def program(me: Rank, device: Device | None) -> list[str]:
         wrong = []
-        for what in DTYPES:
-            for name in ("NNG", "III", "IIG", "GGG"):
-                first = begun(me.world, device, name, 2, dtype=DTYPES[what])
-                load(first, saved.of(what, "NIG"))
-                go_on(first, steps=1)
-                save(first, tmp_path / f"{what}-{name}", first.steps)
-                then = begun(me.world, device, name, 2, dtype=DTYPES[what])
-                load(then, tmp_path / f"{what}-{name}")
-                go_on(then, steps=1)
-                if bits(values(then)) != saved.expected[what]:
-                    wrong.append(f"{what} {name}")
+        for what, name in (("fp32", "NNG"), ("bf16", "III"), ("fp32", "IIG"), ("bf16", "GGG")):
+            first = begun(me.world, device, name, 2, dtype=DTYPES[what])
+            load(first, saved.of(what, "NIG"))
+            go_on(first, steps=1)
+            save(first, tmp_path / name, first.steps)
+            then = begun(me.world, device, name, 2, dtype=DTYPES[what])
+            load(then, tmp_path / name)
+            go_on(then, steps=1)
+            if bits(values(then)) != saved.expected[what]:
+                wrong.append(name)
         return wrong
 
     slow = {"stream:compute": 50.0, "stream:gather": 20.0}

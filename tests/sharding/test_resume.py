@@ -186,3 +186,11 @@ def test_what_cannot_go_on_is_refused_before_a_rank_starts(change: str, whole: R
 def test_stock_deepspeed_has_no_checkpoints_here(option: str, value: Any) -> None:
     with pytest.raises(ScenarioError, match=f"--{option.replace('_', '-')} is of our own engine: name a strategy too"):
         scenario(**{option: value})
+
+
+def test_a_run_is_not_replaced_by_the_one_that_goes_on_from_it(tmp_path: Path) -> None:
+    """Its folder would be emptied before its checkpoint is read."""
+    (tmp_path / "a" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ScenarioError, match="is the run that is to be gone on from: choose another --name"):
+        session.new_folder(tmp_path / "a", scenario(sharding="IIG", resume=str(tmp_path / "a")), overwrite=True)
+    assert (tmp_path / "a" / "checkpoints").is_dir()

@@ -21,7 +21,7 @@ from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
 from tests.accelerator.world import together
-from tests.sharding.training import adamw, batch, by_ddp, engine, net, train, values
+from tests.sharding.training import adamw, batch, by_ddp, engine, few_bits, net, train, values
 
 STEPS = 10
 STRATEGIES = [str(one) for one in legal()]
@@ -194,3 +194,40 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(tmp_path: Path) -> Non
         for name in STRATEGIES:
             assert rank["norms"][name] == pytest.approx(expected, rel=1e-6)
             assert rank["moves"][name] < 1e-6
+
+
+def test_tied_weights_are_one_parameter_that_two_modules_need(tmp_path: Path) -> None:
+    """As in GPT-2 and Falcon: the embedding is the head too. Its gradient is complete when both have given theirs."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net(exact=True)
+            self.out = nn.Linear(self.net.embedding.embedding_dim, self.net.embedding.num_embeddings)
+            self.out.weight = self.net.embedding.weight  # the bias is its own
+
+        def forward(self, words: Tensor, classes: Tensor) -> Tensor:
+            hidden = self.net.embedding(words)
+            for block in self.net.blocks:
+                hidden = block(hidden)
+            scores = self.out(hidden).float()
+            return nn.functional.cross_entropy(scores, words) + self.net(words, classes)
+
+    def tied() -> nn.Module:
+        torch.manual_seed(5)
+        model = Tied()
+        model.out.bias.register_hook(few_bits)
+        return model
+
+    def program(me: Rank, device: Device | None) -> dict[str, int]:
+        reference = by_ddp(tied(), me.rank, steps=3, accumulation=2)
+        topology = Topology.of(2)
+        found = {}
+        for name in ("NNN", "NIG", "IIG", "IGG", "GGG"):
+            made = engine(tied(), strategy(name), topology, device, accumulation=2)
+            train(made, me.rank, steps=3)
+            found[name] = differing(reference, values(made))
+        return found
+
+    found = together(4, program, tmp_path, simulated=False, silence_s=100)
+    assert found == [dict.fromkeys(("NNN", "NIG", "IIG", "IGG", "GGG"), 0)] * 4

@@ -63,11 +63,11 @@ def net(*, exact: bool = False, frozen: Collection[str] = (), blocks: int = 2) -
         if name.startswith(tuple(frozen)):
             parameter.requires_grad_(False)
         elif exact:
-            parameter.register_hook(_few_bits)
+            parameter.register_hook(few_bits)
     return model
 
 
-def _few_bits(gradient: Tensor) -> Tensor:
+def few_bits(gradient: Tensor) -> Tensor:
     return (gradient * 256).round().clamp(-3, 3) / 256
 
 

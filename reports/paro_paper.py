@@ -1,0 +1,159 @@
+"""What a person sees of PaRO's figures beside ours: speed-ups, scaling, and what speaks for which network."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from studies.paro_paper import ACCUMULATION, MICRO_BATCH, ONE_FLOW, RANGE, RATES, SEQUENCE, TOGETHER
+
+NEAR = 0.25  # relative error
+_CARD = 80  # GiB of a GPU
+
+
+def show_gains(console: Console, frame: pd.DataFrame) -> None:
+    """The table of speed-ups, and what it comes to."""
+    ranks = ", ".join(f"{count} GPUs" for count in sorted(set(frame.ranks)))
+    console.print(
+        f"How many times as fast, PaRO (arXiv 2310.06003) and dry runs: {ranks}, {ACCUMULATION} micro-batches of "
+        f"{MICRO_BATCH} x {SEQUENCE} tokens",
+        highlight=False,
+    )
+    table = _table(
+        "", "theirs", "one\nflow", "\nerror", "all\nlinks", "\nerror", "equal\nat",
+        "serial:\none\nflow", "\nall\nlinks", "\nequal\nat",
+    )  # fmt: skip
+    for row in _rows(frame):
+        table.add_row(
+            name(row),
+            _times(row.theirs),
+            _times(row.ours),
+            _error(row.error),
+            _times(row.together),
+            _error(row.together_error),
+            _rate(row.rate),
+            _times(row.serial),
+            _times(row.together_serial),
+            _rate(row.serial_rate),
+        )
+    console.print(table)
+    console.print(
+        f"One flow: a ring over all ranks passes each node's network at {ONE_FLOW:g} Gbit/s; all links: at "
+        f"{TOGETHER:g}. Equal at: the Gbit/s at which ours is theirs (between {RATES[0]:g} and {RATES[-1]:g}). Serial: "
+        "the closed form where nothing hides communication.",
+        highlight=False,
+    )
+    for sentence in sentences(frame):
+        console.print(sentence, highlight=False)
+
+
+def show_scaling(console: Console, frame: pd.DataFrame) -> None:
+    """Throughput per GPU, with more GPUs."""
+    counts = sorted(set(frame.ranks))
+    console.print(
+        f"Throughput per GPU, relative to {counts[0]} GPUs (7B, all trained, as much on each GPU)", highlight=False
+    )
+    table = _table("", *(f"{count}" for count in counts), "theirs", "error", "all\nlinks", "error", "serial")
+    for strategy, rows in frame.groupby("strategy", sort=False):
+        last = rows.iloc[-1]
+        table.add_row(
+            str(strategy),
+            *(f"{value:.2f}" for value in rows.ours),
+            _times(last.theirs),
+            _error(last.error),
+            f"{last.together:.2f}",
+            _error(last.together_error),
+            f"{last.closed:.2f}",
+        )
+    console.print(table)
+    console.print(
+        "Ours has (n-1)/n of the bytes and a ring's hops to add, and each node its links however many there are: what "
+        "a network loses when more nodes share its switches is in no profile, and is the part that is missing.",
+        highlight=False,
+    )
+
+
+def sentences(frame: pd.DataFrame) -> list[str]:
+    """What the speed-ups come to."""
+    told = frame[frame.theirs.notna()]
+    found = []
+    if len(told):
+        near = [int((told[column].abs() <= NEAR).sum()) for column in ("error", "together_error")]
+        closer = int((told.together_error.abs() < told.error.abs()).sum())
+        found.append(
+            f"Within {NEAR:.0%} of theirs: {near[0]} of {len(told)} with one flow, {near[1]} with all links; nearer "
+            f"with all links: {closer} of {len(told)}."
+        )
+        rates = told.rate.dropna()
+        if len(rates):
+            found.append(
+                f"{len(rates)} come out at {rates.min():.0f} to {rates.max():.0f} Gbit/s, the share of "
+                f"{rates.min() / ONE_FLOW:.1f} to {rates.max() / ONE_FLOW:.1f} flows."
+            )
+        found += [
+            f"{name(row)} comes out at no rate, as computing hides nearly all that {row.against} sends here; where "
+            f"nothing is hidden it does, at {row.serial_rate:.0f} Gbit/s (DeepSpeed's ZeRO-2 overlaps only if asked)."
+            for row in _rows(told)
+            if math.isnan(row.rate) and not math.isnan(row.serial_rate)
+        ]
+    least, most = frame[["ours", "together"]].min().min(), frame[["ours", "together"]].max().max()
+    found.append(
+        f"All of ours: {least:.2f} to {most:.2f} times as fast; the abstract says {RANGE[0]} to {RANGE[1]:.2f}."
+    )
+    large = sorted(
+        {
+            (f"{_model(row.model)} {row.trained} {strategy}", peak)
+            for row in _rows(frame)
+            for strategy, peak in ((row.strategy, row.peak_gib), (row.against, row.against_peak_gib))
+            if peak > _CARD
+        }
+    )
+    if large:
+        found.append(
+            f"More than {_CARD} GiB at the peak, as nothing is computed again here: "
+            + ", ".join(f"{what} {peak:.0f}" for what, peak in large)
+            + ". The paper must have saved memory there, as gradient checkpointing does, which computes more."
+        )
+    return found
+
+
+def name(row: Any) -> str:
+    """Of a claim."""
+    return f"{_model(row.model)} {row.trained} {row.strategy}:{row.against}"
+
+
+def _rows(frame: pd.DataFrame) -> list[Any]:
+    """Which columns they have no type says."""
+    return list(frame.itertuples())
+
+
+def _model(text: str) -> str:
+    return text.rpartition("-")[2].upper()
+
+
+def _table(first: str, *heads: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0)
+    table.add_column(first, no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _times(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2f}"
+
+
+def _error(value: float) -> str:
+    if math.isnan(value):
+        return ""
+    colour = "green" if abs(value) <= NEAR else "yellow"
+    return f"[{colour}]{value:+.0%}[/]"
+
+
+def _rate(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0f}"

@@ -1,0 +1,73 @@
+"""Our own engine in place of DeepSpeed: trained beside plain gloo, rehearsed, and refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reports.findings import Findings, Verdict
+from repro.__main__ import main
+
+Run = Callable[..., Findings]
+SHORT: dict[str, Any] = {"steps": 2, "accumulation": 2}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"sharding": "PaRO-IIG"}, {"sharding": "GGG", "rings": "ho-ring", "precision": "fp32", "frozen": ("*norm*",)}],
+    ids=["IIG", "GGG by HO-Ring, norms frozen"],
+)
+def test_a_strategy_trains_llama_clean(run: Run, how: dict[str, Any]) -> None:
+    """Every parameter at every use, every loss and the final state equal the same engine's on plain gloo."""
+    found = run(**SHORT, **how)
+    assert found.verdict is Verdict.CLEAN
+    assert found.divergence.compared > 300
+    assert found.cost is not None
+    assert found.cost.blocked_ns == 0  # no wait of ours blocks the host
+
+
+def test_a_wait_that_is_taken_away_is_a_race_with_a_token(run: Run) -> None:
+    found = run(sharding="IIG", without=("gather-before-use",), **SHORT)
+    assert found.races
+    assert {race.second.stream for race in found.races} == {"compute"}
+    assert all("without=gather-before-use" in one.token for one in found.witnesses)
+
+
+def test_falcon_too(run: Run) -> None:
+    assert run(sharding="IGG", model="falcon", steps=2, accumulation=1).verdict is Verdict.CLEAN
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--sharding", "GIN"],
+            "the strategy GIN is not legal: its optimizer state (N) is coarser than its parameters",
+        ),
+        (["--sharding", "ZeRO-4"], "there is no strategy 'ZeRO-4': give three of the letters N, I and G"),
+        (["--sharding", "IIG", "--group", "3"], "groups of 3 do not divide 4 ranks: choose one of 1, 2, 4"),
+        (["--sharding", "IIG", "--hpz", "2"], "--hpz is DeepSpeed's, and --sharding does without DeepSpeed"),
+        (["--sharding", "IIG", "--fix", "none"], "--fix is DeepSpeed's"),
+        (["--sharding", "IIG", "--without", "prayer"], "there is no synchronisation 'prayer': choose of update-before"),
+        (["--sharding", "NIG", "--without", "use-before-gather"], "NIG has no synchronisation 'use-before-gather'"),
+        (["--sharding", "IIG", "--without", "arrival-before-hop"], "IIG has no synchronisation 'arrival-before-hop'"),
+        (["--group", "2"], "--group is of our own engine: name a strategy too"),
+        (["--rings", "ho-ring"], "--rings is of our own engine"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", *options])
+    assert end.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error")]
+    assert sentence in line
+
+
+@pytest.mark.parametrize("options", [["--group", "3", "--sharding", "IIG"], ["--sharding", "IIG", "--stage", "2"]])
+def test_a_dry_run_refuses_the_same(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["dry", *options])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("Error: ")
