@@ -29,7 +29,7 @@ def draw(frame: pd.DataFrame, path: Path, *, title: str) -> Path:
     figure, panels = plt.subplots(
         1,
         len(cards),
-        figsize=(1.6 + 0.62 * len(ratios) * len(cards), 1.6 + 0.28 * len(names)),
+        figsize=(1.6 + 0.5 * len(ratios) * len(cards), 1.6 + 0.28 * len(names)),
         dpi=150,
         sharey=True,
         squeeze=False,
@@ -60,8 +60,8 @@ def show(console: Console, frame: pd.DataFrame) -> None:
     """From which ratio on it pays."""
     begins = begins_to_pay(frame)
     console.print(
-        f"From which ratio on (Gbit/s within a node over those of a network card) it is at least {PAYS:g} times as fast, "
-        "by network cards of a node; strategies against ZeRO-3 (7B, 32 GPUs), rings against a flat ring (1 GB)",
+        f"From which ratio on (Gbit/s within a node over those of a network card) it is {PAYS:g} times as fast, by "
+        "network cards of a node; strategies against ZeRO-3 (7B, 32 GPUs), rings against a flat ring (1 GB)",
         highlight=False,
     )
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
@@ -72,14 +72,14 @@ def show(console: Console, frame: pd.DataFrame) -> None:
     table.add_column("", no_wrap=True)
     least = frame.ratio.min()
     by_what = frame.groupby("what")
-    for what, row in begins.iterrows():
+    for what, row in zip(map(str, begins.index), begins.to_numpy(), strict=True):
         cells = ["-" if math.isnan(value) else "all" if value == least else f"{value:g}" for value in row]
-        mine = by_what.get_group(str(what))
-        fits = "" if mine.fits.all() else "does not fit"
-        table.add_row(str(what), *cells, f"{mine.gain.max():.2f}", fits)
+        mine = by_what.get_group(what)
+        fits = "" if bool(mine.fits.all()) else "does not fit"
+        table.add_row(what, *cells, f"{mine.gain.max():.2f}", fits)
     console.print(table)
     console.print(
-        f"all: from {least:g} on, the least that was tried; -: at none of {least:g} to {frame.ratio.max():g}; most: how "
-        "many times as fast, at its best.",
+        f"all: from {least:g} on, the least that was tried; -: at none of {least:g} to {frame.ratio.max():g}; most: "
+        "how many times as fast, at its best.",
         highlight=False,
     )

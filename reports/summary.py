@@ -46,11 +46,14 @@ def verdict(run: Run) -> str:
 
 
 def fix(run: Run) -> str:
-    """What was switched: the fix, or the release where another one ran."""
+    """What was switched: the fix, the release where another one ran, or the strategy of our own engine."""
     scenario = run.findings["scenario"]
     release = str(scenario.get("deepspeed", ""))
     if release and release != str(run.findings["versions"].get("deepspeed", release)):
         return f"DeepSpeed {release}"
+    if scenario.get("sharding"):
+        without = scenario.get("without")
+        return f"{scenario['sharding']} without {', '.join(map(str, without))}" if without else str(scenario["sharding"])
     return str(scenario.get("fix", run.name))
 
 

@@ -14,10 +14,10 @@ from repro.releases import PINNED
 from repro.toggles import Fix
 from scenarios import quantized
 from scenarios.scenario import ScenarioError, check_slow, fitted
-from scenarios.sharding.strategy import ShardingError, strategy
-from scenarios.sharding.topology import groups_of
+from scenarios.sharding.options import check_options
 
 OPTIMIZERS = ("adam", "adamw")
+_OURS = ("group", "rings")  # of our own engine
 # What only DeepSpeed does, or needs it.
 _DEEPSPEEDS = ("stage", "hpz", "qwz", "qgz", "checkpointing", "overlap_comm", "fix", "config")
 
@@ -80,25 +80,15 @@ class Job(BaseModel):
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
             raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
         check_slow(self.slow)
-        self._fits_our_engine()
+        check_options(
+            self,
+            sharding=self.sharding,
+            ours=_OURS,
+            theirs={name: Job.model_fields[name].default for name in _DEEPSPEEDS},
+            ranks=self.ranks,
+            group=self.sharding_group,
+        )
         return self
-
-    def _fits_our_engine(self) -> None:
-        if not self.sharding:
-            if self.group or self.rings != "torch":
-                option = "--group" if self.group else "--rings"
-                raise ValueError(f"{option} is of our own engine: name a strategy too, --sharding IIG for one")
-            return
-        for name in _DEEPSPEEDS:
-            if getattr(self, name) != Job.model_fields[name].default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is DeepSpeed's, and --sharding does without DeepSpeed: leave one out"
-                )
-        try:
-            strategy(self.sharding)
-            groups_of(self.ranks, self.sharding_group)
-        except ShardingError as error:
-            raise ValueError(str(error)) from None
 
     @property
     def sharding_group(self) -> int:

@@ -17,9 +17,9 @@ from scenarios import mmlu, mmlu_batches, quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters
 from scenarios.sharding import checkpoint_index as checkpoints
+from scenarios.sharding.options import check_options
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
-from scenarios.sharding.topology import groups_of
 
 Model = TypeVar("Model", bound=BaseModel)
 # What only DeepSpeed does, or needs it.
@@ -163,32 +163,22 @@ class Scenario(BaseModel):
         if self.stands_for != "itself" and self.stands_for not in FULL_SIZE:
             raise ValueError(f"unknown full-size model '{self.stands_for}': choose itself, {', '.join(FULL_SIZE)}")
         check_slow(self.slow)
+        theirs = {name: Scenario.model_fields[name].default for name in _DEEPSPEEDS} | {"hpz": 1}
+        check_options(
+            self, sharding=self.sharding, ours=_OURS, theirs=theirs, ranks=self.ranks, group=self.sharding_group
+        )
         if self.sharding:
-            self._fits_our_engine()
-        else:
-            for name in _OURS:
-                if getattr(self, name) != Scenario.model_fields[name].default:
-                    raise ValueError(
-                        f"--{name.replace('_', '-')} is of our own engine: name a strategy too, --sharding IIG for one"
-                    )
+            self._has_waits()
         return self
 
-    def _fits_our_engine(self) -> None:
-        usual = {name: Scenario.model_fields[name].default for name in _DEEPSPEEDS} | {"hpz": 1}
-        for name in _DEEPSPEEDS:
-            if getattr(self, name) != usual[name]:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is DeepSpeed's, and --sharding does without DeepSpeed: leave one out"
-                )
+    def _has_waits(self) -> None:
+        here = of_engine(strategy(self.sharding)) | (frozenset() if self.rings == "torch" else of_rings())
         try:
-            groups_of(self.ranks, self.sharding_group)
-            here = of_engine(strategy(self.sharding)) | (frozenset() if self.rings == "torch" else of_rings())
-            if missing := sorted(synchronisations(self.without) - here):
-                raise ShardingError(
-                    f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(here))}"
-                )
+            missing = sorted(synchronisations(self.without) - here)
         except ShardingError as error:
             raise ValueError(str(error)) from None
+        if missing:
+            raise ValueError(f"{self.sharding} has no synchronisation '{missing[0]}': it has {', '.join(sorted(here))}")
 
     @property
     def sharding_group(self) -> int:

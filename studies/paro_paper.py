@@ -98,7 +98,7 @@ CLAIMS = (
     Claim("llama-2-7b", "PEFT", "IIG", "GGG", None),
 )
 SCALINGS = (Scaling("IIG", 0.92), Scaling("NIG", 0.84), Scaling("NGG", 0.63), Scaling("GGG", 0.63))
-STEPS = (16, 32, 64, 128)  # GPUs that are shown of a scaling
+STEPS = (16, 32, 128)  # GPUs that are shown of a scaling
 
 
 def job_of(case: Case, *, accumulation: int = ACCUMULATION) -> Job:

@@ -1,10 +1,10 @@
-"""A job of our own engine, recorded with three micro-batches in its step, and timed with more of them on other links.
+"""A job of our own engine, recorded with four micro-batches in its step, and timed with more of them on other links.
 
 Its program does not depend on the timing: the host asks for nothing and waits for nothing within a step. So the work is
-recorded once (as :mod:`studies.retimed` does), and from the second micro-batch on each is like the one before, until
-the last, after which the step comes. The first differs, as nothing runs when it begins. So a step of s takes what a
-step of three takes, and s - 3 times what computing comes later by from the second's end to the third's. A test holds
-this to steps that are run whole, to the nanosecond.
+recorded once (as :mod:`studies.retimed` does). The first micro-batch differs from the others, as nothing runs when it
+begins, and the last one does, as its backward pass may wait for what goes on to the optimizer. Those between are alike.
+So a step of s takes what a step of four takes, and s - 4 times what computing comes later by from the second's end to
+the third's. A test holds this to steps that are run whole, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.scenario import ScenarioError
 
-RECORDED = 3  # micro-batches
+RECORDED = 4  # micro-batches
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -48,7 +48,7 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
 
     ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
-    and not the first three.
+    and not four of them.
 
     Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
     """
@@ -94,7 +94,7 @@ class Steps:
         step = max(times) - began
         if accumulation == self._recorded:
             return step
-        ends = [self._end(times, self._computed[at]) for at in (self._recorded - 1, self._recorded)]
+        ends = [self._end(times, self._computed[at]) for at in (RECORDED - 2, RECORDED - 1)]
         return step + (accumulation - self._recorded) * (ends[1] - ends[0])
 
     def _end(self, times: Sequence[int], op: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from scenarios.scenario import ScenarioError
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")
+_SWEEP = ("strategies", "workers")
 
 
 @click.command()
 @click.option("--paper", "part", flag_value="paper", help="Dry runs of the paper's cases, beside its figures.")
-@click.option("--strategies", help="Only these: IIG, ZeRO-3, ... [default: all 14]")
+@click.option("--sweep", "part", flag_value="sweep", help="From which bandwidth on each pays: dry runs, a picture.")
+@click.option("--strategies", help="Not of the paper: only these: IIG, ZeRO-3, ... [default: all 14]")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Live: fp32 or bf16. [default: fp32]")
 @click.option("--steps", type=click.IntRange(2), help="Live: optimizer steps. [default: 3]")
 @click.option("--ranks", type=click.IntRange(1), help="Live: ranks, on two nodes. [default: 4]")
@@ -26,8 +29,8 @@ _PAPER = ("models", "trainable", "workers")
 @click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to take away.")
 @click.option("--models", help="Paper: only these, llama-2-7b or llama-65b. [default: both]")
 @click.option("--trainable", help="Paper: only these, of all, 1/16 and PEFT. [default: all of them]")
-@click.option("--workers", type=click.IntRange(1), help="Paper: dry runs side by side. [default: the cores]")
-@click.option("--name", help="Name of the folder that takes the tables. [default: paro, paro-paper]")
+@click.option("--workers", type=click.IntRange(1), help="Not live: dry runs side by side. [default: the cores]")
+@click.option("--name", help="Name of the folder that takes the tables. [default: paro, paro-paper, ...]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
 )
@@ -36,28 +39,38 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     """PaRO's strategies (arXiv 2310.06003): a small model trains under each, beside torch's DDP and the formulas.
 
     Exit status 1 when memory or bytes are not what the formulas say, losses are not DDP's before the first step, or
-    there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours.
+    there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
+    networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
     from repro.commands import session
 
+    part = part or "live"
+    parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {
+        "live": (_LIVE, _live),
+        "paper": (_PAPER, _paper),
+        "sweep": (_SWEEP, _sweep),
+    }
+    of, run = parts[part]
     given = {option: value for option, value in values.items() if value not in (None, ())}
-    wrong = [option for option in given if option not in (_PAPER if part == "paper" else _LIVE)]
-    if wrong:
-        where = "without --paper" if part == "paper" else "with --paper"
+    if wrong := [option for option in given if option not in of]:
+        where = "live, without --paper and --sweep" if wrong[0] in _LIVE else "with --paper"
         raise ScenarioError(f"--{wrong[0]} has a meaning only {where}: leave one of them out")
+    of_part = "paro" if part == "live" else f"paro-{part}"
 
     def folder() -> Path:
         return session.marked_folder(
-            runs / (name or ("paro-paper" if part == "paper" else "paro")),
+            runs / (name or of_part),
             "paro.txt",
-            lambda file: file.write_text("".join(f"{key}={given[key]}\n" for key in sorted(given)), encoding="utf-8"),
+            lambda file: file.write_text(
+                "".join(f"{key}={value}\n" for key, value in sorted({**given, "part": part}.items())), encoding="utf-8"
+            ),
             overwrite=overwrite,
         )
 
-    (_paper if part == "paper" else _live)(Console(), folder, **given)
+    run(Console(), folder, **given)
 
 
-def _live(console: Console, make_folder: Any, strategies: str = "", **options: Any) -> None:
+def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "", **options: Any) -> None:
     from reports import paro as report
     from reports.terminal import doing
     from repro.commands.progress import counting
@@ -86,7 +99,7 @@ def _live(console: Console, make_folder: Any, strategies: str = "", **options: A
 
 
 def _paper(
-    console: Console, make_folder: Any, models: str = "", trainable: str = "", workers: int | None = None
+    console: Console, make_folder: Callable[[], Path], models: str = "", trainable: str = "", workers: int | None = None
 ) -> None:
     from reports import paro_paper as report
     from reports.terminal import doing
@@ -117,6 +130,28 @@ def _paper(
         report.show_scaling(console, scaling)
         files.append("scaling.csv")
     _ends(console, folder, files, began)
+
+
+def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = "", workers: int | None = None) -> None:
+    from reports import paro_sweep as report
+    from reports.terminal import doing
+    from repro.commands.progress import counting
+    from scenarios import rehearsal
+    from scenarios.sharding.strategy import strategy
+    from studies import paro_sweep as study
+
+    began = time.perf_counter()
+    chosen = [str(strategy(name)) for name in words(strategies)]
+    folder = make_folder()
+    with doing(console, "importing DeepSpeed"):
+        rehearsal.preload()
+    with counting(console) as tell:
+        frame = study.sweep(folder, strategies=chosen, workers=workers, tell=tell)
+    frame.to_csv(folder / "sweep.csv", index=False)
+    title = "Times as fast as ZeRO-3 (7B, 32 GPUs), or as a flat ring (1 GB); grey: not 5 % faster"
+    report.draw(frame, folder / "sweep.png", title=title)
+    report.show(console, frame)
+    _ends(console, folder, ["sweep.csv", "sweep.png"], began)
 
 
 def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import reports
 from reports.findings import Findings, Verdict
+from reports.summary import fix
 from repro.__main__ import main
 
 Run = Callable[..., Findings]
@@ -28,11 +31,12 @@ def test_a_strategy_trains_llama_clean(run: Run, how: dict[str, Any]) -> None:
     assert found.cost.blocked_ns == 0  # no wait of ours blocks the host
 
 
-def test_a_wait_that_is_taken_away_is_a_race_with_a_token(run: Run) -> None:
-    found = run(sharding="IIG", without=("gather-before-use",), **SHORT)
+def test_a_wait_that_is_taken_away_is_a_race_with_a_token(run: Run, tmp_path: Path) -> None:
+    found = run(sharding="IIG", without=("gather-before-use",), folder=tmp_path / "broken", **SHORT)
     assert found.races
     assert {race.second.stream for race in found.races} == {"compute"}
     assert all("without=gather-before-use" in one.token for one in found.witnesses)
+    assert fix(reports.load(tmp_path / "broken")) == "IIG without gather-before-use"  # what reports call it
 
 
 def test_falcon_too(run: Run) -> None:

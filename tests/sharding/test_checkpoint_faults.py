@@ -22,15 +22,10 @@ from scenarios.sharding.checkpoint_index import INDEX, newest, of_step, read, sh
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import ShardingError, strategy
 from tests.accelerator.world import together
-from tests.sharding.interrupted import alone, begun, bits, go_on, import_all
+from tests.sharding.interrupted import alone, begun, bits, go_on
 from tests.sharding.training import Net, adamw, engine, net, train, values
 
 FROZEN = ("embedding", "blocks.0.up")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    import_all()
 
 
 def dies(where: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

@@ -20,17 +20,12 @@ from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
 from tests.accelerator.world import together
-from tests.sharding.interrupted import MICRO_BATCHES, alone, begun, bits, go_on, import_all, model
+from tests.sharding.interrupted import MICRO_BATCHES, alone, begun, bits, go_on, model
 from tests.sharding.training import adamw, engine, net, values
 
 STRATEGIES = [str(one) for one in legal()]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FROZEN = ("embedding", "blocks.0.up")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imports() -> None:
-    import_all()
 
 
 class Saved:

@@ -122,15 +122,19 @@ def narrow_job(model: str, strategy: str, accumulation: int, **more: Any) -> Job
 
 
 @pytest.mark.parametrize("strategy", ["GGG", "NII"])
-def test_a_step_of_ten_micro_batches_follows_from_one_of_three(narrow: str, strategy: str, tmp_path: Path) -> None:
-    """To the nanosecond, where the network decides and where it does not."""
-    flows = (37.5, 100.0, 448.0)
+def test_a_step_of_ten_micro_batches_follows_from_one_of_four(narrow: str, strategy: str, tmp_path: Path) -> None:
+    """To the nanosecond, where the network decides and where it does not.
+
+    With 5 Gbit/s what NII reduces between groups in the last micro-batch holds up its backward pass: that one is like
+    no other.
+    """
+    flows = (5.0, 100.0, 448.0)
     machines = {flow: on_flow(load_profile("dgx-a100-roce"), flow) for flow in flows}
     ten = narrow_job(narrow, strategy, 10)
 
     def both() -> list[list[int]]:
         whole = timed(ten, tmp_path / "whole", machines=machines, whole=True)
-        derived = timed(ten, tmp_path / "three", machines=machines)
+        derived = timed(ten, tmp_path / "four", machines=machines)
         return [[one.steps[flow] for flow in flows] for one in (whole, derived)]
 
     whole, derived = forked(both, tmp_path / "fork")
@@ -229,7 +233,7 @@ def test_what_is_frozen_is_all_but_that() -> None:
 
 def test_every_case_is_run_once_and_is_a_job() -> None:
     cases = paro_paper.cases_of(CLAIMS, paro_paper.SCALINGS)
-    assert len(cases) == len(set(cases)) == 27
+    assert len(cases) == len(set(cases)) == 23
     for case in cases:
         made = paro_paper.job_of(case)
         assert (made.ranks, made.sharding, made.accumulation) == (case.ranks, case.strategy, 10)

@@ -43,7 +43,7 @@ def trained(me: Rank, device: Device | None, topology: Topology, name: str, **ho
     return made
 
 
-@pytest.mark.parametrize(("ranks", "accumulation"), [(4, 3), (8, 1)])
+@pytest.mark.parametrize(("ranks", "accumulation"), [(4, 1), (4, 3), (8, 1), (8, 3)])
 def test_every_strategy_gives_the_parameters_of_ddp_bit_for_bit(ranks: int, accumulation: int, tmp_path: Path) -> None:
     def program(me: Rank, device: Device | None) -> dict[str, int]:
         reference = by_ddp(net(exact=True), me.rank, steps=STEPS, accumulation=accumulation)
@@ -103,8 +103,7 @@ def test_gradients_as_they_come_stay_within_what_reordered_sums_explain(tmp_path
 
 
 def test_where_the_order_of_sums_is_the_same_the_bits_are(tmp_path: Path) -> None:
-    """Two ranks: a sum of two has one order. AdamW treats a number alike wherever it lies, but for its last bit:
-    torch computes a run of numbers by vectors and its end one by one."""
+    """Two ranks: a sum of two has one order."""
 
     def program(me: Rank, device: Device | None) -> dict[str, int]:
         reference = by_ddp(net(), me.rank, steps=STEPS, accumulation=1)
