@@ -66,7 +66,7 @@ def show(console: Console, frame: pd.DataFrame) -> None:
     )
     table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for count in begins.columns:
+    for count in map(int, begins.columns):
         table.add_column(f"{count} card{'s' if count > 1 else ''}", justify="right", no_wrap=True)
     table.add_column("most", justify="right")
     table.add_column("", no_wrap=True)

@@ -27,7 +27,16 @@ from studies.crew import side_by_side
 from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, Case, job_of, sizes
 from studies.paro_timed import Steps, timed
 
-RATIOS = (1.0, 2.0, 3.0, 6.0, 12.0, 24.0, 48.0, 96.0)  # of Gbit/s within a node over that of a card; the paper's cluster: 24
+RATIOS = (
+    1.0,
+    2.0,
+    3.0,
+    6.0,
+    12.0,
+    24.0,
+    48.0,
+    96.0,
+)  # of Gbit/s within a node over that of a card; the paper's cluster: 24
 CARDS = (1, 2, 4, 8)
 RANKS = 32
 GATHERED = 1_000_000_000  # bytes

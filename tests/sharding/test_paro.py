@@ -20,7 +20,7 @@ from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.named import named
 from scenarios.scenario import ScenarioError
-from studies import paro, paro_paper
+from studies import paro, paro_paper, paro_sweep
 from studies.paro_paper import CLAIMS, RATES, Case, Claim, Scaling
 from studies.paro_timed import Timed, on_flow, timed
 from tests.sharding.training import forked
@@ -240,6 +240,52 @@ def test_every_case_is_run_once_and_is_a_job() -> None:
     assert Claim("llama-65b", "all", "IIG", "GGG", 1.86).cases[0] == Case("llama-65b", "all", 32, "IIG")
 
 
+# -- other networks -----------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_tells_from_where_on_it_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ZeRO-3 alone, which is what others are set against; the rings are there anyway."""
+    shown, words, status = command(capsys, tmp_path, "--sweep", "--strategies", "ZeRO-3")
+    assert status == 0
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "rings against a flat ring (1 GB)" in words
+    folder = tmp_path / "paro-sweep"
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    frame = pd.read_csv(folder / "sweep.csv")
+    assert list(dict.fromkeys(frame.what)) == ["GGG", "flat", "hierarchical", "HO-Ring"]
+    assert (frame.gain[frame.what == frame.against] == 1).all()
+    rows = frame.set_index(["what", "ratio", "cards"])
+    # (n-1)/n V over one card of 100 Gbit/s, and the hops of the ring besides
+    assert rows.seconds["flat", 24, 1] == pytest.approx(31 / 32 * 8 / 100, rel=0.01)
+    # (g-1)/n V of each of 8 GPUs over their part of the card: what one card gains is what does not pass it twice
+    assert rows.gain["HO-Ring", 96, 1] == pytest.approx(31 / 24, rel=0.01)
+    assert rows.gain["HO-Ring", 96, 8] == pytest.approx(8 * 31 / 24, rel=0.02)
+    begins = paro_sweep.begins_to_pay(frame)
+    assert list(begins.index) == ["hierarchical", "HO-Ring"]
+    assert list(begins.loc["HO-Ring"]) == [1, 1, 1, 1]
+
+
+def test_a_ring_timed_anew_is_the_ring_run_there(tmp_path: Path) -> None:
+    there = paro_sweep.machines(ratios=(6.0,), cards=(8,))
+    profile = there[6.0, 8]
+    anew = paro_sweep.ring("HO-Ring", tmp_path / "anew", there)
+    assert anew == paro_sweep.ring("HO-Ring", tmp_path / "there", there, recorded=profile)
+
+
+def test_it_pays_from_where_it_never_again_does_not() -> None:
+    gains = {"IIG": [1.2, 1.0, 1.1, 1.3], "NGG": [1.0, 1.0, 1.0, 1.0], "III": [1.1, 1.1, 1.1, 1.1]}
+    frame = pd.DataFrame(
+        [
+            {"what": what, "against": "GGG", "ratio": float(ratio), "cards": 1, "pays": gain >= paro_sweep.PAYS}
+            for what, those in gains.items()
+            for ratio, gain in zip((3, 6, 12, 24), those, strict=True)
+        ]
+    )
+    begins = paro_sweep.begins_to_pay(frame)[1]
+    assert (begins["IIG"], begins["III"]) == (12, 3)
+    assert math.isnan(begins["NGG"])
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -251,8 +297,9 @@ def test_every_case_is_run_once_and_is_a_job() -> None:
         (["--group", "3"], "groups of 3 do not divide 4 ranks: choose one of 1, 2, 4"),
         (["--ranks", "3"], "3 ranks cannot be spread evenly over 2 nodes"),
         (["--strategies", "NNN", "--without", "gather-before-use"], "NNN has no synchronisation 'gather-before-use'"),
-        (["--models", "llama-65b"], "--models has a meaning only with --paper: leave one of them out"),
-        (["--paper", "--steps", "4"], "--steps has a meaning only without --paper"),
+        (["--models", "llama-65b"], "--models has a meaning only with --paper: leave one"),
+        (["--paper", "--steps", "4"], "--steps has a meaning only live, without --paper and"),
+        (["--sweep", "--group", "2"], "--group has a meaning only live, without --paper and --sweep"),
         (["--paper", "--models", "gpt-18b"], "--models does not know 'gpt-18b': choose from llama-2-7b, llama-65b"),
         (["--paper", "--trainable", "1/2"], "--trainable does not know '1/2': choose from all, 1/16, PEFT"),
         (["--paper", "--models", "llama-65b", "--trainable", "PEFT"], "nothing is compared for llama-65b with PEFT"),
