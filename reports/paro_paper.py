@@ -72,8 +72,8 @@ def show_scaling(console: Console, frame: pd.DataFrame) -> None:
         )
     console.print(table)
     console.print(
-        "Ours has (n-1)/n of the bytes and a ring's hops to add, and each node its links however many there are: what "
-        "a network loses when more nodes share its switches is in no profile, and is the part that is missing.",
+        "Here more GPUs add a ring's hops, and (n-1)/n of the bytes where it was less: each node keeps its links. What a "
+        "network loses when more nodes share its switches is in no profile, so theirs cannot come out.",
         highlight=False,
     )
 
@@ -94,6 +94,15 @@ def sentences(frame: pd.DataFrame) -> list[str]:
             found.append(
                 f"{len(rates)} come out at {rates.min():.0f} to {rates.max():.0f} Gbit/s, the share of "
                 f"{rates.min() / ONE_FLOW:.1f} to {rates.max() / ONE_FLOW:.1f} flows."
+            )
+        first, others = told.iloc[0], told.iloc[1:]
+        if len(others) and not math.isnan(first.rate):
+            near_too = int((others.calibrated_error.abs() <= NEAR).sum())
+            found.append(
+                f"At {first.rate:.0f} Gbit/s, which {name(first)} needs, {near_too} of the {len(others)} others are "
+                f"within {NEAR:.0%}: "
+                + ", ".join(f"{row.calibrated:.2f} ({row.calibrated_error:+.0%})" for row in _rows(others))
+                + "."
             )
         found += [
             f"{name(row)} comes out at no rate, as computing hides nearly all that {row.against} sends here; where "

@@ -34,8 +34,7 @@ def draw(frame: pd.DataFrame, path: Path, *, title: str) -> Path:
         sharey=True,
         squeeze=False,
     )
-    shades = mpl.colormaps["viridis_r"].copy()
-    shades.set_bad(_NOTHING)
+    shades = mpl.colormaps["viridis_r"].with_extremes(bad=_NOTHING)
     for axes, count in zip(panels[0], cards, strict=True):
         table = rows[rows.cards == count].pivot(index="what", columns="ratio", values="gain").loc[names, ratios]
         gains = table.to_numpy()

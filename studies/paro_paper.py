@@ -179,22 +179,30 @@ def gains(claims: Sequence[Claim], found: Mapping[Case, Timed[float]]) -> pd.Dat
 
     ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
     links of the node; ``error`` and ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals
-    theirs (NaN: none between 25 and 448). The same by the closed forms: ``hidden`` and ``together_hidden``, the longer
+    theirs (NaN: none between 25 and 448). ``calibrated`` and ``calibrated_error``: ours at the first claim's such rate,
+    so that one figure of theirs is used, and the others are predicted (NaN: it has none). The same by the closed forms: ``hidden`` and ``together_hidden``, the longer
     of communication and computation, ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and
     ``again_rate``, where the forward pass is computed again. Seconds of a step: ``step_s``, ``against_s`` and
     ``together_s``, ``together_against_s``. GiB at the peak: ``peak_gib``, ``against_peak_gib``.
     """
-    return pd.DataFrame([_gain(claim, found) for claim in claims])
+    calibrated = rate_of(partial(gain_at, claims[0], found=found), _theirs(claims[0]))
+    return pd.DataFrame([_gain(claim, found, calibrated) for claim in claims])
 
 
-def _gain(claim: Claim, found: Mapping[Case, Timed[float]]) -> dict[str, Any]:
+def gain_at(claim: Claim, rate: float, *, found: Mapping[Case, Timed[float]]) -> float:
+    """Our speed-up where a ring over all ranks has ``rate`` Gbit/s, from 25 to 448; NaN for NaN."""
     mine, other = (found[case] for case in claim.cases)
-    theirs = math.nan if claim.theirs is None else claim.theirs
+    return math.nan if math.isnan(rate) else _between(other.steps, rate) / _between(mine.steps, rate)
+
+
+def _theirs(claim: Claim) -> float:
+    return math.nan if claim.theirs is None else claim.theirs
+
+
+def _gain(claim: Claim, found: Mapping[Case, Timed[float]], calibrated: float) -> dict[str, Any]:
+    mine, other = (found[case] for case in claim.cases)
+    theirs, predicted = _theirs(claim), gain_at(claim, calibrated, found=found)
     at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
-
-    def ours(rate: float) -> float:
-        return _between(other.steps, rate) / _between(mine.steps, rate)
-
     return {
         "model": claim.model,
         "trained": claim.trained,
@@ -207,7 +215,9 @@ def _gain(claim: Claim, found: Mapping[Case, Timed[float]]) -> dict[str, Any]:
         "error": error(at[ONE_FLOW], theirs),
         "together": at[TOGETHER],
         "together_error": error(at[TOGETHER], theirs),
-        "rate": rate_of(ours, theirs),
+        "rate": rate_of(partial(gain_at, claim, found=found), theirs),
+        "calibrated": predicted,
+        "calibrated_error": error(predicted, theirs),
         "hidden": closed(claim, ONE_FLOW, hidden=True),
         "together_hidden": closed(claim, TOGETHER, hidden=True),
         "serial": closed(claim, ONE_FLOW, hidden=False),

@@ -165,8 +165,11 @@ def test_the_cheapest_case_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFi
     assert math.isnan(row.theirs)
     assert math.isnan(row.error)
     assert row.share == 4096**2 / FULL_SIZE["llama-2-7b"].parameters
-    assert row.ours == row.against_s / row.step_s > row.together == row.together_against_s / row.together_s > 1
-    assert row.ours == pytest.approx(row.hidden, rel=0.1), "the network decides: nothing else counts"
+    ns = {name: round(row[name] * 1e9) for name in ("step_s", "against_s", "together_s", "together_against_s")}
+    assert row.ours == ns["against_s"] / ns["step_s"]
+    assert row.together == ns["together_against_s"] / ns["together_s"]
+    assert row.ours > row.together > 1
+    assert row.against_s == pytest.approx(20.9, rel=0.01), "ZeRO-3 waits for the network: what the closed form has"
 
 
 def test_errors_and_rates_are_of_the_speed_ups() -> None:
@@ -181,6 +184,7 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     assert row.error == 2.0 / 2.28 - 1
     assert row.together_error == row.together / 2.28 - 1
     assert row.rate == pytest.approx(200 / 2.28, rel=1e-6)
+    assert row.calibrated == pytest.approx(2.28), "it is the one that the rate is taken from"
     from reports.paro_paper import sentences
 
     told = sentences(frame)
