@@ -52,8 +52,8 @@ def fix(run: Run) -> str:
     if release and release != str(run.findings["versions"].get("deepspeed", release)):
         return f"DeepSpeed {release}"
     if scenario.get("sharding"):
-        without = scenario.get("without")
-        return f"{scenario['sharding']} without {', '.join(map(str, without))}" if without else str(scenario["sharding"])
+        away = ", ".join(map(str, scenario.get("without", ())))
+        return f"{scenario['sharding']} without {away}" if away else str(scenario["sharding"])
     return str(scenario.get("fix", run.name))
 
 

@@ -25,6 +25,8 @@ from scenarios.scenario import Scenario, ScenarioError
 Losses = dict[tuple[int, int, int], float]
 """By rank, step and micro-batch, the latter two from 1."""
 
+_KEPT: list[DistributedDataParallel] = []
+
 
 def run(scenario: Scenario, *, folder: Path) -> Losses:
     """Train the scenario, whose sharding plays no part. ``folder`` takes the ranks' output.
@@ -56,8 +58,7 @@ def _train(me: Rank, scenario: Scenario) -> None:
         scenario.model, scenario.size, vocab_size=scenario.vocabulary, seed=scenario.seed, frozen=scenario.frozen
     )
     trained = [one for one in model.parameters() if one.requires_grad]
-    # A buffer is the same on all ranks: to send them about would only take time.
-    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
     data = batches(
         scenario.questions(),
@@ -79,5 +80,7 @@ def _train(me: Rank, scenario: Scenario) -> None:
             torch.nn.utils.clip_grad_norm_(trained, scenario.clip)
         optimizer.step()
         optimizer.zero_grad()
+    # What DDP holds is left to the end of the process. Taken apart here, its reducer may be the last to own gloo's
+    # threads, and would end them while it holds the interpreter's lock, which such a thread may be waiting for.
+    _KEPT.append(wrapped)
     me.say({"losses": losses})
-    dist.destroy_process_group()

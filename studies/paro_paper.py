@@ -180,10 +180,12 @@ def gains(claims: Sequence[Claim], found: Mapping[Case, Timed[float]]) -> pd.Dat
     ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
     links of the node; ``error`` and ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals
     theirs (NaN: none between 25 and 448). ``calibrated`` and ``calibrated_error``: ours at the first claim's such rate,
-    so that one figure of theirs is used, and the others are predicted (NaN: it has none). The same by the closed forms: ``hidden`` and ``together_hidden``, the longer
-    of communication and computation, ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and
-    ``again_rate``, where the forward pass is computed again. Seconds of a step: ``step_s``, ``against_s`` and
-    ``together_s``, ``together_against_s``. GiB at the peak: ``peak_gib``, ``against_peak_gib``.
+    so that one figure of theirs is used, and the others are predicted (NaN: it has none).
+
+    The same by the closed forms: ``hidden`` and ``together_hidden``, the longer of communication and computation,
+    ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and ``again_rate``, where the forward pass
+    is computed again. Seconds of a step: ``step_s``, ``against_s`` and ``together_s``, ``together_against_s``. GiB at
+    the peak: ``peak_gib``, ``against_peak_gib``.
     """
     calibrated = rate_of(partial(gain_at, claims[0], found=found), _theirs(claims[0]))
     return pd.DataFrame([_gain(claim, found, calibrated) for claim in claims])

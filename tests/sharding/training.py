@@ -22,6 +22,7 @@ from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
 from tests.accelerator.world import clock
 
+_KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py
 WORDS, WIDTH, CLASSES, TOKENS = 11, 7, 5, 6
 
 
@@ -85,6 +86,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 def by_ddp(model: nn.Module, rank: int, *, steps: int, accumulation: int, optimizer: Any = sgd) -> list[Tensor]:
     """Torch's DDP: the parameters in the end."""
     wrapped = nn.parallel.DistributedDataParallel(model)
+    _KEPT.append(wrapped)
     updates = optimizer([one for one in model.parameters() if one.requires_grad])
     for step in range(steps):
         for micro_batch in range(accumulation):
