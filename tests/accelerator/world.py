@@ -81,7 +81,7 @@ def together(
     folder: Path,
     *,
     simulated: bool = True,
-    silence_s: float = 30,
+    silence_s: float = 120,
     record: bool = False,
     **timing: Any,
 ) -> list[Any]:
@@ -96,7 +96,7 @@ def together(
     def target(me: Rank) -> None:
         torch.manual_seed(me.rank)
         store = dist.FileStore(str(me.store), me.world)
-        place: dict[str, Any] = {"rank": me.rank, "world_size": me.world, "timeout": timedelta(seconds=20)}
+        place: dict[str, Any] = {"rank": me.rank, "world_size": me.world, "timeout": timedelta(seconds=120)}
         if not simulated:
             dist.init_process_group("gloo", store=store, **place)
             me.say({"result": program(me, None)})

@@ -61,7 +61,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
         go_on(part, steps=2)
         return {**expected, "frozen": bits(values(part))}
 
-    found.expected = together(4, program, found.folder / "ranks", simulated=False, silence_s=200)[0]
+    found.expected = together(4, program, found.folder / "ranks", simulated=False, silence_s=800)[0]
     return found
 
 
@@ -87,7 +87,7 @@ def test_any_strategy_goes_on_from_any_other_with_any_groups(ranks: int, saved: 
     def program(me: Rank, device: Device | None) -> list[str]:
         return [f"{case}" for case in cases if not resumed(saved, me, device, *case)]
 
-    assert together(ranks, program, tmp_path, simulated=False, silence_s=200) == [[]] * ranks
+    assert together(ranks, program, tmp_path, simulated=False, silence_s=800) == [[]] * ranks
 
 
 def test_one_rank_goes_on_alone_and_more_ranks_go_on_from_it(saved: Saved, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_on_the_simulated_accelerator_it_is_the_same_and_nothing_races(saved: Sa
         return wrong
 
     slow = {"stream:compute": 50.0, "stream:gather": 20.0}
-    assert together(4, program, tmp_path, slow=slow, silence_s=200) == [[]] * 4
+    assert together(4, program, tmp_path, slow=slow, silence_s=800) == [[]] * 4
     detector = HappensBefore()
     for rank in range(4):
         detector.feed(rank, TraceReader(file_of(tmp_path / "trace", rank)).read())
@@ -157,7 +157,7 @@ def test_adam_goes_on_with_its_moments_bit_for_bit(tmp_path: Path) -> None:
                 wrong.append(name)
         return wrong
 
-    assert together(4, program, tmp_path / "ranks", simulated=False, silence_s=200) == [[]] * 4
+    assert together(4, program, tmp_path / "ranks", simulated=False, silence_s=800) == [[]] * 4
 
 
 def test_what_is_gathered_together_may_be_another(tmp_path: Path) -> None:

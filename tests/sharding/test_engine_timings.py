@@ -89,7 +89,7 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
                 tensor.add_(1)  # what is still sent must not be that
             device.synchronize()
 
-    together(6, program, tmp_path, record=True, nodes_of=(0, 0, 1, 1, 2, 2), silence_s=100)
+    together(6, program, tmp_path, record=True, nodes_of=(0, 0, 1, 1, 2, 2), silence_s=800)
     subject = Subject.load(tmp_path / "trace")
     detector = HappensBefore(examples=None)
     for rank, records in subject.recording.records.items():

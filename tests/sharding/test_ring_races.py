@@ -135,7 +135,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Step, set[str]]:
         return taken
 
     folder = tmp_path_factory.mktemp("rings")
-    said = together(RANKS, program, folder, silence_s=250)
+    said = together(RANKS, program, folder, silence_s=800)
     races = race_kinds(folder)
     steps = {}
     for number, at, (shape, ring, operation, name, place) in said[0]:

@@ -39,7 +39,7 @@ def test_they_give_what_torch_gives(world: int, simulated: bool, tmp_path: Path)
                 found += [of.wrong(one, topology, *got) for one, got in zip(tries[shape], results, strict=True)]
         return [len(found), [text for text in found if text][:3]]
 
-    said = together(world, program, tmp_path, simulated=simulated, silence_s=250)
+    said = together(world, program, tmp_path, simulated=simulated, silence_s=800)
     assert [texts for _, texts in said] == [[]] * world
     assert said[0][0] == len(drawn) == count * len(SHAPES[world])
     if simulated:

@@ -53,7 +53,7 @@ def test_every_strategy_gives_the_parameters_of_ddp_bit_for_bit(ranks: int, accu
             for name in STRATEGIES
         }
 
-    found = together(ranks, program, tmp_path, simulated=False, silence_s=200)
+    found = together(ranks, program, tmp_path, simulated=False, silence_s=800)
     assert found == [dict.fromkeys(STRATEGIES, 0)] * ranks
 
 
@@ -78,7 +78,7 @@ def test_on_the_simulated_accelerator_they_do_so_too(ranks: int, accumulation: i
             found[name] = differing(expected, [one.flatten() for one in values(made)])
         return found
 
-    assert together(ranks, program, tmp_path, silence_s=280) == [dict.fromkeys(STRATEGIES, 0)] * ranks
+    assert together(ranks, program, tmp_path, silence_s=800) == [dict.fromkeys(STRATEGIES, 0)] * ranks
 
 
 def test_gradients_as_they_come_stay_within_what_reordered_sums_explain(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_gradients_as_they_come_stay_within_what_reordered_sums_explain(tmp_path
         }
         return {"moves": moves, "ours": ours}
 
-    found = together(4, program, tmp_path, simulated=False, silence_s=200)[0]
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)[0]
     bound = 4 * max(found["moves"])
     assert 0 < bound < 1e-4
     assert {name: distance for name, distance in found["ours"].items() if distance > bound} == {}
@@ -114,7 +114,7 @@ def test_where_the_order_of_sums_is_the_same_the_bits_are(tmp_path: Path) -> Non
             name: differing(reference, values(trained(me, device, topology, name, exact=False))) for name in STRATEGIES
         }
 
-    assert together(2, program, tmp_path, simulated=False, silence_s=100) == [dict.fromkeys(STRATEGIES, 0)] * 2
+    assert together(2, program, tmp_path, simulated=False, silence_s=800) == [dict.fromkeys(STRATEGIES, 0)] * 2
 
 
 def test_bf16_with_an_fp32_optimizer_stays_within_its_own_bound(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_bf16_with_an_fp32_optimizer_stays_within_its_own_bound(tmp_path: Path) 
         types = {str(one.dtype) for one in values(trained(me, device, topology, "IIG", **how))}
         return {"moves": moves, "ours": ours, "types": sorted(types)}
 
-    found = together(4, program, tmp_path, simulated=False, silence_s=200)[0]
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)[0]
     bound = 4 * max(found["moves"])
     assert found["types"] == ["torch.bfloat16"]
     assert 0 < bound < 0.1
@@ -162,7 +162,7 @@ def test_partly_trainable_models_train_what_is_trained(frozen: tuple[str, ...], 
             found[name] = [differing(reference, after), moved]
         return found
 
-    found = together(4, program, tmp_path, simulated=False, silence_s=100)
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)
     assert found == [{name: [0, 0] for name in STRATEGIES}] * 4
 
 
@@ -187,7 +187,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(tmp_path: Path) -> Non
             moves[name] = apart(gradients, steps)
         return {"expected": expected, "norms": norms, "moves": moves}
 
-    found = together(4, program, tmp_path, simulated=False, silence_s=100)
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)
     expected = found[0]["expected"]
     assert expected > 0.05  # it is clipped
     for rank in found:
@@ -230,5 +230,5 @@ def test_tied_weights_are_one_parameter_that_two_modules_need(tmp_path: Path) ->
             found[name] = differing(reference, values(made))
         return found
 
-    found = together(4, program, tmp_path, simulated=False, silence_s=100)
+    found = together(4, program, tmp_path, simulated=False, silence_s=800)
     assert found == [dict.fromkeys(("NNN", "NIG", "IIG", "IGG", "GGG"), 0)] * 4
