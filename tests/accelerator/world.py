@@ -111,7 +111,8 @@ def together(
             dist.init_process_group(BACKEND, store=store, **place)
             result = program(me, device)
             device.finish()
-            writer.close()
+            if record:
+                writer.close()  # sealed, as a recording has to be
             me.say({"result": result})
 
     def hear(rank: int, message: dict[str, Any]) -> None:
