@@ -27,6 +27,12 @@ __all__ = ["ReportError", "Run", "Source", "comparable", "load", "race_from_dict
 MAY_DIFFER = frozenset(
     {
         "fix",
+        "sharding",
+        "group",
+        "rings",
+        "without",
+        "checkpoint_every",
+        "resume",
         "deepspeed",
         "hardware",
         "stands_for",

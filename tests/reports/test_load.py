@@ -384,7 +384,7 @@ def test_every_option_of_a_scenario_was_thought_of() -> None:
     from scenarios.scenario import Scenario
 
     changes = {"model", "size", "ranks", "accumulation", "micro_batch", "sequence", "precision", "learning_rate"}
-    changes |= {"seed", "edit_after", "qwz", "qgz", "words", "frozen", "data"}
+    changes |= {"seed", "edit_after", "qwz", "qgz", "words", "frozen", "data", "clip"}
     assert changes | loading.MAY_DIFFER == set(Scenario.model_fields)
 
 
