@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import msgpack
 
 from repro.accelerator.exchange import Links
+from repro.forks import out_of_sight
 from repro.interrupts import held
 
 _PR_SET_PDEATHSIG = 1
@@ -81,12 +82,9 @@ def run_ranks(
     pipes: dict[Any, int] = {}
     processes: list[BaseProcess] = []
     process: BaseProcess
-    # What the ranks inherit is out of their collectors' sight: to look at it would copy all of it, for each rank.
-    frozen = gc.get_freeze_count()
-    gc.freeze()
     try:
         for rank in range(world):
-            with held():  # what is raised in a hook of fork is lost
+            with held(), out_of_sight():  # what is raised in a hook of fork is lost
                 ours, theirs = context.Pipe(duplex=False)
                 me = Rank(rank, world, links, theirs, store)
                 process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
@@ -94,8 +92,6 @@ def run_ranks(
                 theirs.close()
                 pipes[ours] = rank
                 processes.append(process)
-        if not frozen:
-            gc.unfreeze()
         if started is not None:
             started([process.pid or 0 for process in processes])
         _attend(processes, pipes, hear, folder, silence_s)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from repro.forks import out_of_sight
 from scenarios.scenario import ScenarioError
 
 Item = TypeVar("Item")
@@ -29,7 +30,8 @@ def side_by_side(
     """
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(min(workers or cores(), len(items) or 1), mp_context=context) as pool:
-        waiting: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
+        with out_of_sight():
+            waiting: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
         try:
             for future in as_completed(waiting):
                 yield waiting[future], future.result()

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from fuzz.campaign import Share, Tried, explore
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
+from repro.forks import out_of_sight
 from repro.interrupts import held
 
 
@@ -25,7 +26,7 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
     processes = []
     try:
         for share in shares:
-            with held():
+            with held(), out_of_sight():
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(subject, share, theirs), daemon=True)
                 process.start()

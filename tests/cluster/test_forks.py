@@ -1,0 +1,83 @@
+"""What a process left as garbage before it forked is never taken apart in the forks.
+
+Threads do not survive a fork. A process group of gloo that is destroyed there waits for threads that are gone: the rank
+dies, or stands still.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fuzz.campaign import Share
+from fuzz.engines import local
+from fuzz.subject import Subject
+from repro.cluster import Rank, run_ranks
+from studies.crew import side_by_side
+
+
+class Grave:
+    """Garbage that only a collector finds. Writes down which processes it was destroyed in."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._itself = self
+
+    def __del__(self) -> None:
+        with self._file.open("a") as stream:
+            stream.write(f"{os.getpid()}\n")
+
+
+def collect(_: object) -> int:
+    gc.collect()
+    return os.getpid()
+
+
+def ranks(folder: Path, _: pytest.MonkeyPatch) -> list[int]:
+    pids: list[int] = []
+
+    def rank(me: Rank) -> None:
+        me.say({"pid": collect(me)})
+
+    run_ranks(2, rank, folder=folder, hear=lambda _, message: pids.append(message["pid"]))
+    return pids
+
+
+def workers_of_a_campaign(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    def explore(subject: Subject, share: Share, tell: Callable[[Any], None]) -> None:
+        tell(collect(share))
+
+    monkeypatch.setattr(local, "explore", explore)
+    told = local.local(cast(Subject, None))([Share(1, 1, None), Share(2, 1, None)])
+    return [cast(int, pid) for _, pid in told]
+
+
+def workers_of_a_study(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return [pid for _, pid in side_by_side(collect, [1, 2], workers=2)]
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("fork", [ranks, workers_of_a_campaign, workers_of_a_study])
+def test_forks_leave_the_garbage_they_inherit(
+    fork: Callable[[Path, pytest.MonkeyPatch], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "destroyed-in"
+    Grave(file)
+    assert len(fork(tmp_path / "ranks", monkeypatch)) == 2
+    assert not file.exists()
+    gc.collect()
+    assert file.read_text() == f"{os.getpid()}\n"
