@@ -51,4 +51,4 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
     console = Console()
     choice.show(console, frame, asked)
     if csv is not None:
-        console.print(f"File: {csv}", highlight=False, markup=False)
+        console.print(f"File: {csv}", highlight=False, markup=False, soft_wrap=True)
