@@ -12,6 +12,7 @@ from reports.campaigns import Campaign
 from reports.loading import ReportError
 from reports.matrix import matrix
 from reports.summary import Fact
+from reports.switched import SWITCHES
 from reports.terminal import replays
 from reports.words import WORDS
 
@@ -147,14 +148,14 @@ def _ran(campaign: Campaign) -> dict[str, Any]:
 
 
 def comparable(campaigns: Sequence[Campaign]) -> None:
-    """Raises :class:`ReportError` for campaigns of other programs: they may differ in the fix alone."""
+    """Raises :class:`ReportError` for campaigns of other programs: they may differ in what was switched alone."""
     for one in campaigns[1:]:
         ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
-        differ = [name for name in ours if name in theirs and name != "fix" and ours[name] != theirs[name]]
+        differ = [name for name in ours if name in theirs and name not in SWITCHES and ours[name] != theirs[name]]
         if differ:
             raise ReportError(
                 f"{campaigns[0].folder} and {one.folder} cannot be compared: they differ in {', '.join(differ)}. "
-                "Choose campaigns that differ in the fix only"
+                "Choose campaigns that differ in the fix or the strategy only"
             )
 
 

@@ -14,6 +14,7 @@ from reports import schema
 from reports.loading import Source, sources_of
 from reports.matrix import RANDOM, Tried
 from reports.schema import RaceModel
+from reports.switched import switched
 
 FORMAT = "stream-race-timings"
 VERSION = 1
@@ -99,7 +100,8 @@ class Campaign:
 
     @property
     def fix(self) -> str:
-        return str(self.data["scenario"].get("fix", self.name))
+        """What was switched: see :func:`reports.switched.switched`."""
+        return switched(self.data["scenario"], self.data["versions"], self.name)
 
     @property
     def tried(self) -> Tried:

@@ -17,6 +17,7 @@ import pandas as pd
 from detectors import Moment, Name, Occurrence, Race, Side
 from reports import checksums, findings, schema, sources, tables
 from reports.schema import ReportError
+from reports.switched import SWITCHES
 from repro.trace import Frame
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load", "race_from_dict"]
@@ -24,16 +25,10 @@ __all__ = ["ReportError", "Run", "Source", "comparable", "load", "race_from_dict
 # What may differ between runs that are compared: what decides when things happen, and what DeepSpeed fetches when and
 # from where. A run under plain gloo computes the same bits whatever these say (tests/reports/test_load.py names all
 # fields of a scenario, so that a new one has to be sorted in). Steps: the shorter run just ends earlier.
-MAY_DIFFER = frozenset(
+MAY_DIFFER = SWITCHES | frozenset(
     {
-        "fix",
-        "sharding",
-        "group",
-        "rings",
-        "without",
         "checkpoint_every",
         "resume",
-        "deepspeed",
         "hardware",
         "stands_for",
         "stands_for_micro_batch",

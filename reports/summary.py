@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from reports.html import shortened
 from reports.loading import Run
 from reports.matrix import timing_of
+from reports.switched import switched
 from reports.terminal import duration, replays
 
 _RANKS = 16  # ranks named one by one
@@ -46,15 +47,8 @@ def verdict(run: Run) -> str:
 
 
 def fix(run: Run) -> str:
-    """What was switched: the fix, the release where another one ran, or the strategy of our own engine."""
-    scenario = run.findings["scenario"]
-    release = str(scenario.get("deepspeed", ""))
-    if release and release != str(run.findings["versions"].get("deepspeed", release)):
-        return f"DeepSpeed {release}"
-    if scenario.get("sharding"):
-        away = ", ".join(map(str, scenario.get("without", ())))
-        return f"{scenario['sharding']} without {away}" if away else str(scenario["sharding"])
-    return str(scenario.get("fix", run.name))
+    """What was switched: see :func:`reports.switched.switched`."""
+    return switched(run.findings["scenario"], run.findings["versions"], run.name)
 
 
 def first_bad_step(run: Run) -> int | None:

@@ -61,6 +61,21 @@ def test_campaigns_and_runs_fill_one_matrix(tmp_path: Path, visit: Visit) -> Non
     assert {"1 of 1", "3 of 10"} <= set(cells["none"])
 
 
+def test_campaigns_of_our_own_engine_are_named_by_strategy_and_waits(tmp_path: Path, visit: Visit) -> None:
+    folders = [
+        campaign(tmp_path / "whole", fix="stream-sync", diverged=0, timings=9, sharding="IIG", without=[]),
+        campaign(
+            tmp_path / "less", fix="stream-sync", diverged=4, timings=9, sharding="IIG", without=["gather-before-use"]
+        ),
+    ]
+    page = visit(report(tmp_path, *folders) / "index.html").page
+    told = page.inner_text("#headline")
+    assert told.startswith("With IIG without gather-before-use it depends on timing")
+    assert told.endswith("With IIG no timing changes a bit.")
+    rows = page.locator("#matrix tbody tr th").all_inner_texts()
+    assert rows == ["IIG", "IIG without gather-before-use"]
+
+
 def test_campaigns_of_other_programs_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = campaign(tmp_path / "a", fix="none", diverged=1, timings=2)
     second = campaign(tmp_path / "b", fix="none", diverged=1, timings=2, model="falcon")
