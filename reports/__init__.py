@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reports.loading import ReportError, Run, Source, comparable, load
+    from reports.data.loading import ReportError, Run, Source, comparable, load
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("reports.loading"), name)
+        return getattr(import_module("reports.data.loading"), name)
     raise AttributeError(f"module 'reports' has no attribute '{name}'")

@@ -79,7 +79,7 @@ def _explain(error: Exception) -> int:
     from detectors.live.incident import IncidentError
     from detectors.recordings import RecordingError
     from fuzz.engines import EngineError
-    from reports.loading import ReportError
+    from reports.data.loading import ReportError
     from repro.cluster import RankFailed
     from repro.commands.session import Interrupted
     from repro.releases import ReleaseError

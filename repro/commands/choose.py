@@ -36,7 +36,7 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
     Three letters say how far parameters, gradients and optimizer state are sharded: N not at all, I within a group, G
     over all GPUs. Memory is that of model states; nothing is run.
     """
-    from reports import choice
+    from reports.screen import choice
     from scenarios.scenario import ScenarioError
     from studies import choose as study
 

@@ -29,9 +29,9 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     Tells races and whether they show, step time and where it goes, memory and traffic. Exit status: 0 done (and as
     expected), 1 not as expected or it does not fit on the GPU, 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
-    from reports import dry as report
-    from reports import perfetto
-    from reports.terminal import doing
+    from reports.screen import dry as report
+    from reports.screen.terminal import doing
+    from reports.timelines import perfetto
     from repro.commands import session
     from scenarios import rehearsal
     from scenarios.job import Job, job

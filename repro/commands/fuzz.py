@@ -57,9 +57,9 @@ def fuzz(
     from fuzz.confirm import confirm
     from fuzz.engines import shares
     from fuzz.witness import witness
-    from reports import timings
-    from reports.folders import write
-    from reports.terminal import doing
+    from reports.pages.folders import write
+    from reports.screen import timings
+    from reports.screen.terminal import doing
     from repro.commands import witnesses
     from repro.commands.recordings import live_run, subject_of
     from repro.commands.release import become

@@ -47,8 +47,8 @@ def memory(
     64 GPUs, gradient checkpointing and two steps unless told otherwise. Ends with tables (memory.csv, limits.csv) and
     a picture.
     """
-    from reports import memory_chart
-    from reports.terminal import doing
+    from reports.pictures import memory as memory_chart
+    from reports.screen.terminal import doing
     from repro.commands import session
     from repro.commands.progress import counting
     from scenarios import rehearsal

@@ -31,7 +31,7 @@ def paper(
     parts: str, models: str, accumulations: str, workers: int | None, name: str, runs: Path, overwrite: bool
 ) -> None:
     """What the papers and threads report, beside what dry runs and a live run give, each with its relative error."""
-    from reports.terminal import doing
+    from reports.screen.terminal import doing
     from repro.commands import session
     from repro.commands.progress import counting
     from scenarios import rehearsal

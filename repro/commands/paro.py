@@ -71,8 +71,8 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
 
 
 def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "", **options: Any) -> None:
-    from reports import paro as report
-    from reports.terminal import doing
+    from reports.screen import paro as report
+    from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from scenarios import program
     from studies import paro as study
@@ -101,8 +101,8 @@ def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "
 def _paper(
     console: Console, make_folder: Callable[[], Path], models: str = "", trainable: str = "", workers: int | None = None
 ) -> None:
-    from reports import paro_paper as report
-    from reports.terminal import doing
+    from reports.screen import paro_paper as report
+    from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from scenarios import rehearsal
     from studies import paro_paper as study
@@ -133,8 +133,8 @@ def _paper(
 
 
 def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = "", workers: int | None = None) -> None:
-    from reports import paro_sweep as report
-    from reports.terminal import doing
+    from reports.pictures import paro_sweep as report
+    from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from scenarios import rehearsal
     from scenarios.sharding.strategy import strategy

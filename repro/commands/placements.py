@@ -43,8 +43,8 @@ def placements(
     otherwise. Stock's own are judged in a small live run of 4 ranks. Ends with a report. A folder of the same name is
     replaced.
     """
-    from reports import placement_chart as report
-    from reports.terminal import doing
+    from reports.pictures import placements as report
+    from reports.screen.terminal import doing
     from repro.commands import session, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from fuzz.subject import Subject
-from reports.terminal import doing
+from reports.screen.terminal import doing
 from repro.accelerator.costs import Timing
 from repro.releases import installed
 from repro.replay.faults import ReplayError

@@ -25,8 +25,8 @@ def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> Non
     1 when --live or --times finds something else than the replay, 2 for a token that cannot be used.
     """
     from fuzz.confirm import confirm
-    from reports import timings
-    from reports.terminal import doing
+    from reports.screen import timings
+    from reports.screen.terminal import doing
     from repro.commands.recordings import live_run, scenario_of, subject_of
     from repro.commands.release import become
     from repro.replay.tokens import Token

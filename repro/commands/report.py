@@ -38,8 +38,8 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
     if len(folders) == 1 and (folders[0] / "incident.json").exists():
         _incident(folders[0], output)
         return
-    from reports.folders import write
-    from reports.html import visible
+    from reports.pages.folders import write
+    from reports.pages.html import visible
 
     target = output or _beside(folders) / "report"
     click.echo(visible(write(folders, target)))
@@ -55,8 +55,8 @@ def _beside(folders: Sequence[Path]) -> Path:
 
 def _incident(folder: Path, output: Path | None) -> None:
     from detectors.live.incident import load
-    from reports.html import visible
-    from reports.incident_page import write_page
+    from reports.pages.html import visible
+    from reports.pages.incident_page import write_page
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"
@@ -68,7 +68,7 @@ def _incident(folder: Path, output: Path | None) -> None:
 def _serve(folders: Sequence[Path], port: int) -> None:
     if len(folders) > 1:
         raise click.UsageError("--serve takes one folder, that holds the runs.")
-    from reports.serve import serve
+    from reports.pages.serve import serve
 
     serve(
         folders[0] if folders else Path("runs"),

@@ -42,8 +42,8 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
     3 a rank failed, 130 interrupted.
     """
-    from reports import terminal
-    from reports.terminal import Progress
+    from reports.screen import terminal
+    from reports.screen.terminal import Progress
     from repro.commands import session
     from scenarios.program import preload
     from scenarios.scenario import scenario
@@ -74,9 +74,9 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
-    from reports import terminal
-    from reports.folders import write
-    from reports.terminal import Progress
+    from reports.pages.folders import write
+    from reports.screen import terminal
+    from reports.screen.terminal import Progress
     from repro.commands import session
     from scenarios.program import preload
     from scenarios.scenario import scenario

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
-from reports import findings as findings_file
-from reports import sources, tables
-from reports.findings import Cost, Findings
-from reports.terminal import Progress
+from reports.data import findings as findings_file
+from reports.data import sources, tables
+from reports.data.findings import Cost, Findings
+from reports.screen.terminal import Progress
 from repro.cluster import RankFailed
 from repro.commands import witnesses
 from repro.releases import PINNED

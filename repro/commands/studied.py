@@ -29,10 +29,10 @@ def report(
     """Write ``folder/study.json`` and the report of what lies in the folder, and say where the report is.
 
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
-    Raises :class:`reports.loading.ReportError`.
+    Raises :class:`reports.data.loading.ReportError`.
     """
-    from reports import study_folder, study_page
-    from reports.terminal import doing
+    from reports.pages import study_folder, study_page
+    from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
         ran = study_folder.Ran(

@@ -34,8 +34,8 @@ def sweep(
 
     Ends with a table (sweep.csv), pictures (the phase diagram of the race, throughput against bandwidth) and a report.
     """
-    from reports import sweep_charts as charts
-    from reports.terminal import doing
+    from reports.pictures import sweep as charts
+    from reports.screen.terminal import doing
     from repro.commands import session, studied
     from repro.commands.progress import counting
     from scenarios import rehearsal

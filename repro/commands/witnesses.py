@@ -7,7 +7,7 @@ from pathlib import Path
 
 from detectors import Race
 from fuzz.witness import reverse
-from reports.findings import WitnessOf
+from reports.data.findings import WitnessOf
 from repro.replay.faults import ReplayError
 from repro.replay.graph import Graph
 from repro.replay.recording import Recording

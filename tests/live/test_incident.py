@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from detectors.live.finding import Cause, Finding, Kind, Look, Point
 from detectors.live.incident import COLUMNS, Incident, IncidentError, check_writable, free_name, load, write, write_rank
-from reports.incident_page import page, write_page
+from reports.pages.incident_page import page, write_page
 from repro.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from playwright.sync_api import expect
 
-from reports.loading import load
+from reports.data.loading import load
 from repro.__main__ import main
 
 Visit = Callable[..., Any]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from reports.html import shortened, visible
-from reports.study_folder import load
-from reports.study_page import write
+from reports.pages.html import shortened, visible
+from reports.pages.study_folder import load
+from reports.pages.study_page import write
 from tests.reports import study_folders as make
 
 Visit = Callable[..., Any]

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "studies", "reports")
 MOST_LINES = 450
 
+_EXPLAINED = ("accounts", "detectors", "detectors.live", "fuzz", "studies", "repro.trace")  # what reports tell of
+
 # The first prefix that fits a module says what of ours it may import. "repro" is everything of repro that runs
 # something: the command line stands above it.
 MAY_IMPORT = {
@@ -28,16 +30,22 @@ MAY_IMPORT = {
     "fuzz": ("fuzz", "repro", "detectors"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "studies": ("studies", "scenarios", "repro", "detectors", "accounts"),
-    "reports": (
-        "reports",
-        "accounts",
-        "detectors",
-        "fuzz",
-        "studies",
-        "repro.trace",
-        "repro.replay",
+    "reports.text": (),
+    "reports.data": ("reports.data", "detectors", "fuzz", "repro.trace"),
+    "reports.timelines": ("reports.timelines", "detectors", "repro.trace"),
+    "reports.screen": ("reports.screen", "reports.data", "reports.text", *_EXPLAINED, "repro.replay"),
+    "reports.pictures": ("reports.data", *_EXPLAINED),
+    "reports.charts": ("reports.charts", "reports.data", "reports.timelines", "reports.text", *_EXPLAINED),
+    "reports.pages": (
+        "reports.pages",
+        "reports.charts",
+        "reports.data",
+        "reports.timelines",
+        "reports.text",
+        *_EXPLAINED,
         "scenarios.scenario",
     ),
+    "reports": ("reports.data",),
 }
 COMMAND_LINE = ("repro.commands", "repro.__main__")
 

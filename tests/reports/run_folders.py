@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from detectors import Race, Values, compare
-from reports import findings, tables
-from reports.findings import Cost, Findings, WitnessOf
+from reports.data import findings, tables
+from reports.data.findings import Cost, Findings, WitnessOf
 from repro.trace import Begin, Frame, Stack, TraceWriter, file_of
 from tests.detectors.story import Story
 

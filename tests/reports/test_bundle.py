@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from reports import bundle, markdown
-from reports.loading import Run, load
+from reports.data.loading import Run, load
+from reports.pages import bundle, markdown
 from repro.trace import Launch, Phase, TraceWriter
 from tests.reports.run_folders import PARAMETERS, TOKEN, run_folder
 

@@ -11,9 +11,9 @@ import pandas as pd
 from bokeh.embed import components
 from bokeh.models import GlyphRenderer, HoverTool, Image
 
-from reports import checksum_map
-from reports.charts import Chart
-from reports.loading import Run
+from reports.charts import checksum_map
+from reports.charts.frame import Chart
+from reports.data.loading import Run
 
 COLUMNS = ["parameter", "step", "uses", "wrong", "older", "not_finite", "first_rank"]
 UNKNOWN, EQUAL, OLDER, OTHER, NOT_FINITE = range(5)

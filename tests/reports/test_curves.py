@@ -14,9 +14,9 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Label, Line, Scatter
 
-from reports import curves
-from reports.charts import Chart
-from reports.loading import Run
+from reports.charts import curves
+from reports.charts.frame import Chart
+from reports.data.loading import Run
 
 
 def run(

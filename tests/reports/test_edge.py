@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from reports import edge
+from reports.charts import edge
 
 SVG = "{http://www.w3.org/2000/svg}"
 

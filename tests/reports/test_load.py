@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reports
-from reports import bundle, checksums, loading, schema
-from reports.loading import ReportError, comparable, load
+from reports.data import checksums, loading, schema
+from reports.data.loading import ReportError, comparable, load
+from reports.pages import bundle
 from tests.reports.run_folders import PARAMETERS, SCENARIO, TOKEN, run_folder, told, write_json
 
 Damage = Callable[[Path], object]
@@ -303,7 +304,7 @@ def test_a_damaged_file_is_named(folder: Path, damage: str) -> None:
 def test_damaged_uses_of_an_earlier_run_are_named(folder: Path) -> None:
     (folder / "checksums.parquet").unlink()
     (folder / "parameters.csv").write_text("step,rank\n1,2\n", encoding="utf-8")
-    assert "parameters.csv does not hold what a run writes: it lacks the column parameter" in refused(folder)
+    assert "parameters.csv does not hold what a run writes: it has no column 'parameter'" in refused(folder)
 
 
 def test_half_a_character_is_shown_as_its_code(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import Arrow, GlyphRenderer, HoverTool, Label
 
-from reports import moment, moment_chart
-from reports.charts import Chart
-from reports.moment import Moment
+from reports.charts import moment_chart
+from reports.charts.frame import Chart
+from reports.timelines import moment
+from reports.timelines.moment import Moment
 from repro.trace import Begin, HostWait, TraceWriter
 from tests.detectors.story import Story
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from detectors import Race
-from reports import perfetto
+from reports.timelines import perfetto
 from repro.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
 from tests.detectors.story import Story
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from detectors import Race
-from reports import sources
-from reports.loading import load
+from reports.data import sources
+from reports.data.loading import load
 from repro.trace import Frame
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_left_out(module: Path) -> None:
 def test_our_own_files_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if "main" not in folder and folder])
-    ((_, first, text),) = lines(Frame("reports/sources.py", 1, "f"))
+    ((_, first, text),) = lines(Frame("reports/data/sources.py", 1, "f"))
     assert first == 1 and text[0].startswith('"""The lines of source code')
 
 

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from reports.schema import ReportError
-from reports.study_folder import load
-from reports.study_page import brief, page, write
+from reports.data.schema import ReportError
+from reports.pages.study_folder import load
+from reports.pages.study_page import brief, page, write
 from repro.__main__ import main
 from repro.commands import placements, releases, studied
 from scenarios import rehearsal

@@ -14,8 +14,8 @@ from filelock import FileLock
 from rich.console import Console
 
 from detectors import Values
-from reports.findings import Findings
-from reports.terminal import Progress
+from reports.data.findings import Findings
+from reports.screen.terminal import Progress
 from repro.commands import session
 from scenarios.program import preload
 from scenarios.scenario import Scenario, scenario

@@ -17,7 +17,7 @@ import pytest
 
 import scenarios.program
 import scenarios.scenario
-from reports.findings import Findings
+from reports.data.findings import Findings
 from repro.__main__ import main
 from repro.commands.session import Interrupted
 from scenarios.scenario import ScenarioError, load, scenario

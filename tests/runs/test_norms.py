@@ -12,8 +12,8 @@ from rich.console import Console
 from detectors import Values
 from reports import Run as Report
 from reports import load
-from reports.findings import Findings
-from reports.terminal import Progress
+from reports.data.findings import Findings
+from reports.screen.terminal import Progress
 from repro.commands import session
 from scenarios import program
 from scenarios.scenario import scenario

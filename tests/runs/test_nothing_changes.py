@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reports.findings import Findings, Verdict
+from reports.data.findings import Findings, Verdict
 
 Run = Callable[..., Findings]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detectors import Race
-from reports.findings import Findings, Verdict
+from reports.data.findings import Findings, Verdict
 from scenarios import quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.named import difference, from_text, named

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from detectors import Race
-from reports.findings import Findings, Verdict
+from reports.data.findings import Findings, Verdict
 
 Run = Callable[..., Findings]
 

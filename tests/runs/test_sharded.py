@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import reports
-from reports.findings import Findings, Verdict
-from reports.summary import fix
+from reports.data.findings import Findings, Verdict
+from reports.pages.summary import fix
 from repro.__main__ import main
 
 Run = Callable[..., Findings]

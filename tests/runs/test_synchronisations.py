@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from reports.findings import Findings, Verdict
+from reports.data.findings import Findings, Verdict
 from repro import deepspeed as adapter
 from repro.toggles import CURES, Fix, Where
 from scenarios.scenario import scenario

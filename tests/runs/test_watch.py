@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from detectors import Cause, Kind
-from reports.findings import Findings, Verdict
+from reports.data.findings import Findings, Verdict
 from repro.trace import Collective, Launch, Stack, TraceReader, file_of
 
 Run = Callable[..., Findings]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from reports import choice
+from reports.screen import choice
 from repro.__main__ import main
 from scenarios.models import FULL_SIZE
 from scenarios.scenario import ScenarioError

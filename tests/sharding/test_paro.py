@@ -87,7 +87,7 @@ def test_a_figure_that_differs_is_marked() -> None:
     bad = {**good, "strategy": "GGG", "state": 5.0, "begins_equal": False, "races": 2}
     frame = pd.DataFrame([good, bad])
     assert list(paro.wrong(frame)) == [False, True]
-    from reports.paro import sentence
+    from reports.screen.paro import sentence
 
     assert sentence(frame) == (
         "[bold red]1 of 2 are wrong (!). GGG differs in state, its first losses and has 2 races.[/]"
@@ -185,7 +185,7 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     assert row.together_error == row.together / 2.28 - 1
     assert row.rate == pytest.approx(200 / 2.28, rel=1e-6)
     assert row.calibrated == pytest.approx(2.28), "it is the one that the rate is taken from"
-    from reports.paro_paper import sentences
+    from reports.screen.paro_paper import sentences
 
     told = sentences(frame)
     assert told[0] == "Within 25% of theirs: 1 of 1 with one flow, 0 with all links; nearer with all links: 0 of 1."

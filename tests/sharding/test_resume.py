@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from detectors import Values
-from reports.terminal import Progress
+from reports.screen.terminal import Progress
 from repro.cluster import RankFailed
 from repro.commands import session
 from scenarios import program

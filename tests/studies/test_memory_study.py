@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports import memory_chart
+from reports.pictures import memory as memory_chart
 from scenarios import rehearsal
 from scenarios.full_size import subject
 from scenarios.scenario import ScenarioError

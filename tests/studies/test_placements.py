@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from reports import placement_chart
+from reports.pictures import placements as placement_chart
 from repro.commands import placements as command
 from repro.toggles import Fix
 from scenarios.scenario import ScenarioError

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from reports import sweep_charts
+from reports.pictures import sweep as sweep_charts
 from repro.toggles import Fix
 from studies import sweep as study
 from tests.studies.small import small

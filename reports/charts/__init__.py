@@ -1,0 +1,1 @@
+"""The charts of pages, as SVG that can be explored."""

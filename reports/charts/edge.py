@@ -1,0 +1,147 @@
+"""The missing edge as a picture: which stream takes its order from which, and where the wait is that nothing makes.
+
+A lane for each stream, time of issue from left to right. It is SVG without scripts or ids, so that it may stand on a
+page several times; its colours are the page's. Words are set for the width of a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from markupsafe import Markup
+
+from reports.charts.frame import FIRST, SECOND, tame
+
+_WIDTH, _LANE, _TOP = 360, 86, 44  # of the picture; of a lane; the first lane's middle
+_BOX, _HIGH = 184, 38  # of an access
+_BAD = "var(--bad, #cf3a3a)"
+_STREAM, _KERNEL, _PLACE = 26, 16, 31  # characters
+
+
+def svg(race: Mapping[str, Any]) -> Markup:
+    """The picture of one race, as in ``findings.json``. What is missing there is left out here."""
+    first, second = _side(race, "first"), _side(race, "second")
+    streams = list(dict.fromkeys([_word(first, "stream"), _word(second, "issuer"), _word(second, "stream")]))
+    streams = [one for one in streams if one] or [""]
+    lane = {stream: _TOP + _LANE * at for at, stream in enumerate(streams)}
+    begin, end = lane.get(_word(first, "stream"), _TOP), lane.get(_word(second, "stream"), _TOP)
+    issuer = _word(second, "issuer")
+    bent = lane[issuer] if issuer in lane and issuer != _word(second, "stream") else None
+    if begin == end and bent is None:  # both on one line, as with a stream that nobody named
+        end = begin + _LANE
+    height = max(*lane.values(), end) + 34
+    wait = "wait or record_stream" if race.get("kind") == "freed" else "wait"
+    parts = [_lane(y, stream) for stream, y in lane.items()]
+    parts += _edges(begin, end, bent, wait)
+    parts.append(_access(4, begin, FIRST, "1", first))
+    parts.append(_access(_WIDTH - _BOX - 4, end, SECOND, "2", second))
+    title = Markup("<title>{}</title>").format(f"{_what(first)} and {_what(second)}: no edge orders them")
+    told = Markup("<desc>{}</desc>").format(tame(str(race.get("missing_wait", "")), 400))
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {} {}" style="width:100%;height:auto;'
+        'max-width:32rem;display:block" font-family="inherit" font-size="12" fill="currentColor">{}{}{}</svg>'
+    ).format(_WIDTH, height, title, told, Markup("\n").join(parts))
+
+
+def _lane(y: int, stream: str) -> Markup:
+    """The line, and its name above it."""
+    return Markup(
+        '<line x1="0" y1="{y}" x2="{width}" y2="{y}" stroke="currentColor" stroke-opacity=".35"/>'
+        '<text x="{x}" y="{above}" font-size="11" fill-opacity=".75" style="unicode-bidi:isolate">{name}</text>'
+    ).format(y=y, width=_WIDTH, x=4, above=y - 26, name=f"stream {tame(stream, _STREAM)}" if stream else "a stream")
+
+
+def _edges(begin: int, end: int, bent: int | None, wait: str) -> list[Markup]:
+    """The missing edge from the first access, and, with a lane ``bent`` that issues, the one that there is."""
+    out = 4 + _BOX
+    if bent is None or bent == begin:
+        target = end
+        into = out + 40
+    else:
+        target = bent
+        into = out + 34
+    parts = []
+    if bent is not None and bent != end:
+        at = _WIDTH - 60
+        parts.append(_line(at, bent, at, end - _HIGH // 2 if end > bent else end + _HIGH // 2, "currentColor", ""))
+        parts.append(Markup('<circle cx="{}" cy="{}" r="4"/>').format(at, bent))
+        parts.append(_text(at - 8, (bent + end) // 2 + 4, "end", "currentColor", "takes its order"))
+    down = target > begin
+    stop = target if target == bent else target - _HIGH // 2 if down else target + _HIGH // 2
+    parts.append(_line(into, begin, into, stop, _BAD, "5 4", out))
+    anchor, x = ("start", into + 8) if len(wait) < 10 else ("end", into - 8)  # there is more room to the left
+    parts.append(_text(x, (begin + stop) // 2 + 4, anchor, _BAD, f"missing: {wait}", bold=True))
+    return parts
+
+
+def _line(x1: int, y1: int, x2: int, y2: int, colour: str, dash: str, begin: int | None = None) -> Markup:
+    """An arrow down or up to (x2, y2); from the side, if it begins at ``begin``."""
+    down = 1 if y2 > y1 else -1
+    path = f"M{x1} {y1}V{y2}" if begin is None else f"M{begin} {y1}H{x1}V{y2}"
+    return Markup(
+        '<path d="{}" fill="none" style="stroke:{colour}" stroke-width="2" stroke-dasharray="{}"/>'
+        '<path d="M{} {}l-5 {back}h10z" style="fill:{colour}"/>'
+    ).format(path, dash, x2, y2, back=-9 * down, colour=colour)
+
+
+def _text(x: int, y: int, anchor: str, colour: str, text: str, *, bold: bool = False) -> Markup:
+    return Markup('<text x="{}" y="{}" text-anchor="{}" style="fill:{}" font-weight="{}">{}</text>').format(
+        x, y, anchor, colour, 700 if bold else 400, text
+    )
+
+
+def _access(x: int, y: int, colour: str, number: str, side: Mapping[str, Any]) -> Markup:
+    """A box on its lane: what it does, and where in the source. The inner picture cuts off words that are too wide."""
+    place = _place(side)
+    below = Markup(
+        '<text x="8" y="30" font-size="10.5" fill-opacity=".85" style="unicode-bidi:isolate">{}</text>'
+    ).format(place)
+    if not place:
+        below = Markup()
+    return Markup(
+        '<rect x="{x}" y="{top}" width="{width}" height="{high}" rx="4" stroke-width="2"'
+        ' style="fill:var(--field, Canvas);stroke:{colour}"/>'
+        '<svg x="{x}" y="{top}" width="{inner}" height="{high}"><text x="8" y="{first}" font-weight="650">'
+        '{number}. <tspan style="unicode-bidi:isolate">{what}</tspan></text>{below}</svg>'
+    ).format(
+        x=x,
+        top=y - _HIGH // 2,
+        width=_BOX,
+        inner=_BOX - 4,
+        high=_HIGH,
+        colour=colour,
+        first=15 if place else 23,
+        number=number,
+        what=_what(side),
+        below=below,
+    )
+
+
+def _side(race: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    side = race.get(name)
+    return side if isinstance(side, Mapping) else {}
+
+
+def _word(side: Mapping[str, Any], name: str) -> str:
+    word = side.get(name)
+    return word if isinstance(word, str) else ""
+
+
+def _what(side: Mapping[str, Any]) -> str:
+    if _word(side, "access") == "free":
+        return "memory freed"
+    if not side:
+        return "not known"
+    return f"{tame(_word(side, 'access'), 8)} by {tame(_word(side, 'kernel').rpartition('::')[2], _KERNEL)}"
+
+
+def _place(side: Mapping[str, Any]) -> str:
+    """The innermost line: ``partition_parameters.py:1946``."""
+    stack = side.get("stack")
+    frame = stack[0] if isinstance(stack, list) and stack and isinstance(stack[0], Mapping) else None
+    if frame is None:
+        return ""
+    name, line = PurePath(str(frame.get("file", ""))).name, str(frame.get("line", ""))
+    return f"{tame(name, _PLACE - 6)}:{tame(line, 6)}"

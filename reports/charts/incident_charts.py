@@ -1,0 +1,162 @@
+"""The two charts of an incident: extremes by step, and which points were bad when.
+
+Colours are of middle lightness on a transparent ground, so that they can be read in the light and in the dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+
+from detectors.live.finding import Finding, Kind, Look, Point
+from reports.charts.frame import Chart, Key, over_steps, tame
+
+_POINTS = 60  # rows of the map
+_LABEL = 27  # characters of a name beside the map
+_TOLD = 48  # characters of a name in a tooltip: a phone has room for no more
+_GOOD, _FOUND, _BEYOND = "#8585853d", "#3b82d6", "#9a6fd8"
+# Fewer bad values than the first number: this colour.
+_BAD = ((10, "#e3b23c", "1 to 9"), (1000, "#e07b39", "10 to 999"), (math.inf, "#cf3a3a", "1000 and more"))
+_LINES = {
+    Kind.INPUT: ("#7c83a3", [2, 2]),
+    Kind.OUTPUT: ("#3b82d6", []),
+    Kind.LOSS: ("#c2850c", []),
+    Kind.OUTPUT_GRADIENT: ("#2f9e63", [6, 3]),
+    Kind.GRADIENT: ("#2f9e63", []),
+    Kind.PARAMETER: ("#a663cc", []),
+    Kind.PRIMARY: ("#1f9aa8", []),
+    Kind.SECONDARY: ("#1f9aa8", [6, 3]),
+    Kind.OPTIMIZER: ("#b0713f", []),
+}
+
+
+def draw(finding: Finding, looks: Sequence[Look]) -> dict[str, Chart]:
+    """The charts that the statistics of one rank are enough for."""
+    drawn = {"extremes": _extremes(finding, looks), "map": _map(finding, looks)}
+    return {name: chart for name, chart in drawn.items() if chart is not None}
+
+
+def _extremes(finding: Finding, looks: Sequence[Look]) -> Chart | None:
+    largest: dict[Kind, dict[int, float]] = {}
+    for look in looks:
+        value = max((abs(one) for one in (look.low, look.high) if math.isfinite(one)), default=0.0)
+        if value > 0:  # there is no 0 on a log scale
+            by_step = largest.setdefault(look.point.kind, {})
+            by_step[look.step] = max(by_step.get(look.step, 0.0), value)
+    if not largest:
+        return None
+    steps = _steps(finding, looks)
+    values = [value for by_step in largest.values() for value in by_step.values()]
+    low, high = max(min(values) / 4, 1e-307), min(max(values), 1e307) * 4
+    drawn = over_steps(steps, Range1d(start=low, end=high), 300, y_axis_type="log")
+    drawn.yaxis.axis_label = "largest absolute value"
+    lines = []
+    for kind, by_step in sorted(largest.items(), key=lambda one: list(_LINES).index(one[0])):
+        colour, dash = _LINES[kind]
+        source = ColumnDataSource(
+            {
+                "step": steps,
+                "value": [by_step.get(step, math.nan) for step in steps],
+                "kind": [str(kind)] * len(steps),
+            }
+        )
+        drawn.line("step", "value", source=source, color=colour, line_width=2, line_dash=dash)
+        lines.append(drawn.scatter("step", "value", source=source, color=colour, size=6))
+    drawn.vspan([finding.step], line_color=_BAD[-1][1], line_dash=[4, 4], line_alpha=0.7)
+    at = largest.get(finding.kind, {}).get(finding.step, high / 2)
+    drawn.scatter([finding.step], [at], marker="x", size=16, color=_BAD[-1][1], line_width=4)
+    drawn.add_tools(
+        HoverTool(renderers=lines, tooltips=[("kind", "@kind"), ("step", "@step"), ("largest", "@value{0.000e+0}")])
+    )
+    keys = [Key("line", str(kind), _LINES[kind][0], " ".join(map(str, _LINES[kind][1]))) for kind in largest]
+    return Chart(
+        drawn,
+        "The last steps' extremes",
+        "The largest absolute good value of each kind, by step, on a logarithmic scale.",
+        [*keys, Key("cross", "the first bad point (at the top if no good value is left there)", _BAD[-1][1])],
+    )
+
+
+def _map(finding: Finding, looks: Sequence[Look]) -> Chart | None:
+    if not looks:
+        return None
+    found = Point(finding.kind, finding.module, finding.parameter, finding.detail)
+    cells: dict[Point, dict[int, list[Look]]] = {}
+    for look in looks:
+        cells.setdefault(look.point, {}).setdefault(look.step, []).append(look)
+    rows = _relevant(finding, found, looks)
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("step", "row", "colour", "name", "kind", "bad", "of", "extremes")
+    }
+    for row, point in enumerate(rows):
+        for step, seen in cells[point].items():
+            bad = sum(look.nan + look.plus_inf + look.minus_inf for look in seen)
+            ends = [one for look in seen for one in (look.low, look.high) if math.isfinite(one)]
+            columns["step"].append(step)
+            columns["row"].append(row)
+            columns["colour"].append(_colour(bad, beyond=any(look.beyond for look in seen)))
+            columns["name"].append(tame(point.parameter or point.module or "the model", _TOLD))
+            columns["kind"].append(tame(f"{point.kind} {point.detail}".strip(), _TOLD))
+            columns["bad"].append(str(bad))
+            columns["of"].append(str(sum(look.numel for look in seen)))
+            columns["extremes"].append(f"{min(ends):.4g} to {max(ends):.4g}" if ends else "none")
+    drawn = over_steps(_steps(finding, looks), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
+    drawn.ygrid.grid_line_color = None
+    drawn.yaxis.major_label_text_font_size = "11px"
+    drawn.yaxis.ticker = FixedTicker(ticks=list(range(len(rows))))
+    drawn.yaxis.major_label_overrides = {row: _name(point) for row, point in enumerate(rows)}
+    boxes = drawn.rect(
+        "step", "row", 0.94, 0.88, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
+    )
+    if found in rows:
+        drawn.rect([finding.step], [rows.index(found)], 0.94, 0.88, fill_color=None, line_color=_FOUND, line_width=3)
+    told = [("name", "@name"), ("kind", "@kind"), ("step", "@step"), ("bad", "@bad of @of"), ("good", "@extremes")]
+    drawn.add_tools(HoverTool(renderers=[boxes], tooltips=told))
+    left = len(cells) - len(rows)
+    return Chart(
+        drawn,
+        "Which points were bad, and when",
+        f"{len(rows)} of {len(cells)} points: the bad ones first, then those nearest to the first bad one."
+        if left
+        else "Every point that was looked at: the bad ones first, then those nearest to the first bad one.",
+        [
+            Key("box", "good", _GOOD),
+            *(Key("box", f"{text} bad", colour) for _, colour, text in _BAD),
+            Key("box", "beyond the bound", _BEYOND),
+            Key("frame", "the first bad point", _FOUND),
+        ],
+    )
+
+
+def _relevant(finding: Finding, found: Point, looks: Sequence[Look]) -> list[Point]:
+    """``found``, the bad points in the order of execution, then good ones by their distance from the finding."""
+    bad = [look.point for look in looks if look.point == found]  # not bad by itself if it is finite and wrong
+    bad += [look.point for look in looks if look.bad and look.step == finding.step]
+    bad += [look.point for look in looks if look.bad]
+    here = [look for look in looks if look.step == finding.step] or list(looks)
+    near = sorted(here, key=lambda look: (abs(look.order - finding.order), look.step, look.order))
+    ranked = dict.fromkeys([*bad, *(look.point for look in near), *(look.point for look in looks)])
+    return list(ranked)[:_POINTS]
+
+
+def _steps(finding: Finding, looks: Sequence[Look]) -> list[int]:
+    return sorted({look.step for look in looks} | {finding.step})
+
+
+def _colour(bad: int, *, beyond: bool) -> str:
+    if bad:
+        return next(colour for most, colour, _ in _BAD if bad < most)
+    return _BEYOND if beyond else _GOOD
+
+
+def _name(point: Point) -> str:
+    """Short enough to stand beside the map: the end of a path says more than its beginning."""
+    name = tame(point.parameter or point.module or "the model", 4 * _LABEL)
+    if len(name) > _LABEL:
+        tail = name[-_LABEL:]
+        name = f"…{tail.partition('.')[2] or tail}"
+    kind = point.kind.removesuffix(" partition")  # a phone's width is what the names leave to the map
+    return f"{name} · {kind} {tame(point.detail, _LABEL)}".strip()

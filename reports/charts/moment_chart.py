@@ -1,0 +1,194 @@
+"""The timeline of a race: all streams of a rank around the two accesses, joined by an arrow.
+
+The arrow runs from the access that was issued first to the one that was issued second. Where it runs backwards, the
+timing shows the race. Kernels last microseconds and the two may lie a third of a second apart: so every slice has an
+outline, which is a pixel wide however short it is, and the tools zoom along the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models.annotations.arrows import Arrow, VeeHead
+from bokeh.models.annotations.labels import Label
+
+from reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
+from reports.timelines.moment import Kind, Moment, Slice
+
+_LANES = 16  # more would be another program than ours
+_LANE = 44  # pixels of a lane
+_THICK = 0.21  # of a lane, above and below its middle
+_LABEL = 18  # characters of a lane's name
+_TOLD, _PLACE = 160, 90  # characters in a tooltip, which wraps
+_COLOURS: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
+_NAMES: dict[Kind, str] = {"kernel": "kernel", "collective": "collective", "wait": "host blocked"}
+_TOOLTIP = tooltip(
+    "<b>@kernel</b> @about",
+    "stream @lane",
+    "from @left{0,0.000} µs",
+    "for @duration{0,0.000} µs",
+    "@place",
+)
+
+
+def draw(moment: Moment, race: Mapping[str, Any]) -> Chart:
+    """The timeline. ``race`` as in ``findings.json``: what its two sides are called."""
+    zero = min(moment.first.start, moment.second.start)
+    lanes = _lanes(moment)
+    row = {lane: at for at, lane in enumerate(lanes)}
+    drawn = framed(
+        height=_LANE * len(lanes) + 100,
+        x_range=Range1d(start=(moment.start - zero) / 1000, end=(moment.end - zero) / 1000),
+        y_range=Range1d(start=len(lanes) - 0.2, end=-0.8),
+        toolbar_location="above",
+    )
+    drawn.ygrid.grid_line_color = None
+    drawn.yaxis.ticker = FixedTicker(ticks=list(range(len(lanes))))
+    drawn.yaxis.major_label_overrides = {at: tame(lane, _LABEL) for at, lane in enumerate(lanes)}
+    drawn.yaxis.major_tick_line_color = None
+    drawn.xaxis.axis_label = "time (µs)"
+    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
+    drawn.xaxis.ticker.desired_num_ticks = 4
+    racing = (moment.first, moment.second)
+    kinds = [kind for kind in _COLOURS if any(one.kind == kind and one not in racing for one in moment.slices)]
+    shown = []
+    for kind in kinds:
+        slices = [one for one in moment.slices if one.kind == kind and one not in racing and one.lane in row]
+        shown.append(_boxes(drawn, slices, row, zero, _COLOURS[kind], ""))
+    sides = [race.get(side) for side in ("first", "second")]
+    for one, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
+        shown.append(_boxes(drawn, [one], row, zero, colour, f"issued {word}"))
+    _arrow(drawn, [(_effect(one, side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
+    lower = int(row[moment.second.lane] > row[moment.first.lane])  # below it, the arrow does not cross its label
+    for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
+        text = f"issued {('first', 'second')[at]}: {_access(side)}"
+        _label(drawn, moment, one, row[one.lane], zero, colour, text, below=at == lower)
+    drawn.add_tools(HoverTool(renderers=shown, tooltips=_TOOLTIP, limit=1, point_policy="follow_mouse"))
+    explored(drawn, "width")
+    return Chart(drawn, "The streams around the two accesses", _text(moment, sides, len(lanes)), _keys(kinds))
+
+
+def _lanes(moment: Moment) -> list[str]:
+    racing = {moment.first.lane, moment.second.lane}
+    others = [lane for lane in moment.lanes if lane not in racing][: _LANES - len(racing)]
+    return [lane for lane in moment.lanes if lane in racing or lane in others]
+
+
+def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: int, colour: str, role: str) -> Any:
+    """Slices of one colour. Times in microseconds from ``zero`` (nanoseconds)."""
+    thick = 1.35 * _THICK if role else _THICK
+    source = ColumnDataSource(
+        {
+            "left": [(one.start - zero) / 1000 for one in slices],
+            "right": [(one.end - zero) / 1000 for one in slices],
+            "top": [row[one.lane] - thick for one in slices],
+            "bottom": [row[one.lane] + thick for one in slices],
+            "duration": [(one.end - one.start) / 1000 for one in slices],
+            "lane": [tame(one.lane, _TOLD) for one in slices],
+            "kernel": [tame(f"waits ({one.kernel})" if one.kind == "wait" else one.kernel, _TOLD) for one in slices],
+            "about": [tame(one.parameter, _TOLD) + (f" ({role})" if role else "") for one in slices],
+            "place": [tame(one.place, _PLACE) for one in slices],
+        }
+    )
+    return drawn.quad(
+        "left",
+        "right",
+        "top",
+        "bottom",
+        source=source,
+        fill_color=colour,
+        fill_alpha=0.75,
+        line_color=colour,
+        line_width=3 if role else 1,
+        name=role or "slices",
+    )
+
+
+def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
+    """From the first-issued effect to the second-issued one: (nanoseconds, row) each."""
+    (begin, above), (end, below) = ends
+    if above == below:
+        out = into = above - 1.35 * _THICK
+    else:
+        down = 1 if below > above else -1
+        out, into = above + down * 1.35 * _THICK, below - down * 1.35 * _THICK
+    line: dict[str, Any] = {
+        "line_color": BAD,
+        "line_width": 2,
+        "line_dash": [6, 3],
+    }  # Bokeh's types call these otherwise
+    drawn.add_layout(
+        Arrow(
+            x_start=(begin - zero) / 1000,
+            y_start=out,
+            x_end=(end - zero) / 1000,
+            y_end=into,
+            **line,
+            end=VeeHead(size=11, fill_color=BAD, line_color=BAD),
+        )
+    )
+
+
+def _label(drawn: Any, moment: Moment, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
+    """Above or below the slice, towards the middle of the chart."""
+    right = one.start + one.end > moment.start + moment.end
+    drawn.add_layout(
+        Label(
+            x=((one.end if right else one.start) - zero) / 1000,
+            y=row + (1.35 if below else -1.35) * _THICK,
+            x_offset=2 if right else -2,
+            y_offset=-3 if below else 3,
+            text=text,
+            text_align="right" if right else "left",
+            text_baseline="top" if below else "bottom",
+            text_color=colour,
+            text_font_size="11px",
+            text_font_style="bold",
+        )
+    )
+
+
+def _effect(one: Slice, side: Any) -> int:
+    """When the access touches memory, as the detector has it: a collective reads when it starts."""
+    at_start = one.kind == "free" or (one.is_collective and _word(side, "access") == "read")
+    return one.start if at_start else one.end
+
+
+def _access(side: Any) -> str:
+    """In short: ``write by copy_``."""
+    if _word(side, "access") == "free":
+        return "memory freed"
+    return f"{tame(_word(side, 'access'), 10)} by {tame(_word(side, 'kernel').rpartition('::')[2], 18)}"
+
+
+def _word(side: Any, name: str) -> str:
+    return str(side.get(name, "")) if isinstance(side, Mapping) else ""
+
+
+def _text(moment: Moment, sides: Sequence[Any], lanes: int) -> str:
+    (first, second) = (_effect(one, side) for one, side in zip((moment.first, moment.second), sides, strict=True))
+    parts = [
+        "All streams of the rank and its host; time counts from the beginning of the earlier access.",
+        "The arrow runs from the access issued first to the one issued second.",
+    ]
+    apart = f"{abs(first - second) / 1000:,.1f} µs"
+    if second < first:
+        parts.append(f"Here it runs backwards: the second took effect {apart} before the first.")
+    else:
+        parts.append(f"Here the second took effect {apart} after the first, but nothing makes it wait.")
+    if moment.left_out:
+        parts.append(f"{moment.left_out} slices farther from the two are left out.")
+    if lanes < len(moment.lanes):
+        parts.append(f"{len(moment.lanes) - lanes} streams are left out.")
+    return " ".join(parts)
+
+
+def _keys(kinds: Sequence[Kind]) -> list[Key]:
+    return [
+        Key("box", "issued first", FIRST),
+        Key("box", "issued second", SECOND),
+        Key("line", "no wait orders them", BAD, "6 3"),
+        *(Key("box", _NAMES[kind], _COLOURS[kind]) for kind in kinds if kind in _NAMES),
+    ]

@@ -1,0 +1,125 @@
+"""The folder of a fuzzing campaign, read: ``timings.json``. Nothing in it is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from reports.data import schema
+from reports.data.loading import Source, sources_of
+from reports.data.matrix import RANDOM, Tried
+from reports.data.schema import RaceModel
+from reports.data.switched import switched
+
+FORMAT = "stream-race-timings"
+VERSION = 1
+COLUMNS = {
+    "number": "int64",
+    "diverged": "bool",
+    "wrong_values": "int64",
+    "bad_numbers": "int64",
+    "loss_difference": "float64",
+    "first_wrong": "str",
+    "departed": "bool",
+}
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Row(_Part):
+    number: _Count
+    diverged: bool
+    wrong_values: _Count
+    bad_numbers: _Count
+    loss_difference: float | None
+    first_wrong: str
+    departed: bool
+
+
+class _Campaign(_Part):
+    timings: _Count
+    diverged: _Count
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    first: _Count | None
+    minimal: bool
+    shrinking: _Count
+    interrupted: bool
+    rows: list[_Row]
+
+
+class _Verdict(_Part):
+    diverged: bool
+    sentence: str
+
+
+class _Witness(_Part):
+    race: RaceModel
+    token: str | None
+    reason: str | None
+    harmful: bool
+    verdict: _Verdict | None
+
+
+class TimingsFile(_Part):
+    """``timings.json``, as :func:`reports.screen.timings.write` makes it."""
+
+    format: str
+    version: _Count
+    scenario: dict[str, Any]
+    campaign: _Campaign
+    token: str | None
+    smallest: list[str] = []
+    live: str | None
+    confirmed: bool | None
+    races: list[_Witness]
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign's folder, read.
+
+    ``data``: ``timings.json``, checked. ``timings``: a row for each timing that was executed: number, diverged,
+    wrong_values, bad_numbers (not finite), loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read
+    another value, so its program might go another way). ``sources``: as of a run (:class:`reports.data.loading.Run`).
+    """
+
+    name: str
+    folder: Path
+    data: Mapping[str, Any]
+    timings: pd.DataFrame
+    sources: Mapping[str, Source]
+
+    @property
+    def fix(self) -> str:
+        """What was switched: see :func:`reports.data.switched.switched`."""
+        return switched(self.data["scenario"], self.data["versions"], self.name)
+
+    @property
+    def tried(self) -> Tried:
+        """For the matrix of fixes and timings."""
+        found = self.data["campaign"]
+        return Tried(self.fix, RANDOM, found["diverged"], found["timings"])
+
+
+def is_campaign(folder: Path) -> bool:
+    return (folder / "timings.json").is_file()
+
+
+def load(folder: Path) -> Campaign:
+    """Read the folder of a campaign. Raises :class:`reports.data.loading.ReportError`."""
+    file = folder / "timings.json"
+    data = schema.read_json(file)
+    found = schema.checked(TimingsFile, file, data, named=FORMAT, version=VERSION)
+    rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    model = found.model_dump(mode="json")
+    return Campaign(folder.resolve().name, folder, model, frame, sources_of(folder / "sources.json"))

@@ -1,0 +1,107 @@
+"""Which parameters were wrong in which step: the uses of all ranks, counted.
+
+A run has a row for each use of each parameter on each rank; a report looks at parameters and steps. So the run counts
+once, and the report reads 2 million rows instead of some hundred million.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from reports.data import schema
+
+COLUMNS = {
+    "parameter": "str",
+    "step": "int64",
+    "uses": "int64",
+    "wrong": "int64",
+    "older": "int64",
+    "not_finite": "int64",
+    "first_rank": "int64",
+}
+
+
+def of(uses: pd.DataFrame) -> pd.DataFrame:
+    """A row per parameter and step, of :func:`reports.data.tables.parameters`; in the order of their names, then steps.
+
+    A use is wrong where it has a reference and differs from it; not_finite, if it then holds values that are not; else
+    older, if every wrong part holds what that part held in the reference in an earlier step, on any rank.
+    """
+    keys = ["parameter", "step"]
+    wrong = ~uses["equal"] & uses["reference_checksums"].notna()
+    not_finite = wrong & (uses["bad"] > 0)
+    older = pd.Series(False, index=uses.index)
+    suspects = uses[wrong & ~not_finite]
+    older.loc[suspects.index] = _older(suspects, uses)
+    counted = pd.DataFrame(
+        {
+            **{key: uses[key] for key in keys},
+            "uses": 1,
+            "wrong": wrong,
+            "older": older,
+            "not_finite": not_finite,
+            "first_rank": uses["rank"].where(wrong, np.iinfo(np.int64).max),
+        }
+    )
+    sums = ["uses", "wrong", "older", "not_finite"]
+    counted[sums] = counted[sums].astype("int64")
+    found = counted.groupby(keys, sort=True).agg({**dict.fromkeys(sums, "sum"), "first_rank": "min"}).reset_index()
+    found.loc[found["wrong"] == 0, "first_rank"] = -1
+    return found.astype(COLUMNS)
+
+
+def _older(suspects: pd.DataFrame, uses: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """For each of the suspects, whether every part that is wrong is of an earlier step."""
+    if suspects.empty:
+        return np.zeros(0, dtype=np.bool_)
+    named = uses["parameter"].isin(suspects["parameter"].unique()) & uses["reference_checksums"].notna()
+    known = _parts(uses[named].drop_duplicates(["parameter", "step", "reference_checksums"]), "reference_checksums")
+    since = known.groupby(["parameter", "part", "word"], sort=False)["step"].min().rename("since").reset_index()
+    # Ranks and micro-batches mostly hold the same: each set of words is looked at once.
+    same = suspects.groupby(["parameter", "step", "checksums", "reference_checksums"], sort=False).ngroup()
+    once = suspects[~same.duplicated()]
+    ours, theirs = _parts(once, "checksums"), _parts(once, "reference_checksums")
+    wrong = ours.merge(theirs[["row", "part", "word"]], on=["row", "part"], how="left", suffixes=("", "_right"))
+    wrong = wrong[wrong["word"] != wrong["word_right"]]
+    wrong = wrong.merge(since, on=["parameter", "part", "word"], how="left")
+    earlier = (wrong["since"] < wrong["step"]).groupby(wrong["row"]).all()
+    found = earlier.reindex(once.index, fill_value=False).to_numpy(dtype=np.bool_)
+    return np.asarray(found[same.to_numpy()], dtype=np.bool_)
+
+
+def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A row for each part of each use: row (of ``uses``), parameter, step, part, word (its checksum)."""
+    words = uses[column].str.split(" ").explode()
+    frame = pd.DataFrame({"row": words.index, "word": words.to_numpy()})
+    frame["part"] = frame.groupby("row", sort=False).cumcount()
+    return frame.join(uses[["parameter", "step"]], on="row")
+
+
+def write(table: pd.DataFrame, file: Path) -> None:
+    """Write what :func:`of` gives, whole or not at all. The same table gives the same bytes. Raises OSError."""
+    beside = file.with_name(f".{file.name}.part")
+    # Names repeat: as a dictionary they take no room.
+    table.assign(parameter=table["parameter"].astype("category")).to_parquet(beside, engine="pyarrow", index=False)
+    os.replace(beside, file)
+
+
+def read(file: Path) -> pd.DataFrame:
+    """What :func:`write` wrote. Raises :class:`reports.data.schema.ReportError` for any other file."""
+    try:
+        table = pd.read_parquet(file, engine="pyarrow", use_threads=False)  # ranks may be forked later
+        missing = [name for name in COLUMNS if name not in table.columns]
+        if missing:
+            raise schema.does_not_hold(file, f"it lacks the column {missing[0]}")
+        if not pd.api.types.is_integer_dtype(table["step"]):
+            raise schema.does_not_hold(file, "its steps are not whole numbers")
+        table = table[list(COLUMNS)].astype(COLUMNS)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise schema.does_not_hold(file, str(error)) from None
+    counts = ["uses", "wrong", "older", "not_finite"]
+    if (table["step"] < 0).any() or (table[counts] < 0).any(axis=None) or (table["first_rank"] < -1).any():
+        raise schema.does_not_hold(file, "a count is below 0")
+    return table

@@ -1,0 +1,51 @@
+"""Tables in CSV files, read with nothing trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.data.schema import ReportError, does_not_hold
+
+_REFERENCE = {"reference_checksums": ["nan"]}  # of a run without a reference: no text
+
+
+def read(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
+    """These columns (name: dtype), in this order, to the last bit as they were written; NaN for what is ``optional``
+    and missing.
+
+    Words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` for a file that cannot be
+    read, or does not hold them.
+    """
+    numbers = [name for name, dtype in columns.items() if dtype == "float64"]
+    try:
+        frame = pd.read_csv(
+            file,
+            usecols=lambda name: name in columns,
+            dtype={**columns, **dict.fromkeys(numbers, "str")},
+            keep_default_na=False,
+            na_values=_REFERENCE,
+            encoding="utf-8",
+        )
+        for name in set(numbers) & set(frame.columns):  # by Python: not every pandas reads the last bit
+            texts = frame[name].replace("", "nan").to_numpy(dtype=object)
+            frame[name] = texts.astype("float64")
+    except OSError as error:
+        raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
+    except (ValueError, TypeError, OverflowError) as error:  # pandas' own are such, and a text that is no number
+        raise does_not_hold(file, str(error)) from None
+    for name in columns:
+        if name not in frame.columns:
+            if name not in optional:
+                raise does_not_hold(file, f"it has no column '{name}'")
+            frame[name] = math.nan
+    return pd.DataFrame(frame[list(columns)])
+
+
+def each(frame: pd.DataFrame) -> Iterator[Any]:
+    """A frame's rows, with its columns as attributes; which they are no type says."""
+    yield from frame.itertuples(index=False)

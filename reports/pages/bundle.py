@@ -1,0 +1,165 @@
+"""What lies beside a report's page: data for programs, a timeline for a viewer, text for an issue."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.data.loading import Run, place, race_from_dict
+from reports.pages import html, markdown, summary
+from reports.text import replays
+from reports.timelines import perfetto
+from repro.trace import TraceError, file_of
+
+FORMAT = "stream-race-comparison"
+VERSION = 1
+_LONGEST_NAME = 100  # characters of a run's name in the name of a file
+# What a trace that was not written by a run may lead to: it may come from anybody.
+_FOREIGN = (TraceError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_NAMES = 3  # of memory that a race is about
+
+
+def write(runs: Sequence[Run], target: Path) -> list[Path]:
+    """Write the files of the report of ``runs`` into the folder ``target``; gives them, in a fixed order.
+
+    ``findings.json``, ``metrics.csv`` and ``.parquet``, ``timeline-NAME.json.gz`` of each run with a race, and
+    ``report.md``. The runs are comparable (:func:`reports.data.loading.comparable`). Each file is written whole or not
+    at all, and the same runs give the same bytes. Raises OSError.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    findings = target / "findings.json"
+    html.write(json.dumps(_findings(runs), indent=2, allow_nan=False) + "\n", findings)
+    written = [findings, *_metrics(runs, target)]
+    written += [
+        file for run, name in zip(runs, _file_names(runs), strict=True) for file in _timeline(run, name, target)
+    ]
+    text = target / "report.md"
+    html.write(report(runs), text)
+    return [*written, text]
+
+
+def report(runs: Sequence[Run]) -> str:
+    """The report in short, as Markdown to paste into an issue."""
+    told = summary.worst(runs)
+    if not told.findings["races"]:
+        told = next((run for run in runs if run.findings["races"]), told)
+    failures = [(run.name, run.findings["failure"]) for run in runs if run.findings["failure"]]
+    return markdown.render(
+        "report.md",
+        verdict=summary.verdict(summary.worst(runs)),
+        headline=summary.headline(runs),
+        columns=summary.columns(runs),
+        failures=failures,
+        told=told.name,
+        races=[race(one) for one in told.findings["races"]],
+        versions=dict(told.findings["versions"]),
+        scenario=[f"{name}={_plain(value)}" for name, value in told.findings["scenario"].items() if _says(value)],
+    )
+
+
+def _findings(runs: Sequence[Run]) -> dict[str, Any]:
+    def of(run: Run) -> dict[str, Any]:
+        return {**run.findings, "first_bad_step": summary.first_bad_step(run)}
+
+    if len(runs) == 1:
+        return of(runs[0])
+    return {"format": FORMAT, "version": VERSION, "runs": {run.name: of(run) for run in runs}}
+
+
+def _metrics(runs: Sequence[Run], target: Path) -> list[Path]:
+    """The losses and norms of all runs."""
+    return tables({run.name: run.steps for run in runs}, "run", target)
+
+
+def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> list[Path]:
+    """``metrics.csv`` and ``.parquet``: one tidy table, whose first ``column`` says which frame a row comes from."""
+    named = []
+    for name, one in frames.items():
+        frame = one.copy()
+        frame.insert(0, column, pd.Series([name] * len(frame), dtype="str"))
+        named.append(frame)
+    table = pd.concat(named, ignore_index=True)
+    files = [target / "metrics.csv", target / "metrics.parquet"]
+    _whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
+    _whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
+    return files
+
+
+def _whole(file: Path, save: Callable[[Path], object]) -> None:
+    """Written beside, then put in place: the ending stays, as it says how to write."""
+    beside = file.with_name(f".part.{file.name}")
+    try:
+        save(beside)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _timeline(run: Run, name: str, target: Path) -> list[Path]:
+    """The steps around the first example of the first race, all streams of its rank."""
+    races = run.findings["races"]
+    example = next(iter(races[0]["examples"]), None) if races else None
+    trace = file_of(run.folder / "trace", example["rank"]) if example is not None else None
+    if example is None or trace is None or not trace.is_file():
+        return []
+    steps = (example["first"]["step"], example["second"]["step"])
+    file = target / f"timeline-{name}.json.gz"
+    drawn = [race_from_dict(race) for race in races]
+    try:
+        _whole(
+            file,
+            lambda beside: perfetto.write(trace, drawn, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
+        )
+    except _FOREIGN:
+        return []  # a report without a timeline is better than none
+    return [file]
+
+
+def _file_names(runs: Sequence[Run]) -> list[str]:
+    """The runs' names as parts of file names: a name may be long, or hold what some file system refuses."""
+    taken: dict[str, None] = {}
+    for run in runs:
+        base = re.sub(r"[^A-Za-z0-9._-]", "_", run.name)[:_LONGEST_NAME]
+        name, number = base, 2
+        while name in taken:
+            name, number = f"{base}-{number}", number + 1
+        taken[name] = None
+    return list(taken)
+
+
+def race(race: Mapping[str, Any]) -> dict[str, Any]:
+    """A race for a template of Markdown."""
+    names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    memory = markdown.Ready(", ".join(map(markdown.code, names[:_NAMES])) + more)
+    witness = race["witness"] or {"token": "", "reason": ""}
+    return {
+        "kind": race["kind"],
+        "often": summary.often(race),
+        "first": _side(race["first"]),
+        "second": _side(race["second"]),
+        "missing": race["missing_wait"],
+        "memory": memory or "unnamed",
+        "token": replays(witness["token"]) if witness["token"] and not witness["reason"] else "",
+        "reason": witness["reason"],
+    }
+
+
+def _side(side: Mapping[str, Any]) -> dict[str, str]:
+    function = f" {side['stack'][0]['function']}" if side["stack"] else "no call of the program's"
+    return {name: side[name] for name in ("access", "kernel", "stream")} | {"place": f"{place(side)}{function}"}
+
+
+def _says(value: Any) -> bool:
+    """Options that are off or empty are left out; a seed of 0 is not."""
+    return not (value is None or value is False or value in ("", [], {}))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,187 @@
+"""A report of fuzzing campaigns: what timings do to one recorded run, as a page (:mod:`reports.pages.html`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.charts import campaign_chart
+from reports.data.campaigns import Campaign
+from reports.data.loading import ReportError
+from reports.data.matrix import matrix
+from reports.data.switched import SWITCHES
+from reports.pages import bundle, html, markdown, run_page
+from reports.pages.summary import Fact
+from reports.pages.words import WORDS
+from reports.text import replays
+
+FORMAT, VERSION = "stream-race-campaigns", 1
+_ROWS = 12  # timings in the table
+
+
+def headline(campaigns: Sequence[Campaign]) -> str:
+    """The verdict in a sentence or two, for someone who has one minute."""
+    told = worst(campaigns)
+    parts = [_sentence(told)]
+    clean = [one.fix for one in campaigns if one is not told and not _wrong(one)]
+    if clean and _wrong(told):
+        parts.append(f"With {' and '.join(clean)} no timing changes a bit.")
+    return " ".join(parts)
+
+
+def worst(campaigns: Sequence[Campaign]) -> Campaign:
+    """The one that a report tells of: most timings that diverged, of equals the first."""
+    return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
+
+
+def _wrong(campaign: Campaign) -> bool:
+    return bool(campaign.data["campaign"]["diverged"]) or any(one["harmful"] for one in campaign.data["races"])
+
+
+def _sentence(campaign: Campaign) -> str:
+    found, races = campaign.data["campaign"], campaign.data["races"]
+    tried, diverged = found["timings"], found["diverged"]
+    with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
+    if diverged:
+        low, high = found["interval"]
+        return (
+            f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
+            f"timings it goes wrong ({low:.0%} to {high:.0%} with 95 % confidence)."
+        )
+    if any(one["harmful"] for one in races):
+        return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
+    if races:
+        return f"{with_fix} accesses race, and none of {tried:,} timings changes a value that training uses."
+    return f"{with_fix} nothing is wrong: no race was found, and none of {tried:,} timings changes a bit."
+
+
+def page(campaigns: Sequence[Campaign], files: Sequence[tuple[str, str]] = ()) -> str:
+    """The page as text. ``files``: what lies beside it, and what that is. The campaigns are comparable."""
+    told = worst(campaigns)
+    tone = "bad" if _wrong(told) else "warn" if told.data["races"] else "good"
+    chart = campaign_chart.draw(told)
+    ran = [_ran(one) for one in campaigns]
+    return html.render(
+        "campaign.html",
+        {} if chart is None else {"timings": chart},
+        title=f"Timings: {', '.join(one.name for one in campaigns)}",
+        verdict="depends on timing" if _wrong(told) else "race, benign" if told.data["races"] else "clean",
+        tone=tone,
+        headline=headline(campaigns),
+        told=told.name,
+        several=len(campaigns) > 1,
+        facts=facts(told),
+        matrix=matrix(one.tried for one in campaigns),
+        races=[_race(one, told) for one in told.data["races"]],
+        replay=_replay(told),
+        diverged=_diverged(told),
+        ran=ran,
+        packages=run_page.packages(ran),
+        differing=run_page.differing(ran),
+        words=WORDS,
+        files=files,
+    )
+
+
+def facts(campaign: Campaign) -> list[Fact]:
+    """What was tried and what came of it."""
+    data, found = campaign.data, campaign.data["campaign"]
+    low, high = found["interval"]
+    table = campaign.timings[campaign.timings["diverged"]]
+    rows = [
+        Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
+        Fact("95 % confidence", f"{low:.1%} to {high:.1%} of all timings"),
+    ]
+    if len(table):
+        rows += [
+            Fact("values wrong, at most", f"{int(table['wrong_values'].max()):,}"),
+            Fact("numbers not finite, at most", f"{int(table['bad_numbers'].max()):,}", "not finite"),
+            Fact("a loss was NaN in", f"{int(table['loss_difference'].isna().sum()):,} timings"),
+            Fact("first timing that diverged", str(found["first"])),
+        ]
+    if data["smallest"]:
+        kind = "smallest timing, 1-minimal" if found["minimal"] else "smallest timing found"
+        rows.append(Fact(kind, "; ".join(data["smallest"]), "timing"))
+    if data["live"]:
+        rows.append(Fact("run live", data["live"]))
+    if found["interrupted"]:
+        rows.append(Fact("interrupted", "what was known is written"))
+    return [Fact(name, html.shortened(value), word) for name, value, word in rows]
+
+
+def _race(witness: Mapping[str, Any], campaign: Campaign) -> dict[str, Any]:
+    drawn = run_page.race(witness["race"], campaign.sources)
+    if witness["verdict"] is None:
+        outcome, detail, tone = "none", witness["reason"] or "", "warn"
+    elif witness["harmful"]:
+        outcome, detail, tone = "harmful", witness["verdict"]["sentence"], "bad"
+    else:
+        outcome, detail, tone = "benign", "It changes no value that training uses.", "good"
+    return {**drawn, "outcome": outcome, "detail": html.shortened(detail), "tone": tone}
+
+
+def _replay(campaign: Campaign) -> list[tuple[str, str]]:
+    rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
+    for number, one in enumerate(campaign.data["races"], 1):
+        if one["token"]:
+            rows.append((f"Race {number}, the two accesses the other way round", replays(one["token"])))
+    return rows
+
+
+def _diverged(campaign: Campaign) -> list[dict[str, Any]]:
+    rows = campaign.timings[campaign.timings["diverged"]].head(_ROWS).to_dict("records")
+    return [
+        {
+            "number": row["number"],
+            "wrong": f"{row['wrong_values']:,}",
+            "bad": f"{row['bad_numbers']:,}",
+            "loss": "NaN" if row["loss_difference"] != row["loss_difference"] else f"{row['loss_difference']:.3g}",
+            "first": html.shortened(str(row["first_wrong"])),
+        }
+        for row in rows
+    ]
+
+
+def _ran(campaign: Campaign) -> dict[str, Any]:
+    return run_page.ran(campaign.name, campaign.data["versions"], campaign.data["scenario"])
+
+
+def comparable(campaigns: Sequence[Campaign]) -> None:
+    """Raises :class:`ReportError` for campaigns of other programs: they may differ in what was switched alone."""
+    for one in campaigns[1:]:
+        ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
+        differ = [name for name in ours if name in theirs and name not in SWITCHES and ours[name] != theirs[name]]
+        if differ:
+            raise ReportError(
+                f"{campaigns[0].folder} and {one.folder} cannot be compared: they differ in {', '.join(differ)}. "
+                "Choose campaigns that differ in the fix or the strategy only"
+            )
+
+
+def write(campaigns: Sequence[Campaign], target: Path) -> str:
+    """Write the report into the folder ``target``; gives its sentence. Raises :class:`ReportError`, OSError."""
+    comparable(campaigns)
+    target.mkdir(parents=True, exist_ok=True)
+    data = {"format": FORMAT, "version": VERSION, "campaigns": {one.name: dict(one.data) for one in campaigns}}
+    findings, short = target / "findings.json", target / "report.md"
+    html.write(json.dumps(data, indent=2, allow_nan=False) + "\n", findings)
+    tables = bundle.tables({one.name: one.timings for one in campaigns}, "campaign", target)
+    told = worst(campaigns)
+    text = markdown.render(
+        "campaign.md",
+        headline=headline(campaigns),
+        facts=facts(told),
+        matrix=matrix(one.tried for one in campaigns),
+        races=[bundle.race({**one["race"], "witness": None}) | _harm(one) for one in told.data["races"]],
+        replay=_replay(told),
+        versions=dict(told.data["versions"]),
+    )
+    html.write(text, short)
+    html.write(page(campaigns, run_page.told_of([short, findings, *tables])), target / "index.html")
+    return headline(campaigns)
+
+
+def _harm(witness: Mapping[str, Any]) -> dict[str, str]:
+    return {"harm": "harmful" if witness["harmful"] else "benign" if witness["verdict"] else "no witness"}

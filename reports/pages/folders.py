@@ -1,0 +1,62 @@
+"""A report of whatever folders are named: runs, campaigns, studies; each kind by itself, or runs with campaigns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from reports.data import campaigns, loading
+from reports.data.campaigns import Campaign
+from reports.data.loading import ReportError, Run
+from reports.pages import bundle, campaign_page, html, run_page, study_folder, study_page, summary
+from reports.pages.study_page import Study
+
+
+def page(folders: Sequence[Path]) -> str:
+    """The page as text. Raises :class:`ReportError` where a folder cannot be read, or they cannot be compared."""
+    study, runs, tried = _read(folders)
+    if study is not None:
+        return study_page.page(study)
+    if not runs:
+        campaign_page.comparable(tried)
+        return campaign_page.page(tried)
+    return run_page.page(runs, (), tried)
+
+
+def write(folders: Sequence[Path], target: Path) -> str:
+    """Write the report, page and files, into the folder ``target``; gives its sentence.
+
+    Raises :class:`ReportError`, also where ``target`` cannot be written.
+    """
+    study, runs, tried = _read(folders)
+    with _writing(target):
+        if study is not None:
+            study_page.write(study, target)
+            return study.sentence
+        if not runs:
+            return campaign_page.write(tried, target)
+        files = run_page.told_of(bundle.write(runs, target))
+        html.write(run_page.page(runs, files, tried), target / "index.html")
+        return summary.headline(runs)
+
+
+def _read(folders: Sequence[Path]) -> tuple[Study | None, list[Run], list[Campaign]]:
+    studies = [folder for folder in folders if study_folder.is_study(folder)]
+    if studies:
+        if len(folders) > 1:
+            raise ReportError(f"{studies[0]} is a study, which is compared with nothing: make its report by itself")
+        return study_folder.load(studies[0]), [], []
+    tried = [folder for folder in folders if campaigns.is_campaign(folder)]
+    runs = [loading.load(folder) for folder in folders if folder not in tried]
+    loading.comparable(runs)
+    return None, runs, [campaigns.load(folder) for folder in tried]
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise ReportError(f"cannot write the report into {target}: {why}; choose another --output") from error

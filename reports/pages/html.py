@@ -1,0 +1,101 @@
+"""Pages that open anywhere, without a network, and trust nothing that stands on them.
+
+Names on a page come from whoever sent the run. So jinja2 escapes everything, characters that would turn text around
+are shown as their codes, and the page names the scripts it may run by their hashes (Content Security Policy): one that
+got in otherwise would not run, and nothing can be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bokeh.embed import components
+from bokeh.resources import Resources
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from reports.charts.frame import Chart
+
+LONGEST = 600  # characters of a text that stands in the open
+
+
+def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
+    """The page as text. ``charts`` come to the template as pairs of a chart and its place, by name.
+
+    Bokeh counts what it has drawn, so the same bits come from the first page of a process.
+    """
+    script, divs = _scripts({name: chart.figure for name, chart in charts.items()})
+    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw) if script else ""
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            charts={name: (chart, Markup(divs[name])) for name, chart in charts.items()},
+            library=Markup(library),
+            script=Markup(script),
+            hashes=[_hash(text) for text in (library, script) if text],
+            **context,
+        )
+    )
+
+
+def environment() -> Environment:
+    """Templates of this package: what is put into them is escaped, and a name that is missing is an error."""
+    return Environment(
+        loader=PackageLoader("reports.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+
+
+def write(text: str, target: Path) -> None:
+    """Write the page, whole or not at all. Raises OSError."""
+    beside = target.with_name(f".{target.name}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        raise IsADirectoryError(21, "a folder stands there")
+    beside.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(beside, target)
+
+
+def visible(text: str) -> str:
+    """``text`` with control, direction and half characters as codes: a name must not turn the page around."""
+    return "".join(
+        one if one in "\n\t" or unicodedata.category(one) not in {"Cc", "Cf", "Cs"} else f"\\u{ord(one):04x}"
+        for one in text
+    )
+
+
+def shortened(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST // 2]} … ({len(text)} characters) … {text[-LONGEST // 2 :]}"
+
+
+def _scripts(figures: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """The script that draws ``figures``, and the place of each. Bokeh draws its ids by lot: they are renamed.
+
+    The names in the data are safe inside ``<script>``: Bokeh escapes ``<``, ``>`` and ``&`` there.
+    """
+    if not figures:
+        return "", {}
+    script, divs = components(figures, wrap_script=False)
+    ids = re.findall(r'id="([0-9a-f-]{36})"', "".join(divs.values())) + re.findall(r'"docid":"([0-9a-f-]{36})"', script)
+    for number, one in enumerate(dict.fromkeys(ids), 1):
+        script = script.replace(one, f"drawn-{number}")
+        divs = {name: div.replace(one, f"drawn-{number}") for name, div in divs.items()}
+    return script, divs
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -1,0 +1,130 @@
+"""An incident as one page of HTML that opens anywhere, without a network (:mod:`reports.pages.html`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from detectors.live.finding import Cause, Finding, Kind
+from detectors.live.incident import Incident, IncidentError
+from reports.charts import incident_charts
+from reports.pages import html
+
+_RANKS = 16  # ranks named one by one
+
+# What the words mean, for someone who meets them here first.
+_WORDS = {
+    "step": "One update of the parameters by the optimizer. The first is step 1.",
+    "micro-batch": "One forward and backward pass. Several may make up a step (gradient accumulation).",
+    "phase": "Where in the step: forward pass, backward pass, or the optimizer's own step.",
+    "rank": "One of the processes that train together, usually one for each device.",
+    "part": "The rank, counted within its group, that holds the wrong part of a sharded parameter.",
+    "NaN": "Not a number: the result of an undefined operation, such as 0/0.",
+    "Inf": "A value beyond what the number format can hold, or a division by 0.",
+    "module": "The part of the model, by its path in it.",
+    "RNG state": "The state of the random number generators when the micro-batch began.",
+    "order of execution": "Points stand in the order in which this rank came to them within the step.",
+}
+_CAUSES = {
+    Cause.DATA: "The batch itself is bad: look at the data, not at the model.",
+    Cause.FORWARD: "A module got good values and returned a bad one: an overflow, or a division by 0.",
+    Cause.LOSS: "Everything the loss is computed from is good, and the loss is not.",
+    Cause.GRADIENT: "The forward pass is good, and the backward pass computes a bad value.",
+    Cause.OPTIMIZER: "What the optimizer keeps between steps is bad, though gradients are good.",
+    Cause.STEP: "Gradients and optimizer state are good, and the parameters after the step are not.",
+    Cause.RACE: "Two overlapping accesses, one a write, in no certain order: on another day it may go right.",
+    Cause.STALE: "A partition equals an older version of the parameter, though every access is ordered.",
+    Cause.UNCOVERED: "A part of a partition that nothing ever wrote is read.",
+    Cause.CORRUPTION: "Memory changed between two looks with no step between them, and stayed so.",
+    Cause.GATHER: "What the all-gather delivered is not what it read.",
+    Cause.SHARDING: "Bad after the all-gather and good before: one of these three, and checksums tell which.",
+}
+_KINDS = {
+    Kind.INPUT: "A tensor of the batch.",
+    Kind.OUTPUT: "What a module returns in the forward pass.",
+    Kind.LOSS: "What training makes small.",
+    Kind.OUTPUT_GRADIENT: "The gradient with respect to what a module returned.",
+    Kind.GRADIENT: "The gradient with respect to a parameter, of one micro-batch, before ranks are averaged.",
+    Kind.PARAMETER: "A parameter as training uses it: gathered from all ranks if it is sharded.",
+    Kind.PRIMARY: "This rank's part of a sharded parameter, as the optimizer updates it.",
+    Kind.SECONDARY: "A copy of a part, shared among the ranks of one node, that the backward pass gathers from (hpZ).",
+    Kind.OPTIMIZER: "What the optimizer keeps between steps: moments, and the parameters in full precision.",
+}
+
+
+def write_page(incident: Incident, target: Path) -> None:
+    """Write the page, whole or not at all. Raises :class:`IncidentError` when ``target`` refuses."""
+    try:
+        html.write(page(incident), target)
+    except OSError as error:
+        raise IncidentError(f"cannot write {target}: {error.strerror or error}; choose another --output") from error
+
+
+def page(incident: Incident) -> str:
+    """The page as text: the same bits come from the first page of a process."""
+    finding = incident.finding
+    looks = incident.statistics.get(finding.rank, [])
+    whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)
+    return html.render(
+        "incident.html",
+        incident_charts.draw(finding, looks),
+        title=f"Incident at step {finding.step}: {finding.cause}",
+        finding=finding,
+        sentence=html.shortened(finding.sentence()),
+        cause_means=_CAUSES[finding.cause],
+        facts=_facts(incident),
+        evidence=[html.shortened(line) for line in finding.evidence],
+        spread=[html.shortened(line) for line in finding.spread],
+        words=_words(finding),
+        meanings=_WORDS,
+        whose=whose,
+        configuration=json.dumps(incident.configuration, indent=2, ensure_ascii=False, default=str),
+        versions=incident.versions,
+    )
+
+
+def _facts(incident: Incident) -> list[tuple[str, str, str]]:
+    """Rows: what it is called, what that means, and what it is here."""
+    finding = incident.finding
+    rows = [
+        ("what", _KINDS[finding.kind], str(finding.kind)),
+        ("cause", _CAUSES[finding.cause], str(finding.cause)),
+        ("module", _WORDS["module"], finding.module or "the model"),
+        ("parameter", "Its name in the model.", finding.parameter),
+        ("detail", "Which of them, where a module or a batch has several.", finding.detail),
+        ("step", _WORDS["step"], str(finding.step)),
+        ("micro-batch", _WORDS["micro-batch"], str(finding.micro_batch)),
+        ("phase", _WORDS["phase"], finding.phase),
+        ("rank", _WORDS["rank"], f"{finding.rank} of {incident.world} (the first is 0)"),
+        ("ranks that report it", "All that found something bad in this step.", _some(finding.ranks)),
+        ("part", _WORDS["part"], f"rank {finding.part} of its group" if finding.part >= 0 else ""),
+        ("bad values", f"{_WORDS['NaN']} {_WORDS['Inf']}", _bad(finding)),
+        ("good values", "Smallest and largest of those that are good.", _good(finding)),
+        ("version", "The step whose values a stale part holds.", str(finding.version) if finding.version >= 0 else ""),
+        ("ranks without a record", "They ended before they could write what they knew.", _some(incident.missing)),
+    ]
+    return [(name, meaning, html.shortened(value)) for name, meaning, value in rows if value]
+
+
+def _some(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _RANKS} more" if len(ranks) > _RANKS else ""
+    return ", ".join(map(str, ranks[:_RANKS])) + more
+
+
+def _bad(finding: Finding) -> str:
+    if finding.nan or finding.inf:
+        return f"{finding.nan} NaN and {finding.inf} Inf of {finding.numel}"
+    return "none: the values are finite, and wrong"
+
+
+def _good(finding: Finding) -> str:
+    if math.isfinite(finding.low) and math.isfinite(finding.high):
+        return f"{finding.low:.6g} to {finding.high:.6g}"
+    return ""
+
+
+def _words(finding: Finding) -> dict[str, str]:
+    """For paper and phones, which have no hover."""
+    return {str(finding.cause): _CAUSES[finding.cause], str(finding.kind): _KINDS[finding.kind], **_WORDS}

@@ -1,0 +1,304 @@
+"""The report of the releases: what each DeepSpeed release does in the same scenario, unmodified."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+
+from reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
+from reports.data import findings
+from reports.data.schema import FindingsFile, checked, does_not_hold, read_json
+from reports.pages import summary
+from reports.pages.study_folder import Ran, said
+from reports.pages.study_page import Cell, Study, Table
+from reports.pages.summary import Fact
+
+PLAIN, EDITED = "plain", "padded + edit"
+FINDINGS = ("race", "stale", "uncovered", "wrong values")
+_RUNS = {"plain": PLAIN, "edited": EDITED}  # by their names in the file
+_KEYS = {name: key for key, name in _RUNS.items()}
+_LUCK, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f6355", "#7c83a326"
+_STATES = {
+    BAD: "found, and values are wrong",
+    _LUCK: "found, and every value came out right",
+    _CLEAN: "not found",
+    _UNKNOWN: "did not run",
+}
+_ROW = 30  # pixels
+_NAME, _TOLD = 16, 200  # characters of a release, of what a tooltip tells
+_WORDS = (
+    "release", "race", "stale", "uncovered", "wrong values", "plain", "padded + edit", "distance", "scenario",
+    "reference", "hpZ", "secondary partition", "step", "phase", "rank", "hardware profile",
+)  # fmt: skip
+
+
+def load(folder: Path, ran: Ran) -> Study:
+    """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`reports.data.loading.ReportError`."""
+    file = folder.parent / f"{folder.name}.json"
+    rows: dict[str, Any] = {}
+    for release, row in read_json(file).items():
+        if isinstance(row, dict) and isinstance(row.get("failure"), str):
+            rows[release] = {"failure": row["failure"]}
+        elif isinstance(row, dict) and all(isinstance(row.get(name), dict) for name in _RUNS):
+            rows[release] = {name: _checked(file, row[name]) for name in _RUNS}
+        else:
+            raise does_not_hold(file, f"'{release[:60]}' has neither two runs nor a failure")
+    if not rows:
+        raise does_not_hold(file, "it has no release")
+    return study(rows, ran)
+
+
+def _checked(file: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    model = checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
+    return model.model_dump()
+
+
+def study(rows: Mapping[str, Mapping[str, Any]], ran: Ran) -> Study:
+    """What the rows of :func:`repro.commands.releases.row_of` tell, by release."""
+    rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
+    frame = tidy(rows)
+    verdict, tone, sentence = _judged(rows)
+    runs = [row["plain"] for row in rows.values() if "plain" in row]
+    scenario = dict(runs[0]["scenario"]) if runs else {}
+    scenario.pop("deepspeed", None)
+    options = said(scenario)
+    versions = {**(runs[0]["versions"] if runs else ran.versions), "deepspeed": ", ".join(rows)}
+    facts = [
+        Fact(
+            "asked", "Which DeepSpeed releases, as they were released, keep hpZ's secondary partition right?", "release"
+        ),
+        Fact("releases", ", ".join(rows), "release"),
+        Fact("plain", _scenario(options) if runs else "no release ran", "plain"),
+        Fact("padded + edit", "the same with sizes that do not divide, and an edit between two steps", "padded + edit"),
+        *(Fact(name, _with(frame, name), name) for name in FINDINGS),
+    ]
+    failed = [release for release, row in rows.items() if "failure" in row]
+    if failed:
+        facts.append(Fact("did not run", ", ".join(failed)))
+    if ran.hardware:
+        facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
+    return Study(
+        kind="releases",
+        title=f"{len(rows)} DeepSpeed release{'' if len(rows) == 1 else 's'}, unmodified",
+        verdict=verdict,
+        sentence=sentence,
+        tone=tone,
+        facts=facts,
+        charts={"matrix": _matrix(frame, rows)},
+        tables=[_table(rows)],
+        command=ran.command,
+        versions={str(name): str(value) for name, value in versions.items()},
+        configuration=options,
+        metrics=frame,
+        words=_WORDS,
+    )
+
+
+def tidy(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """A row for each release and run. A release that does not run has rows with nothing found and a ``failure``."""
+    made = []
+    for release, row in rows.items():
+        for key, name in _RUNS.items():
+            found = row.get(key)
+            wrong = ((found or {}).get("divergence") or {}).get("parameter") or {}
+            causes = found["causes"] if found else ()
+            made.append(
+                {
+                    "release": release,
+                    "run": name,
+                    "ran": found is not None,
+                    "verdict": found["verdict"] if found else "",
+                    "race": "race" in causes,
+                    "stale": "stale" in causes,
+                    "uncovered": "uncovered" in causes,
+                    "wrong_values": bool(found and found["diverged"]),
+                    "wrong_from_step": wrong.get("step"),
+                    "wrong_from_phase": wrong.get("phase", ""),
+                    "parameter": wrong.get("name", ""),
+                    "distance": found["distance"] if found else "",
+                    "step_ns": (found or {}).get("virtual_ns_per_step"),
+                    "evidence": "; ".join(_evidence(found).values()) if found else "",
+                    "failure": row.get("failure", ""),
+                }
+            )
+    frame = pd.DataFrame(made)
+    return frame.astype({"wrong_from_step": "Int64", "step_ns": "float64"})
+
+
+def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
+    """Verdict, tone and sentence. Of the releases the newest counts most: it is what one may change to."""
+    newest = list(rows)[-1]
+    causes = {release: _found(row) for release, row in rows.items() if "failure" not in row}
+    others = [release for release in causes if release != newest]
+    told = []
+    clean = [release for release in others if not any(causes[release])]
+    hard = [release for release in others if causes[release][1] and not causes[release][0]]
+    bad = [release for release in others if causes[release][0]]
+    if clean:
+        told.append(f"{', '.join(clean)} {'is' if len(clean) == 1 else 'are'} clean, too")
+    if hard:
+        told.append(
+            f"{len(hard)} older {'one is' if len(hard) == 1 else 'ones are'} at fault with padding or edits alone"
+        )
+    if bad:
+        names = ", ".join(f"{release} ({', '.join(causes[release][0])})" for release in bad)
+        told.append(f"{names} {'is' if len(bad) == 1 else 'are'} at fault in plain training")
+    failed = [release for release in rows if release not in causes and release != newest]
+    if failed:
+        told.append(f"{', '.join(failed)} did not run")
+    rest = "".join(f"; {one}" for one in told)
+    name = f"DeepSpeed {newest}{', the newest that was tried,' if len(rows) > 1 else ''}"
+    if newest not in causes:
+        return "the newest release does not run", "warn", f"{name} does not run{rest}."
+    plain, edited = causes[newest]
+    if plain:
+        return (
+            "the newest release is at fault",
+            "bad",
+            f"{name} is at fault in plain training ({', '.join(plain)}){rest}.",
+        )
+    if edited:
+        fault = f"{name} is at fault with padding or edits ({', '.join(edited)}){rest}."
+        return "the newest release is at fault", "bad", fault
+    if hard or bad or failed:
+        return (
+            "older releases are at fault" if hard or bad else "some releases do not run",
+            "warn",
+            f"{name} is clean{rest}.",
+        )
+    return "clean", "good", f"{name} is clean: no race, nothing stale, nothing uncovered, every value right{rest}."
+
+
+def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """What was found in the plain run, and in the other."""
+    plain, edited = (
+        [*row[name]["causes"], *(["wrong values"] if row[name]["diverged"] and not row[name]["causes"] else [])]
+        for name in _RUNS
+    )
+    return plain, edited
+
+
+def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Chart:
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("x", "y", "colour", "what", "release", "state", "told", "wrong")
+    }
+    for one in frame.to_dict("records"):
+        found_there = rows[one["release"]].get(_KEYS[one["run"]])
+        evidence = _evidence(found_there) if found_there else {}
+        for name in FINDINGS:
+            found = bool(one[name.replace(" ", "_")])
+            colour = _UNKNOWN if not one["ran"] else _CLEAN if not found else BAD if one["wrong_values"] else _LUCK
+            columns["x"].append((one["run"], name))
+            columns["y"].append(tame(one["release"], _NAME))
+            columns["colour"].append(colour)
+            columns["what"].append(f"{name}, {one['run']}")
+            columns["release"].append(tame(one["release"], _NAME))
+            columns["state"].append(_STATES[colour])
+            columns["told"].append(tame(one["failure"] or (evidence.get(name, "") if found else ""), _TOLD))
+            columns["wrong"].append(tame(f"wrong from {_wrong(one)}" if one["wrong_values"] and found else "", _TOLD))
+    factors = [(run, name) for run in _RUNS.values() for name in FINDINGS]
+    releases = list(dict.fromkeys(columns["y"]))
+    drawn = framed(
+        x_range=FactorRange(factors=factors, group_padding=0.4, range_padding=0.02),
+        y_range=FactorRange(factors=releases[::-1]),
+        height=_ROW * len(releases) + 110,
+        x_axis_location="above",
+    )
+    drawn.grid.grid_line_color = None
+    drawn.xaxis.major_label_orientation = "vertical"  # a phone is too narrow for words side by side
+    drawn.xaxis.group_text_color = drawn.xaxis.separator_line_color = TEXT
+    drawn.xaxis.group_text_font_size = "12px"
+    drawn.axis.major_tick_line_color = None
+    boxes = drawn.rect(
+        "x", "y", 0.94, 0.9, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
+    )
+    drawn.add_tools(
+        HoverTool(
+            renderers=[boxes],
+            point_policy="follow_mouse",
+            tooltips=tooltip("<b>DeepSpeed @release</b>", "@what: @state", "@told", "@wrong"),
+        )
+    )
+    keys = [Key("box", text, colour) for colour, text in _STATES.items() if colour in columns["colour"]]
+    return Chart(drawn, "What was found in which release", "Each release ran twice. Hover for the evidence.", keys)
+
+
+def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    cells = []
+    for release, row in rows.items():
+        if "failure" in row:
+            cells.append(
+                [Cell(release), Cell("does not run", "warn"), Cell(""), Cell(row["failure"]), Cell(""), Cell("")]
+            )
+            continue
+        told = list(dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()]))
+        parameter = (row["plain"]["divergence"] or {}).get("parameter")
+        wrong = f"step {parameter['step']} {parameter['phase']}" if parameter else "never"
+        cells.append(
+            [
+                Cell(release), *(_verdict(found) for found in _found(row)), Cell("; ".join(told)), Cell(wrong),
+                Cell(f"{row['plain']['distance']} / {row['edited']['distance']}"),
+            ]
+        )  # fmt: skip
+    return Table(
+        "Releases, each run twice",
+        ["release", PLAIN, EDITED, "the race's two lines, or the evidence", "wrong values from (plain)", "distance"],
+        cells,
+    )
+
+
+def _verdict(found: Sequence[str]) -> Cell:
+    return Cell(", ".join(found), "bad") if found else Cell("clean", "good")
+
+
+def _evidence(found: Mapping[str, Any]) -> dict[str, str]:
+    """By finding: the first race's two lines; which version a stale partition holds; how much nobody wrote."""
+    told = {}
+    for race in found["races"][:1]:
+        told["race"] = f"{summary.place(race['first'])} | {summary.place(race['second'])}"
+    stale = found["stale"]
+    if stale:
+        before = "before the edit after" if stale["edited"] else "of"
+        told["stale"] = f"{stale['phase']} of step {stale['step']} holds values {before} step {stale['version']}"
+    for one in found["uncovered"][:1]:
+        told["uncovered"] = f"{one['nbytes']} bytes nobody wrote"
+    return told
+
+
+def _wrong(row: Mapping[Any, Any]) -> str:
+    if pd.isna(row["wrong_from_step"]):
+        return "a loss"
+    return f"step {row['wrong_from_step']} {row['wrong_from_phase']}, {row['parameter']}"
+
+
+def _with(frame: pd.DataFrame, name: str) -> str:
+    """The releases with this finding."""
+    found = frame[frame[name.replace(" ", "_")]]
+    plain = list(found.release[found.run == PLAIN])
+    more = [release for release in found.release[found.run == EDITED] if release not in plain]
+    return (
+        "; ".join([*([", ".join(plain)] if plain else []), *([f"{EDITED} alone: {', '.join(more)}"] if more else [])])
+        or "none"
+    )
+
+
+def _scenario(options: Mapping[str, str]) -> str:
+    said = [f"{options.get('model', '?')} {options.get('size', '')}".strip()]
+    said += [f"{options[name]} {word}" for name, word in (("ranks", "ranks"), ("nodes", "nodes")) if name in options]
+    said += [
+        f"{word} {options[name]}"
+        for name, word in (("hpz", "hpZ"), ("accumulation", "accumulation"))
+        if name in options
+    ]
+    said += [f"{options[name]} {word}" for name, word in (("steps", "steps"),) if name in options]
+    return ", ".join(said + ([options["hardware"]] if "hardware" in options else []))
+
+
+def _ordered(release: str) -> tuple[list[int], str]:
+    """0.9.5 before 0.12.6."""
+    return [int(part) for part in re.findall(r"\d{1,9}", release)], release

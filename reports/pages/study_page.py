@@ -1,0 +1,176 @@
+"""A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
+
+What a study found is told by a file of its own (``sweep_page.py``, ``placements_page.py``, ``releases_page.py``), as a
+:class:`Study`; how that looks is the same for all of them, and stands here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from reports.charts.frame import Chart
+from reports.data.schema import ReportError
+from reports.pages import html, markdown
+from reports.pages.summary import Fact
+from reports.pages.words import STUDIES
+
+FORMAT = "stream-race-study"
+VERSION = 1
+
+_FILES = (
+    ("report.md", "the same in short, to paste into an issue"),
+    ("findings.json", "for programs"),
+    ("metrics.csv", "every row"),
+    ("metrics.parquet", "the same for pandas"),
+)
+
+
+class Cell(NamedTuple):
+    """A cell of a table. ``tone``: good, warn or bad, where it is a verdict."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells. ``brief``: in the text for an issue, too."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    brief: bool = True
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study's page tells.
+
+    ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
+    the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
+    :data:`reports.pages.words.STUDIES` that the page uses. Names in any of it may come from anybody.
+    """
+
+    kind: str
+    title: str
+    verdict: str
+    sentence: str
+    tone: str
+    facts: Sequence[Fact]
+    charts: Mapping[str, Chart]
+    tables: Sequence[Table]
+    command: str
+    versions: Mapping[str, str]
+    configuration: Mapping[str, str]
+    metrics: pd.DataFrame
+    words: Sequence[str]
+    more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+
+def page(study: Study) -> str:
+    """The page as text."""
+    return html.render(
+        "study.html",
+        study.charts,
+        title=html.shortened(f"{study.verdict}: {study.title}"),
+        study=study,
+        verdict=html.shortened(study.verdict),
+        sentence=html.shortened(study.sentence),
+        facts=[(fact.name, html.shortened(fact.value), fact.word) for fact in study.facts],
+        tables=[_cut(table) for table in study.tables],
+        command=html.shortened(study.command),
+        versions=_shortened(study.versions),
+        configuration=_shortened(study.configuration),
+        words=STUDIES,
+        explained={word: STUDIES[word] for word in study.words},
+        files=_FILES,
+    )
+
+
+def brief(study: Study) -> str:
+    """The report in short, as Markdown to paste into an issue."""
+    return markdown.render(
+        "study.md",
+        study=study,
+        tables=[table for table in study.tables if table.brief],
+        command=_fenced(study.command),
+    )
+
+
+def findings(study: Study) -> dict[str, Any]:
+    """The verdict and the rows, for programs. What is not finite is null, as JSON has no number for it."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "study": study.kind,
+        "verdict": study.verdict,
+        "tone": study.tone,
+        "sentence": study.sentence,
+        "command": study.command,
+        "versions": dict(study.versions),
+        "configuration": dict(study.configuration),
+        "rows": _records(study.metrics),
+        **{name: _records(frame) for name, frame in study.more.items()},
+    }
+
+
+def write(study: Study, target: Path) -> Path:
+    """Write the report into the folder ``target``; gives its page. Each file is whole or not at all.
+
+    Raises :class:`reports.data.loading.ReportError` where the folder cannot be written.
+    """
+    file = target / "index.html"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(findings(study), indent=2, allow_nan=False, default=str)
+        html.write(f"{text}\n", target / "findings.json")
+        html.write(study.metrics.to_csv(index=False, lineterminator="\n"), target / "metrics.csv")
+        beside = target / ".part.metrics.parquet"
+        study.metrics.to_parquet(beside, engine="pyarrow", index=False)
+        os.replace(beside, target / "metrics.parquet")
+        html.write(brief(study), target / "report.md")
+        html.write(page(study), file)
+    except OSError as error:
+        raise ReportError(
+            f"cannot write the report into {target}: {error.strerror or error}; choose another"
+        ) from error
+    return file
+
+
+def _cut(table: Table) -> Table:
+    """With texts that are not longer than a page bears."""
+    rows = [[Cell(html.shortened(cell.text), cell.tone) for cell in row] for row in table.rows]
+    return Table(
+        html.shortened(table.caption), [html.shortened(name) for name in table.columns], rows, table.note, table.brief
+    )
+
+
+def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
+    return {html.shortened(name): html.shortened(text) for name, text in texts.items()}
+
+
+def _fenced(command: str) -> markdown.Ready:
+    """A block of code that no run of backticks in it ends."""
+    line = html.visible(html.shortened(command).replace("\n", "\\n"))
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    return markdown.Ready(f"{fence}\n{line}\n{fence}")
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,1 @@
+"""Pictures of studies, as PNG files."""

@@ -1,0 +1,154 @@
+"""What a person sees of a dry run: verdict, step time and where it goes, memory, traffic, races."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from accounts import MemoryUse
+from reports.screen.terminal import race_text
+from reports.text import duration
+from repro.trace import Collective, Frame, Launch, Stack, TraceReader
+from studies.rehearsed import Rehearsed
+
+GIB = 1 << 30
+
+
+def show(console: Console, found: Rehearsed, folder: Path) -> None:
+    """The verdict on one dry run, and where its files are."""
+    colour = (
+        "red" if any(race.shown for race in found.races) or not found.fits else "yellow" if found.races else "green"
+    )
+    body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
+    if not found.fits:
+        body.append(Text(excess(found), "red"))
+    body += [_speed(found), _time(found), _memory(found.memory), _traffic(found)]
+    for number, race in enumerate(found.races, 1):
+        body += [Text(""), race_text(number, race, "dry.json")]
+    console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
+    console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
+
+
+def verdict(found: Rehearsed) -> str:
+    """In a word."""
+    if found.races:
+        return "race, shown" if any(race.shown for race in found.races) else "race, hidden"
+    return "clean" if found.fits else "does not fit"
+
+
+def sentence(found: Rehearsed) -> str:
+    """The verdict for a person."""
+    if any(race.shown for race in found.races):
+        first = "A race, and this timing shows it: values would be wrong."
+    elif found.races:
+        first = "A race that this timing does not show: another network or batch may."
+    else:
+        first = "Clean: nothing on two streams is unordered."
+    return first if found.fits else f"{first} The job does not fit on the GPU."
+
+
+def excess(found: Rehearsed) -> str:
+    """Where the memory first did not do, and what to do. One sentence."""
+    memory = found.memory
+    assert memory.excess is not None
+    moment = memory.excess.moment
+    where = place(found.trace, moment.record)
+    at = f" at {PurePath(where.file).name}:{where.line} ({where.function.rpartition('.')[2]})" if where else ""
+    when = f"in {moment.phase}" + (f" of step {moment.step}, micro-batch {moment.micro_batch}" if moment.step else "")
+    job = found.job
+    advice = []
+    if not job.checkpointing and memory.kinds.get("activations", 0) > memory.peak / 3:
+        advice.append("--checkpointing")
+    if found.micro_batch > 1:
+        advice.append("a smaller --micro-batch")
+    if job.hpz > 1:
+        advice.append("a larger --hpz group, or none")
+    advice.append("more GPUs")
+    return (
+        f"A GPU of '{job.hardware}' has {memory.excess.capacity / GIB:.0f} GiB; they are full {when}{at}, and the peak "
+        f"is {memory.peak / GIB:.1f} GiB. Try {', '.join(advice)}."
+    )
+
+
+def place(trace: Path, record: int) -> Frame | None:
+    """The line of the program that issues the first work at or behind a record of the trace."""
+    stacks: dict[int, tuple[Frame, ...]] = {}
+    reader = TraceReader(trace)
+    try:
+        for number, one in enumerate(reader.read()):
+            if isinstance(one, Stack):
+                stacks[one.id] = one.frames
+            elif number >= record and isinstance(one, (Launch, Collective)) and stacks.get(one.stack):
+                return stacks[one.stack][0]
+    finally:
+        reader.close()
+    return None
+
+
+def _speed(found: Rehearsed) -> RenderableType:
+    job = found.job
+    return Text(
+        f"{found.step_s:.2f} s an optimizer step, {found.tokens_per_second:,.0f} tokens/s on {job.ranks} GPUs, "
+        f"{found.tflops:.1f} TFLOPs per GPU; {found.parameters / 1e9:.2f} billion parameters, "
+        f"{found.operations:,} operations rehearsed."
+    )
+
+
+def _time(found: Rehearsed) -> RenderableType:
+    step = found.step
+    table = Table(title="Where the step's time goes", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("time", "of the step"):
+        table.add_column(name, justify="right")
+
+    def row(what: str, time: int, style: str = "") -> None:
+        table.add_row(what, duration(time), f"{100 * time / step.time:.1f} %", style=style)
+
+    row("computing", step.compute)
+    row("communication that nothing hides", step.exposed)
+    for group in step.groups:
+        if group.busy:
+            row(f"  {group.name}: {duration(group.busy)} in all, exposed", group.exposed, "dim")
+    row("other streams alone", step.other)
+    row("nothing runs", step.idle)
+    row("(host blocked)", step.blocked, "dim")
+    return table
+
+
+def _memory(memory: MemoryUse) -> RenderableType:
+    table = Table(title="Memory at its peak", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("GiB", justify="right")
+    for kind, nbytes in sorted(memory.kinds.items(), key=lambda item: -item[1]):
+        if nbytes >= GIB // 1000:
+            table.add_row(_KINDS.get(kind, kind), f"{nbytes / GIB:.2f}")
+    moment = memory.moment
+    when = f"{moment.phase} of step {moment.step}, micro-batch {moment.micro_batch}" if moment else "nothing"
+    table.add_row(f"peak, in {when}", f"{memory.peak / GIB:.2f}", style="bold")
+    return table
+
+
+def _traffic(found: Rehearsed) -> RenderableType:
+    traffic = found.traffic.only(step=found.step.step)
+    leaves = traffic.crossing * found.job.gpus
+    return Text(
+        f"Sent per GPU and step: {traffic.within / GIB:.2f} GiB in collectives within the node, "
+        f"{traffic.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
+    )
+
+
+_KINDS = {
+    "primary": "parameters (primary partitions)",
+    "secondary": "secondary partitions (hpZ)",
+    "gathered": "gathered parameters",
+    "gradient": "gradients",
+    "bucket": "bucket in which gradients are reduced",
+    "master": "fp32 parameters",
+    "optimizer": "optimizer's moments",
+    "buffer": "buffers",
+    "temporary": "temporary",
+}

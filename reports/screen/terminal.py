@@ -1,0 +1,236 @@
+"""What a person sees in the terminal: the progress of a run, its verdict, several runs side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from detectors import Race
+from reports.data.findings import Findings, Verdict, place
+from reports.text import closeness, replays
+
+_COLOURS = {
+    Verdict.UNSTABLE: "red",
+    Verdict.HIDDEN: "yellow",
+    Verdict.DIVERGED: "red",
+    Verdict.STALE: "magenta",
+    Verdict.UNCOVERED: "cyan",
+    Verdict.CLEAN: "green",
+}
+
+
+@dataclass
+class Row:
+    """One step: losses by rank, of the run and of its reference; findings so far."""
+
+    losses: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+    wrong: bool = False
+    races: int = 0
+
+
+class Progress:
+    """Step, loss, reference loss and findings as they come. Lines where there is no terminal."""
+
+    def __init__(self, console: Console, title: str, steps: int) -> None:
+        self._console = console
+        self._title = title
+        self._steps = steps
+        self._doing = "starting"
+        self._rows: dict[int, Row] = {}
+        self._printed: set[int] = set()
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.__enter__()
+        else:
+            self._console.print(f"[bold]{self._title}[/]", highlight=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(None, None, None)
+
+    def doing(self, what: str) -> None:
+        """What is going on now, in a few words."""
+        self._doing = what
+        if self._live:
+            self._live.update(self._table())
+        else:
+            self._console.print(f"  {what}", highlight=False)
+
+    def row(self, step: int) -> Row:
+        return self._rows.setdefault(step, Row())
+
+    def update(self, finished: Iterable[int] = ()) -> None:
+        """Show what changed; ``finished`` steps will not change any more."""
+        if self._live:
+            self._live.update(self._table())
+            return
+        for step in finished:
+            if step not in self._printed:
+                self._printed.add(step)
+                row = self._rows[step]
+                self._console.print(
+                    f"  step {step:>3}/{self._steps}  loss {_loss(row.losses)}  reference {_loss(row.reference)}  "
+                    f"{'WRONG' if row.wrong else 'equal'}  races {row.races}",
+                    highlight=False,
+                )
+
+    def _table(self) -> RenderableType:
+        table = Table(title=self._title, caption=self._doing, title_justify="left", caption_justify="left")
+        for name in ("step", "loss", "reference loss", "", "races so far"):
+            table.add_column(name, justify="right")
+        for step, row in sorted(self._rows.items())[-20:]:
+            state = Text("") if not row.losses else Text("wrong", "red") if row.wrong else Text("equal", "green")
+            table.add_row(
+                f"{step}/{self._steps}",
+                _loss(row.losses) if row.losses else "…",
+                _loss(row.reference),
+                state,
+                Text(str(row.races), "red" if row.races else "") if row.losses else "",
+            )
+        return table
+
+
+def verdict(console: Console, findings: Findings, folder: Path) -> None:
+    """The verdict on one run."""
+    colour = _COLOURS[findings.verdict]
+    body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
+    body += [Text(line) for line in _divergence(findings)]
+    if findings.stale:
+        body.append(Text(f"Stale: {findings.stale.sentence()}; {findings.stale.uses} uses in all."))
+    body += [Text(f"Uncovered: {one.sentence()}.") for one in findings.uncovered]
+    if findings.watch:
+        body.append(Text(f"The NaN watch: {findings.watch.sentence()}"))
+        body += [Text(f"  {line}") for line in findings.watch.evidence]
+    for number, race in enumerate(findings.races, 1):
+        body += [Text(""), race_text(number, race)]
+    if findings.cost:
+        body += [
+            Text(""),
+            Text(
+                f"Virtual time per step: {findings.cost.step_ns / 1e6:.1f} ms, "
+                f"host blocked {findings.cost.blocked_ns / 1e6:.1f} ms of it."
+            ),
+        ]
+    console.print(Panel(Group(*body), title=f"verdict: {findings.verdict}", border_style=colour))
+    for number, witness in enumerate(findings.witnesses, 1):
+        # Outside the frame: these are lines to copy.
+        if witness.reason:
+            console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
+        else:
+            console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
+            console.print(f"  {replays(witness.token)}", highlight=False, soft_wrap=True)
+    console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
+
+
+@contextmanager
+def doing(console: Console, what: str) -> Iterator[None]:
+    """Say what takes a while. A line where there is no terminal."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(f"  {what}", highlight=False)
+        yield
+
+
+def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
+    """Several runs side by side: a column for each."""
+    table = Table(title="side by side", title_justify="left")
+    table.add_column("fix")
+    for fix in runs:
+        table.add_column(fix, overflow="fold")
+    rows: dict[str, Callable[[Findings], str | Text]] = {
+        "verdict": lambda found: Text(str(found.verdict), _COLOURS[found.verdict]),
+        "races found": lambda found: str(sum(race.occurrences for race in found.races)),
+        "shown by this timing": lambda found: str(sum(race.shown for race in found.races)),
+        "first wrong parameter": _first_parameter,
+        "first wrong loss": _first_loss,
+        "virtual ms per step": lambda found: f"{found.cost.step_ns / 1e6:.1f}" if found.cost else "",
+        "host blocked, ms": lambda found: f"{found.cost.blocked_ns / 1e6:.1f}" if found.cost else "",
+    }
+    for title, cell in rows.items():
+        table.add_row(title, *(cell(found) for found in runs.values()))
+    console.print(table)
+    for fix, folder in folders.items():
+        console.print(f"{fix}: {folder}", highlight=False)
+
+
+def _first_parameter(found: Findings) -> str:
+    wrong = found.divergence.parameter if found.divergence else None
+    return f"step {wrong.step}.{wrong.micro_batch} {wrong.phase}: {wrong.name}" if wrong else "none"
+
+
+def _first_loss(found: Findings) -> str:
+    loss = found.divergence.loss if found.divergence else None
+    return f"step {loss.step}.{loss.micro_batch}: {loss.value:.4f} for {loss.reference:.4f}" if loss else "none"
+
+
+def _divergence(findings: Findings) -> list[str]:
+    divergence = findings.divergence
+    if divergence is None:
+        return []
+    if not divergence.diverged:
+        return [f"{divergence.compared} values compared with plain gloo on CPU, and the final state: all equal."]
+    lines = []
+    wrong = divergence.parameter
+    if wrong is not None:
+        what = f"{wrong.bad} values are not finite" if wrong.bad else "the values are finite, and wrong"
+        parts, ranks = ", ".join(map(str, wrong.parts)), ", ".join(map(str, wrong.ranks))
+        lines.append(
+            f"First wrong parameter: {wrong.name} in {wrong.phase} of step {wrong.step}, "
+            f"micro-batch {wrong.micro_batch}, on rank {ranks}. "
+            f"Wrong is what rank {parts} of its group holds: {what}."
+        )
+    if divergence.loss is not None:
+        loss = divergence.loss
+        lines.append(
+            f"First wrong loss: step {loss.step}, micro-batch {loss.micro_batch}, rank {loss.rank}: "
+            f"{loss.value:.6g} instead of {loss.reference:.6g}."
+        )
+    if divergence.final:
+        lines.append(f"Final state: {len(divergence.final)} partitions differ.")
+    return lines
+
+
+def race_text(number: int, race: Race, whole: str = "findings.json") -> RenderableType:
+    """One race, for a person. ``whole``: the file that has all of it."""
+    lines = Text(f"Race {number}: {race.kind}", "bold")
+    for word, side in (("first", race.first), ("second", race.second)):
+        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")
+        for where in place(side.stack):
+            lines.append(f"\n    {where}", "not bold cyan")
+    names = sorted({f"{name.kind} {name.name}" for name in race.names})
+    for line in (
+        f"Missing: {race.missing_wait}.",
+        f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them, "
+        f"{closeness(race.margin_ns)}.",
+        f"Memory: {_shortened(names, whole)}",
+    ):
+        lines.append(f"\n  {line}", "not bold")
+    return lines
+
+
+def _shortened(names: Sequence[str], whole: str, most: int = 4) -> str:
+    if len(names) <= most:
+        return ", ".join(names) or "unnamed"
+    return f"{', '.join(names[:most])} and {len(names) - most} more (see {whole})"
+
+
+def _loss(values: Sequence[float]) -> str:
+    if not values:
+        return "…"
+    return "nan" if any(math.isnan(value) for value in values) else f"{fmean(values):.6f}"

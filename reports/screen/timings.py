@@ -1,0 +1,221 @@
+"""What a person reads of timings: what one does to training, what a campaign found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from detectors.races import Race, describe
+from fuzz.campaign import Campaign, written
+from fuzz.confirm import Confirmation
+from fuzz.verdict import Verdict
+from fuzz.witness import Witness
+from reports.data import sources
+from reports.data.campaigns import FORMAT, VERSION
+from reports.text import duration, replays
+from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.replayer import Look
+from repro.replay.tokens import Token
+
+
+def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:
+    """One timing."""
+    for deviation in token.deviations:
+        console.print(f"Timing: {words(deviation)}", highlight=False)
+    if not token.deviations:
+        console.print("Timing: as recorded", highlight=False)
+    console.print(Text(sentence(verdict), "bold red" if verdict.diverged else "bold green"))
+    if verdict.departure is not None:
+        console.print(Text(_departed(verdict)))
+    if confirmation is not None:
+        console.print(Text(confirmed(confirmation), "bold green" if confirmation.confirmed else "bold red"))
+
+
+def words(deviation: Deviation) -> str:
+    """What a deviation does."""
+    if isinstance(deviation, Delay):
+        one = deviation.operation
+        of = f" of {one.parameter}" if one.parameter else ""
+        does = "takes longer" if deviation.how == "long" else "starts later"
+        return (
+            f"{one.kernel}{of} (number {one.occurrence} in {one.phase} of step {one.step}, micro-batch "
+            f"{one.micro_batch}, rank {one.rank}) {does}, by {duration(deviation.ns)}"
+        )
+    if isinstance(deviation, Stretch):
+        return f"{deviation.what} takes {deviation.factor} times as long"
+    assert isinstance(deviation, Jitter)
+    return f"everything takes up to {deviation.percent} % longer, drawn from {deviation.seed}"
+
+
+def sentence(verdict: Verdict) -> str:
+    """What a timing does to training."""
+    if not verdict.diverged:
+        return "Training is right: every value that it uses equals the reference bit for bit."
+    assert verdict.first is not None
+    wrong = len(verdict.wrong)
+    parts = [f"Training goes wrong: {wrong} values differ from the reference, first {place(verdict.first)}."]
+    if verdict.bad:
+        parts.append(f"{verdict.bad} numbers in them are not finite.")
+    if verdict.loss:
+        parts.append(f"A loss differs by {verdict.loss:.3g}." if not math.isnan(verdict.loss) else "A loss is NaN.")
+    if verdict.final:
+        parts.append("The parameters that it ends with differ.")
+    return " ".join(parts)
+
+
+def place(look: Look) -> str:
+    what = "the loss" if look.kind == "loss" else look.name
+    if look.kind == "final":
+        return f"{what} at the end, on rank {look.rank}"
+    return f"{what} in {look.phase} of step {look.step}, micro-batch {look.micro_batch}, on rank {look.rank}"
+
+
+def confirmed(confirmation: Confirmation) -> str:
+    """What the live run said of the replay."""
+    if confirmation.differs is None:
+        bits = f"all {confirmation.compared} values have the same bits live and replayed"
+    else:
+        bits = (
+            f"the first {confirmation.same} of {confirmation.compared} values have the same bits; from "
+            f"{place(confirmation.differs)} on the live program went its own way, as its host had read other values"
+        )
+    if confirmation.confirmed:
+        same = "the same divergence" if confirmation.wrong else "the same: nothing goes wrong"
+        return f"Confirmed by a live run of DeepSpeed: {same}; {bits}."
+    live = place(confirmation.wrong) if confirmation.wrong else "nothing"
+    replayed = place(confirmation.replayed) if confirmation.replayed else "nothing"
+    return f"NOT confirmed: live the first wrong value is {live}, replayed {replayed}; {bits}."
+
+
+def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token]) -> None:
+    """Each race with its witness."""
+    table = Table(title="races, and what their witnesses do", title_justify="left")
+    for name in ("race", "first", "second", "times", "witness"):
+        table.add_column(name, overflow="fold")
+    for number, one in enumerate(witnesses, 1):
+        race = one.race
+        table.add_row(str(number), _side(race, first=True), _side(race, first=False), str(race.occurrences), _harm(one))
+    console.print(table)
+    for number, (one, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
+        if one.reason:
+            console.print(f"Race {number} has no witness: {one.reason}.", highlight=False)
+        else:
+            console.print(f"Race {number}: {replays(str(token))}", highlight=False, soft_wrap=True)
+
+
+def campaign(console: Console, name: str, found: Campaign, token: Token | None) -> None:
+    """What the timings did."""
+    low, high = found.interval
+    table = Table(title=f"timings of {name}", title_justify="left", show_header=False)
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    of = f"{found.diverged} of {found.timings} ({found.diverged / max(found.timings, 1):.0%}; "
+    table.add_row("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")
+    wrong = [one for one in found.tried if one.verdict.diverged]
+    if wrong:
+        finite = [one.verdict.loss for one in wrong if math.isfinite(one.verdict.loss)]
+        table.add_row("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong)))
+        table.add_row("numbers not finite, at most", str(max(one.verdict.bad for one in wrong)))
+        table.add_row("a loss differs by, at most", f"{max(finite, default=0.0):.3g}")
+        table.add_row("a loss was NaN in", f"{len(wrong) - len(finite)} timings")
+        table.add_row("first timing that diverged", str(found.first))
+        departed = sum(one.verdict.departure is not None for one in wrong)
+        if departed:
+            table.add_row("the host read other values in", f"{departed} timings: behind that only --live is exact")
+    if found.smallest is not None:
+        kind = "smallest timing, 1-minimal" if found.minimal else "smallest timing found"
+        table.add_row(kind, "; ".join(map(words, found.smallest)) or "as recorded")
+        known = " (an earlier campaign knew it)" if found.from_database else ""
+        table.add_row("executions to make it small", f"{found.shrinking}{known}")
+    if found.interrupted:
+        table.add_row("interrupted", "what was known is written")
+    console.print(table)
+    if token is not None:
+        console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
+
+
+def as_dict(verdict: Verdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
+    """JSON-ready."""
+    return {
+        "diverged": verdict.diverged,
+        "wrong": len(verdict.wrong),
+        "first": verdict.first._asdict() if verdict.first else None,
+        "bad": verdict.bad,
+        "loss": verdict.loss if math.isfinite(verdict.loss) else None,
+        "final": verdict.final,
+        "departure": _departed(verdict) if verdict.departure else None,
+        "sentence": sentence(verdict),
+        "live": None if confirmation is None else confirmed(confirmation),
+        "confirmed": None if confirmation is None else confirmation.confirmed,
+    }
+
+
+def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
+    """JSON-ready."""
+    return {
+        "race": one.race.as_dict(),
+        "token": None if one.reason else str(token),
+        "deviations": written(one.deviations),
+        "reason": one.reason or None,
+        "harmful": one.harmful,
+        "verdict": None if one.verdict is None else as_dict(one.verdict),
+    }
+
+
+def _departed(verdict: Verdict) -> str:
+    assert verdict.departure is not None
+    one, recorded, value = verdict.departure
+    return (
+        f"From {one.kernel} in {one.phase} of step {one.step} on rank {one.rank} on the program itself might go "
+        f"another way: its host reads {value!r} there, and read {recorded!r} when it was recorded. --live runs it."
+    )
+
+
+def _side(race: Race, *, first: bool) -> str:
+    side = race.first if first else race.second
+    return f"{side.access} by {describe(side.kernel, side.stack)} on '{side.stream}'"
+
+
+def _harm(one: Witness) -> Text:
+    if one.verdict is None:
+        return Text("none")
+    if not one.harmful:
+        return Text("benign: no value that training uses changes", "green")
+    assert one.verdict.first is not None
+    return Text(f"harmful: {place(one.verdict.first)}", "red")
+
+
+def write(
+    folder: Path,
+    scenario: Mapping[str, Any],
+    found: Campaign,
+    token: Token | None,
+    witnesses: Sequence[Witness],
+    tokens: Sequence[Token],
+    confirmation: Confirmation | None,
+    versions: Mapping[str, str],
+) -> None:
+    """``timings.json`` (all), ``timings.csv`` (a row for each timing) and ``sources.json`` (lines of source code)."""
+    sources.write([one.race for one in witnesses], folder)
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario": dict(scenario),
+        "campaign": found.as_dict(),
+        "token": None if token is None else str(token),
+        "smallest": [words(one) for one in found.smallest or ()],
+        "versions": dict(versions),
+        "live": None if confirmation is None else confirmed(confirmation),
+        "confirmed": None if confirmation is None else confirmation.confirmed,
+        "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],
+    }
+    (folder / "timings.json").write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    pd.DataFrame(found.rows()).to_csv(folder / "timings.csv", index=False)

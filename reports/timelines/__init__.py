@@ -1,0 +1,1 @@
+"""What streams did when, read from a trace."""

@@ -1,0 +1,216 @@
+"""What all streams of a rank did around two racing accesses, read from its trace.
+
+The two may lie hundreds of milliseconds apart with thousands of kernels between them, or in a trace of millions of
+records. So the file is read once, only so far as it can still say something about the window, and what is kept is
+bounded: of too many slices, those nearest to the two accesses.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from detectors.labels import Labels, parameter_of
+from reports.timelines.lanes import HOST, host_time, lane
+from repro.trace import (
+    Collective,
+    Frame,
+    Free,
+    HostWait,
+    Label,
+    Launch,
+    Phase,
+    Stack,
+    StreamName,
+    TraceError,
+    TraceReader,
+    TraceRecord,
+)
+
+MOST = 3000  # slices
+_ASIDE_NS = 20_000  # at least so much before and after
+Kind = Literal["kernel", "collective", "wait", "free"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A piece of work, or the host's wait. ``start`` and ``end`` in virtual nanoseconds.
+
+    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" if no label tells).
+    ``op`` is its number in the trace (-1: the host's). ``place`` is the innermost line of source.
+    """
+
+    lane: str
+    kernel: str
+    parameter: str
+    start: int
+    end: int
+    op: int
+    kind: Kind
+    place: str
+
+    @property
+    def is_collective(self) -> bool:
+        return self.kind == "collective"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The window of one example of a race, all on one rank.
+
+    ``lanes`` in the order in which one reads them: host, compute, what helps it, groups. ``slices`` by start; ``first``
+    and ``second`` are two of them, as they were issued. ``left_out`` counts slices of the window that are not kept.
+    """
+
+    start: int
+    end: int
+    lanes: tuple[str, ...]
+    slices: tuple[Slice, ...]
+    first: Slice
+    second: Slice
+    left_out: int
+
+
+def moment(trace: Path, first: Mapping[str, Any], second: Mapping[str, Any], *, most: int = MOST) -> Moment | None:
+    """The window around the two sides of an example (as ``findings.json`` has them), from the rank's trace file.
+
+    None if the trace is missing, is damaged, or does not hold the two: a page says so, and goes on without.
+    """
+    try:
+        sides = (_Side.of(first), _Side.of(second))
+        return _Reading(sides, most).read(trace)
+    except (TraceError, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None  # the fields of a foreign trace or of foreign findings may hold anything
+
+
+@dataclass(frozen=True)
+class _Side:
+    """``op`` is None for a free: that is the host's."""
+
+    op: int | None
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> _Side:
+        op = told["op"]
+        return cls(None if op is None else int(op), int(told["start"]), int(told["end"]))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A slice whose names are not known yet: they may come later in the trace."""
+
+    record: Launch | Collective | HostWait
+    start: int
+    end: int
+
+
+class _Reading:
+    def __init__(self, sides: tuple[_Side, _Side], most: int) -> None:
+        self._sides = sides
+        self._ops = {side.op for side in sides}
+        begin, end = min(side.start for side in sides), max(side.end for side in sides)
+        aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
+        self._start, self._end = begin - aside, end + aside
+        self._most = max(most - 2, 0)
+        self._racing: dict[int, _Work] = {}
+        self._kept: list[tuple[int, int, int, _Work]] = []  # a heap, the farthest first: -distance, -start, number
+        self._seen = 0
+        self._streams: dict[int, str] = {}
+        self._labels: dict[int, Labels] = {}
+        self._wanted: set[int] = set()  # blocks whose names are asked for in the end
+        self._frames: dict[int, Frame] = {}
+
+    def read(self, trace: Path) -> Moment | None:
+        reader = TraceReader(trace)
+        last = None  # the step in which the host left the window
+        try:
+            for record in reader.read():
+                self._take(record)
+                if last is None:
+                    if host_time(record) > self._end:
+                        last = -1
+                elif isinstance(record, Phase):
+                    # What is issued from here on begins after the window. Labels may come late, within their step.
+                    if last == -1:
+                        last = record.step
+                    elif record.step > last:
+                        break
+        finally:
+            reader.close()
+        if any(side.op is not None and side.op not in self._racing for side in self._sides):
+            return None
+        return self._moment()
+
+    def _take(self, record: TraceRecord) -> None:
+        if isinstance(record, (Launch, Collective)):
+            if self._start <= record.end and record.start <= self._end and 0 <= record.start <= record.end:
+                self._keep(_Work(record, record.start, record.end))
+        elif isinstance(record, HostWait):
+            if 0 <= record.began < record.time and self._start <= record.time and record.began <= self._end:
+                self._keep(_Work(record, record.began, record.time))
+        elif isinstance(record, Label):
+            self._labels.setdefault(record.block, Labels()).add(record)
+        elif isinstance(record, Free):
+            if record.block not in self._wanted:
+                self._labels.pop(record.block, None)
+        elif isinstance(record, Stack):
+            if record.frames:
+                self._frames[record.id] = record.frames[0]
+        elif isinstance(record, StreamName):
+            self._streams[record.stream] = record.name
+
+    def _keep(self, work: _Work) -> None:
+        record = work.record
+        if isinstance(record, (Launch, Collective)):
+            self._wanted |= {block for block, *_ in (*record.writes, *record.reads)}
+            if record.op in self._ops:
+                self._racing[record.op] = work
+                return
+        away = min(max(0, work.start - side.end, side.start - work.end) for side in self._sides)
+        self._seen += 1
+        heapq.heappush(self._kept, (-away, -work.start, -self._seen, work))
+        if len(self._kept) > self._most:
+            heapq.heappop(self._kept)
+
+    # -- what it is called ------------------------------------------------------------------------
+
+    def _moment(self) -> Moment:
+        racing = [self._racing_slice(side) for side in self._sides]
+        slices = [self._slice(work) for *_, work in self._kept] + racing
+        lanes = sorted({HOST, *(one.lane for one in slices)}, key=lane)
+        return Moment(
+            start=self._start,
+            end=self._end,
+            lanes=tuple(lanes),
+            slices=tuple(sorted(slices, key=lambda one: (one.start, one.op, one.end))),
+            first=racing[0],
+            second=racing[1],
+            left_out=self._seen - len(self._kept),
+        )
+
+    def _racing_slice(self, side: _Side) -> Slice:
+        if side.op is None:
+            return Slice(HOST, "free", "", side.start, side.end, -1, "free", "")
+        return self._slice(self._racing[side.op])
+
+    def _slice(self, work: _Work) -> Slice:
+        record = work.record
+        frame = self._frames.get(record.stack)
+        place = f"{PurePath(frame.file).name}:{frame.line} {frame.function}" if frame else ""
+        if isinstance(record, HostWait):
+            return Slice(HOST, str(record.how), "", work.start, work.end, -1, "wait", place)
+        return Slice(
+            lane=str(self._streams.get(record.stream, f"stream {record.stream}")),
+            kernel=record.kernel.rpartition("::")[2],
+            parameter=parameter_of(record, self._labels),
+            start=work.start,
+            end=work.end,
+            op=record.op,
+            kind="collective" if isinstance(record, Collective) else "kernel",
+            place=place,
+        )
