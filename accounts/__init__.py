@@ -7,12 +7,14 @@ Each account takes one rank's records as they come, ``feed(records)``, and gives
 from __future__ import annotations
 
 from accounts.busy import Busy, BusyAccount, GroupTime, StepTime
+from accounts.ends import EndsAccount
 from accounts.memory import Excess, MemoryAccount, MemoryUse, Moment, PhasePeak
 from accounts.traffic import Flow, Traffic, TrafficAccount
 
 __all__ = [
     "Busy",
     "BusyAccount",
+    "EndsAccount",
     "Excess",
     "Flow",
     "GroupTime",

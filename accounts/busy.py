@@ -1,8 +1,9 @@
 """Where the time of an optimizer step goes: computing, communication that nothing hides, the host, nothing at all.
 
-A step lasts from the moment at which its first work was issued to that of the next step's first work; the last one
-to the end of the trace. (Not from its first phase: phases have no time of their own.) What is before the first step
-is left out. Work belongs to the step *in which it runs*, to the nanosecond, whichever issued it: streams lag behind
+A step begins when its first work is issued and all work of the steps before it has ended, and lasts to the beginning
+of the next; the last one to the end of the trace. (Not from its first phase: phases have no time of their own. Nor from
+the issue alone: a host that never waits issues all steps before the first has run.) What is before the first step is
+left out. Work belongs to the step *in which it runs*, to the nanosecond, whichever issued it: streams lag behind
 the host, and only so the parts of a step add up to it.
 
 *Exposed* communication is the time in which a group's collective runs and the compute stream does not. Where
@@ -97,7 +98,7 @@ class BusyAccount:
         self._names: dict[int, str] = {}
         self._streams: dict[int, _Spans] = {}
         self._blocked = _Spans()
-        self._steps: list[tuple[int, int]] = []  # step, when its first work was issued
+        self._steps: list[tuple[int, int]] = []  # step, when it began
         self._step: int | None = None  # a step that has begun, and of which no work was issued yet
         self._end = 0
 
@@ -109,7 +110,7 @@ class BusyAccount:
             if kind is Launch or kind is Collective:
                 assert isinstance(record, (Launch, Collective))
                 if self._step is not None:
-                    self._steps.append((self._step, record.issued))
+                    self._steps.append((self._step, max(record.issued, self._end)))
                     self._step = None
                 end = record.end
                 if end >= 0:  # else the run ended first
@@ -132,7 +133,7 @@ class BusyAccount:
                 self._names[record.stream] = record.name
             elif kind is End:
                 assert isinstance(record, End)
-                self._end = record.time
+                self._end = max(self._end, record.time)
 
     def result(self) -> Busy:
         """What is known so far. A trace without an end ends with its last work."""
@@ -141,7 +142,7 @@ class BusyAccount:
         by_name: dict[str, list[_Spans]] = {}
         for stream, spans in sorted(self._streams.items()):
             by_name.setdefault(self._names.get(stream, f"stream {stream}"), []).append(spans)
-        bounds = np.array([*(issued for _, issued in self._steps), max(self._end, self._steps[-1][1])], dtype=np.int64)
+        bounds = np.array([*(began for _, began in self._steps), max(self._end, self._steps[-1][1])], dtype=np.int64)
         every = [one for spans in by_name.values() for one in spans]
         edges = [
             np.array(one, dtype=np.int64) for spans in [*every, self._blocked] for one in (spans.starts, spans.ends)

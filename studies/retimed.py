@@ -25,8 +25,8 @@ from repro.trace import Collective, Launch
 class Retimed:
     """One timing of a recorded job.
 
-    ``step_ns``: the last step, from its first launch to the end of the run. ``races``: as recorded, with ``shown`` and
-    ``margin_ns`` of this timing (frees are left out: they have no place in the graph).
+    ``step_ns``: the last step (:mod:`accounts.busy` says when it begins), to the end of the run. ``races``: as
+    recorded, with ``shown`` and ``margin_ns`` of this timing (frees are left out: they have no place in the graph).
     """
 
     step_ns: int
@@ -60,7 +60,9 @@ class Retimer:
             if margins:
                 shown = sum(margin < 0 for margin in margins)
                 races.append(replace(race, shown=shown, margin_ns=min(margins), occurrences=len(margins)))
-        return Retimed(max(times) - times[self._graph.launches[0, self._first]], tuple(races))
+        first, before = self._last_step
+        began = max(times[first], max((times[place] for place in before), default=0))
+        return Retimed(max(times) - began, tuple(races))
 
     def _timing(self, network: float | None) -> Timing:
         timing = self._recording.timing
@@ -69,13 +71,14 @@ class Retimer:
         return replace(timing, profile=timing.profile.on_network(network))
 
     @cached_property
-    def _first(self) -> int:
-        """The first operation of the last step."""
+    def _last_step(self) -> tuple[int, list[int]]:
+        """Its first launch, and the ends of all work that was issued before; as nodes of the graph."""
         step = max(self._graph.begun)
         place, _ = self._graph.begun[step][0]
-        return next(
-            record.op for record in self._recording.records[0][place:] if isinstance(record, (Launch, Collective))
-        )
+        records = self._recording.records[0]
+        first = next(record.op for record in records[place:] if isinstance(record, (Launch, Collective)))
+        before = [record.op for record in records[:place] if isinstance(record, (Launch, Collective))]
+        return self._graph.launches[0, first], [self._graph.ends[0, op] for op in before]
 
     def _margin(self, race: Race, one: Occurrence, times: Sequence[int]) -> int:
         first = self._effect(one.first, race.first.access, times)

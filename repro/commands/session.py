@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from accounts import EndsAccount
 from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
 from reports.data import findings as findings_file
 from reports.data import sources, tables
@@ -104,6 +105,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     values, detector, coverage = Values(), HappensBefore(), Coverage()
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    ends: dict[int, EndsAccount] = defaultdict(EndsAccount)
     done: dict[int, int] = {}
     expected = {
         rank: {(loss.step, loss.micro_batch): loss.value for loss in losses}
@@ -114,6 +116,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         records = list(readers[rank].read())
         detector.feed(rank, records)
         coverage.feed(rank, records)
+        ends[rank].feed(records)
 
     def hear(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
@@ -156,7 +159,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
             uncovered=coverage.uncovered,
             divergence=compare(reference, values),
-            cost=_cost(clocks, scenario.steps),
+            cost=_cost(clocks, {rank: one.result() for rank, one in ends.items()}, scenario.steps),
             steps_done=min(done.values(), default=0),
             failure=failure,
             watch=seen[0] if seen else None,
@@ -196,10 +199,17 @@ def _distance(values: Values) -> float:
     return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
-def _cost(clocks: dict[int, dict[int, tuple[int, int]]], steps: int) -> Cost | None:
-    """Averages over the ranks, the first step left out when there are more."""
+def _cost(clocks: dict[int, dict[int, tuple[int, int]]], ends: dict[int, dict[int, int]], steps: int) -> Cost | None:
+    """Averages over the ranks, the first step left out when there are more.
+
+    ``clocks``: the host's clock after each step, and how long it was blocked so far; ``ends``: when the step's work had
+    ended. A step is over when both are: a host that never waits goes through all steps before the first has run.
+    """
     rows = []
-    for by_step in clocks.values():
+    for rank, hosts in clocks.items():
+        by_step = {
+            step: (max(clock, ends.get(rank, {}).get(step, 0)), blocked) for step, (clock, blocked) in hosts.items()
+        }
         done = sorted(step for step in by_step if step)  # a resumed run does not begin with the first
         first = done[0] if len(done) > 1 else 0
         if steps in by_step and first in by_step:

@@ -50,7 +50,7 @@ def test_where_the_time_goes() -> None:
     assert step.compute + step.exposed + step.other + step.idle == step.time
 
 
-def test_a_step_lasts_until_work_of_the_next_is_issued() -> None:
+def test_a_step_lasts_until_work_of_the_next_is_issued_and_its_own_has_ended() -> None:
     first, second = steps_of(
         Phase(0, 0, "init"),
         launch(COMPUTE, 0, 50),
@@ -58,11 +58,26 @@ def test_a_step_lasts_until_work_of_the_next_is_issued() -> None:
         Phase(1, 1, "backward"),
         launch(COMPUTE, 60, 90, issued=55),
         Phase(2, 1, "forward"),
-        launch(COMPUTE, 90, 100, issued=70),
+        launch(COMPUTE, 96, 100, issued=95),
         End(110),
     )
-    assert (first.step, first.start, first.time, first.compute) == (1, 55, 15, 10)
-    assert (second.step, second.start, second.time, second.compute) == (2, 70, 40, 30)
+    assert (first.step, first.start, first.time, first.compute) == (1, 55, 40, 30)
+    assert (second.step, second.start, second.time, second.compute) == (2, 95, 15, 4)
+
+
+def test_a_host_that_never_waits_does_not_make_steps_short() -> None:
+    """It has issued all three steps before the first has run: each lasts as long as the streams work on it."""
+    steps = steps_of(
+        Phase(1, 1, "forward"),
+        launch(COMPUTE, 10, 30, issued=5),
+        launch(GATHER, 12, 33, issued=6),
+        Phase(2, 1, "forward"),
+        launch(COMPUTE, 30, 50, issued=7),
+        Phase(3, 1, "forward"),
+        launch(COMPUTE, 50, 70, issued=8),
+        End(70),
+    )
+    assert [(step.start, step.time, step.compute) for step in steps] == [(5, 28, 23), (33, 17, 17), (50, 20, 20)]
 
 
 def test_streams_of_one_name_are_one_and_the_last_name_counts() -> None:
@@ -114,11 +129,11 @@ def test_any_course(program: list[Any], ends: int) -> None:
         match does:
             case ("work", stream, late, lasts, host):
                 now += host
+                if step:
+                    begun.setdefault(step, max(now, *free))  # free: when each stream's work ends, up to here
                 start = max(now, free[stream]) + late
                 end = free[stream] = start + lasts
                 records.append(launch(stream, start, end, issued=now))
-                if step:
-                    begun.setdefault(step, now)
                 for at in range(start, end):
                     running.setdefault(at, set()).add(stream)
             case ("wait", how, lasts):
