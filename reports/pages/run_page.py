@@ -22,6 +22,7 @@ from reports.timelines import moment
 from repro.trace import file_of
 
 _SPREAD = 12  # rows of what spread
+_OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered
 _NAMES = 6  # names of memory in the open
 _FILES = {
     "report.md": "the same in short, to paste into an issue",
@@ -175,7 +176,8 @@ def differing(ran: Sequence[Mapping[str, Any]]) -> list[str]:
     """The options in which the runs differ; of a single run those that decide most."""
     names = list(dict.fromkeys(name for run in ran for name in run["scenario"]))
     if len(ran) == 1:
-        return [name for name in ("fix", "hardware", "seed") if name in names]
+        ours = ran[0]["scenario"].get("sharding")
+        return [name for name in (*(_OURS if ours else _DEEPSPEED), "hardware", "seed") if name in names]
     return [name for name in names if len({run["scenario"].get(name) for run in ran}) > 1]
 
 

@@ -16,6 +16,7 @@ from playwright.sync_api import expect
 
 from reports.data.loading import load
 from repro.__main__ import main
+from tests.reports.run_folders import run_folder
 
 Visit = Callable[..., Any]
 
@@ -150,3 +151,14 @@ def test_two_clean_runs_do_not_look_like_a_failure(compared: Path, tmp_path: Pat
     assert page.inner_text("#headline").startswith("Nothing is wrong")
     assert page.locator("h1.good").count() == 1
     assert page.locator(".race").count() == 0
+
+
+def test_a_run_of_our_own_engine_tells_its_strategy_instead_of_deepspeeds_fix(tmp_path: Path, visit: Visit) -> None:
+    scenario = {"sharding": "IGG", "rings": "ho-ring", "without": [], "fix": "stream-sync"}
+    folder = run_folder(tmp_path / "ours", clean=True, scenario=scenario)
+    main(["report", str(folder), "--output", str(tmp_path / "out")])
+    page = visit(tmp_path / "out" / "index.html").page
+    rows = page.locator("#versions tr").all_inner_texts()
+    assert "sharding\tIGG" in rows
+    assert "rings\tho-ring" in rows
+    assert not [row for row in rows if row.startswith("fix")]
