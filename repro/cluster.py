@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import msgpack
 
 from repro.accelerator.exchange import Links
-from repro.forks import out_of_sight
+from repro.forks import forking
 from repro.interrupts import held
 
 _PR_SET_PDEATHSIG = 1
@@ -84,7 +84,7 @@ def run_ranks(
     process: BaseProcess
     try:
         for rank in range(world):
-            with held(), out_of_sight():  # what is raised in a hook of fork is lost
+            with forking():
                 ours, theirs = context.Pipe(duplex=False)
                 me = Rank(rank, world, links, theirs, store)
                 process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
@@ -187,8 +187,7 @@ def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable()
-    gc.freeze()  # what was imported before the fork is nobody's garbage; to search it takes half a second
-    gc.collect()  # nothing is left to collect, but when the next collection comes does not depend on who forked
+    gc.collect()  # hardly anything is in its sight, but when the next one comes does not depend on who forked
     status = 0
     try:
         target(me)

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from repro.forks import out_of_sight
+from repro.forks import forking
 from scenarios.scenario import ScenarioError
 
 Item = TypeVar("Item")
@@ -30,9 +30,10 @@ def side_by_side(
     """
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(min(workers or cores(), len(items) or 1), mp_context=context) as pool:
-        with out_of_sight():
-            waiting: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
+        waiting: dict[Future[Result], Item] = {}
         try:
+            with forking():  # the first submission forks all workers
+                waiting.update({pool.submit(work, item): item for item in items})
             for future in as_completed(waiting):
                 yield waiting[future], future.result()
         except BrokenProcessPool:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from fuzz.campaign import Share, Tried, explore
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
-from repro.forks import out_of_sight
+from repro.forks import forking
 from repro.interrupts import held
 
 
@@ -26,7 +26,7 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
     processes = []
     try:
         for share in shares:
-            with held(), out_of_sight():
+            with forking():
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(subject, share, theirs), daemon=True)
                 process.start()

@@ -11,15 +11,17 @@ import pandas as pd
 
 from reports.data.schema import ReportError, does_not_hold
 
-_REFERENCE = {"reference_checksums": ["nan"]}  # of a run without a reference: no text
+_NOTHING: Mapping[str, str] = {}
 
 
-def read(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
-    """These columns (name: dtype), in this order, to the last bit as they were written; NaN for what is ``optional``
-    and missing.
+def read(
+    file: Path, columns: Mapping[str, str], *, optional: Collection[str] = (), nothing: Mapping[str, str] = _NOTHING
+) -> pd.DataFrame:
+    """These columns (name: dtype), in this order, to the last bit as they were written; NaN for columns that are
+    ``optional`` and missing, and for a text that stands for ``nothing``, by column.
 
-    Words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` for a file that cannot be
-    read, or does not hold them.
+    Other words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` for a file that cannot
+    be read, or does not hold them.
     """
     numbers = [name for name, dtype in columns.items() if dtype == "float64"]
     try:
@@ -28,12 +30,11 @@ def read(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = 
             usecols=lambda name: name in columns,
             dtype={**columns, **dict.fromkeys(numbers, "str")},
             keep_default_na=False,
-            na_values=_REFERENCE,
+            na_values={name: [text] for name, text in nothing.items()},
             encoding="utf-8",
         )
         for name in set(numbers) & set(frame.columns):  # by Python: not every pandas reads the last bit
-            texts = frame[name].replace("", "nan").to_numpy(dtype=object)
-            frame[name] = texts.astype("float64")
+            frame[name] = frame[name].to_numpy(dtype=object).astype("float64")
     except OSError as error:
         raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
     except (ValueError, TypeError, OverflowError) as error:  # pandas' own are such, and a text that is no number

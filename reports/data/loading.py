@@ -267,7 +267,7 @@ def _checksums(folder: Path) -> pd.DataFrame:
     if whole.is_file():
         return checksums.read(whole)
     if uses.is_file():
-        return checksums.of(frames.read(uses, tables.PARAMETERS))
+        return checksums.of(frames.read(uses, tables.PARAMETERS, nothing={"reference_checksums": "nan"}))
     return empty(checksums.COLUMNS)
 
 

@@ -75,8 +75,10 @@ def load(folder: Path) -> Study:
 
 
 def table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
-    """See :func:`reports.data.frames.read`. A study has something to tell: a table without rows is refused too."""
-    frame = frames.read(file, columns)
+    """See :func:`reports.data.frames.read`. A study leaves a number out that it has not, and has something to
+    tell: a table without rows is refused too.
+    """
+    frame = frames.read(file, columns, nothing={name: "" for name, kind in columns.items() if kind == "float64"})
     if frame.empty:
         raise does_not_hold(file, "it has no row")
     return frame

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,30 +169,6 @@ def test_the_interrupt_of_a_person_leaves_no_process(ranks: Ranks) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         ranks.run(2, target, hear=hear)
-
-
-@pytest.fixture
-def ctrl_c_while_forking() -> Iterator[None]:
-    """Ctrl-C once, in a hook of the next fork: what is raised there, Python only prints."""
-    coming = [True]
-
-    def hook() -> None:
-        if coming:
-            coming.clear()
-            os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.register_at_fork(after_in_parent=hook)
-    yield
-    coming.clear()
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_while_forking")
-def test_the_interrupt_of_a_person_is_not_lost_while_ranks_are_started(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run_ranks(2, lambda me: None, folder=tmp_path / "logs", hear=lambda *_: None)
-    assert psutil.Process().children() == []
 
 
 def test_ranks_that_fall_silent(ranks: Ranks) -> None:

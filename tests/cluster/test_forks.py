@@ -1,4 +1,4 @@
-"""What a process left as garbage before it forked is never taken apart in the forks.
+"""Whatever forks: what was left as garbage before is never taken apart in the forks, and no Ctrl-C is lost.
 
 Threads do not survive a fork. A process group of gloo that is destroyed there waits for threads that are gone: the rank
 dies, or stands still.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 
 from fuzz.campaign import Share
@@ -70,8 +71,11 @@ def uncollected() -> Iterator[None]:
     gc.collect()
 
 
+each_fork = pytest.mark.parametrize("fork", [ranks, workers_of_a_campaign, workers_of_a_study])
+
+
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("fork", [ranks, workers_of_a_campaign, workers_of_a_study])
+@each_fork
 def test_forks_leave_the_garbage_they_inherit(
     fork: Callable[[Path, pytest.MonkeyPatch], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,3 +85,13 @@ def test_forks_leave_the_garbage_they_inherit(
     assert not file.exists()
     gc.collect()
     assert file.read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.usefixtures("ctrl_c_while_forking")
+@each_fork
+def test_the_interrupt_of_a_person_is_not_lost(
+    fork: Callable[[Path, pytest.MonkeyPatch], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fork(tmp_path / "ranks", monkeypatch)
+    assert psutil.Process().children() == []

@@ -38,7 +38,7 @@ from repro.accelerator.collectives import SimulatedProcessGroup
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import Device, Event, Stream
 from repro.accelerator.exchange import Links, PipeExchange
-from repro.forks import out_of_sight
+from repro.forks import forking
 from repro.replay.deviations import Delay
 from repro.replay.record import plain_timing, record
 from repro.replay.recording import Recording
@@ -144,7 +144,7 @@ class TwoRanks:
         for rank in range(2):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self._links, theirs, folder / "store"), daemon=True)
-            with out_of_sight():
+            with forking():
                 process.start()
             theirs.close()
             self._pipes.append(ours)

@@ -175,8 +175,7 @@ def large(folder: Path, *, ranks: int, steps: int, parameters: int) -> Path:
 def test_a_long_run_of_many_ranks_is_a_page_that_opens(tmp_path: Path, visit: Visit) -> None:
     """64 ranks, 2000 steps, 1000 parameters: built within 20 s, at most 5 MB, open within 2 s.
 
-    Other tests run beside this one. So what is counted is the process' own time, and the quickest of some openings: as
-    many as it takes to find the machine free for two seconds of a minute.
+    Other tests run beside this one. So what is counted is the process' own time, and the quickest of five openings.
     """
     folder = large(tmp_path / "it", ranks=64, steps=2000, parameters=1000)
     began = time.process_time()
@@ -184,8 +183,8 @@ def test_a_long_run_of_many_ranks_is_a_page_that_opens(tmp_path: Path, visit: Vi
     took = time.process_time() - began
     assert written.stat().st_size <= 5_000_000
     assert took <= 20
-    times: list[float] = []
-    while len(times) < 5 or (min(times) > 2 and sum(times) < 60):
+    times = []
+    for _ in range(5):
         began = time.perf_counter()
         seen = visit(written)
         seen.page.wait_for_function("document.querySelectorAll('.bk-Figure').length > 0")

@@ -274,6 +274,7 @@ DAMAGES: dict[str, Damage] = {
     "no scenario": replaced("findings.json", '"scenario": {', '"scenario": 3, "other": {'),
     "metrics without a column": replaced("metrics.csv", "reference_loss", "reference"),
     "metrics with text": replaced("metrics.csv", "5.44140625", "much"),
+    "metrics without a loss": replaced("metrics.csv", "5.44140625", ""),
     "metrics without a step": replaced("metrics.csv", "\n1,1,0,", "\n,1,0,"),
     "metrics below": replaced("metrics.csv", "\n1,1,0,", "\n1,1,-7,"),
     "metrics with doubt": replaced("metrics.csv", ",True,", ",perhaps,"),
