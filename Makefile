@@ -6,6 +6,7 @@ FIX ?= stream-sync
 NAME ?=
 ARGS ?=
 DEEPSPEED ?=
+SEED ?= $(shell date +%Y%m%d)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,11 +14,14 @@ READY := $(VENV)/.ready
 BROWSER := .browser/.ready
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
 
+# By files, in the order in which they are collected (tests/scheduling.py).
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
+
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -65,11 +69,19 @@ placements: $(READY) ## Every place where hpZ's synchronisation could stand: rac
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
-test: lint $(BROWSER) ## Lint, then all tests but those of other releases (ARGS go to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
+test: lint $(BROWSER) ## Lint, then the tests that a change must pass: every claim at least once (ARGS go to pytest)
+	@$(PYTEST) -m "not wide and not release and not ray" $(ARGS)
+
+test-all: lint $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
+	@$(PIP) --requirement requirements-ray.txt
+	@$(PYTEST) $(ARGS)
+
+test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
+	@echo "make test-nightly SEED=$(SEED)"
+	@$(PYTEST) -m "not release and not ray" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
-	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
+	@$(PYTEST) -m release $(ARGS)
 
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt

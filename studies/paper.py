@@ -35,6 +35,7 @@ THREAD = (19.5, 25.5)  # seconds a step: DeepSpeed issue 5059
 CLAIM = 1.98  # arXiv 2407.01614: up to 98 % more throughput than without hpZ
 REPORTED_4906 = 24.12 / 17.57  # samples per second with hpZ over without: 32 V100, Llama-2-7B, 8 accumulation steps
 ACCUMULATIONS = (1, 2, 3, 4)
+_TOLERANCE, _TRIES = 1e-5, 50  # of a step's time, where a rate is solved for
 
 Tell = Callable[[int, int, str], None]
 
@@ -227,11 +228,29 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
 
 
 def solve(seconds: Callable[[float], float], wanted: float, nominal: float) -> float:
-    """The rate (Gbit/s) at which a step takes as long as wanted; the nominal one where even that is too slow."""
-    low, high = nominal / 100, nominal
-    if seconds(high) >= wanted:
-        return high
-    for _ in range(20):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if seconds(middle) > wanted else (low, middle)
-    return high
+    """The rate (Gbit/s) at which a step takes as long as wanted; the nominal one where even that is too slow.
+
+    Where the network is what counts, a step's time is linear in the time of a byte: so a secant is close at once.
+    (Regula falsi in Illinois' form; halving takes three times as many retimings.)
+    """
+    fast, slow = 1 / nominal, 100 / nominal
+    over, under = seconds(1 / fast) - wanted, seconds(1 / slow) - wanted
+    if over >= 0:
+        return 1 / fast
+    if under <= 0:
+        return 1 / slow
+    kept = 0  # the side that the last step left where it was
+    for _ in range(_TRIES):
+        at = (fast * under - slow * over) / (under - over)
+        here = seconds(1 / at) - wanted
+        if abs(here) <= _TOLERANCE * wanted:
+            return 1 / at
+        if here < 0:
+            fast, over = at, here
+            under /= 2 if kept == 1 else 1
+            kept = 1
+        else:
+            slow, under = at, here
+            over /= 2 if kept == -1 else 1
+            kept = -1
+    return 1 / fast

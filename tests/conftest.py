@@ -1,6 +1,43 @@
-"""Shared by all tests: sums must not depend on the number of cores, DeepSpeed must not look for devices."""
+"""Shared by all tests: what they run with, in which order, and what each worker of xdist gets."""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the number of cores
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed must not look for devices
+
+from xdist.remote import Producer
+
+from tests.examples import register
+from tests.scheduling import ByFile
+
+register()
+
+_HERE = Path(__file__).parent
+
+# What takes long comes first, so that the workers end together. The rest in the order of its names.
+_FIRST = ("runs", "sharding", "studies", "fuzz", "pages", "live", "replay")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """With the seed, so that what a nightly run found can be drawn again."""
+    profile = config.getoption("--hypothesis-profile") or "the default profile"
+    seed = config.getoption("--hypothesis-seed")
+    return f"hypothesis: {profile}" + (f", seed {seed}" if seed is not None else "")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _turn(item.path))
+
+
+def _turn(path: Path) -> int:
+    folder = path.relative_to(_HERE).parts[0]
+    return _FIRST.index(folder) if folder in _FIRST else len(_FIRST)

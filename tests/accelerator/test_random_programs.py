@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.accelerator.device import active
 from tests.accelerator.programs import bits, run_plain
 from tests.accelerator.world import Told
+from tests.examples import examples
 
 STREAMS = ("compute", "one", "two")
 TENSORS = 3
@@ -72,7 +73,7 @@ def run(program: list[Any], streams: list[Any] | None) -> list[Tensor]:
     return tensors
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(120)
 @given(program=programs, timing=timings)
 def test_ordered_programs_are_exact_and_clean(program: list[Any], timing: dict[str, Any]) -> None:
     expected = run_plain(lambda: run(program, None))

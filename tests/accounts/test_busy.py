@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import BusyAccount, GroupTime, StepTime
 from repro.trace import End, HostWait, Phase, StreamName, TraceRecord
 from tests.accounts.trace import begin, launch
+from tests.examples import examples
 
 COMPUTE, GATHER, WORLD, NODE = range(4)
 NAMES = [StreamName(at, name) for at, name in enumerate(["compute", "all-gather", "nccl world", "nccl hpz"])]
@@ -117,7 +118,7 @@ DOES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(program=st.lists(DOES, max_size=30), ends=st.integers(0, 20))
 def test_any_course(program: list[Any], ends: int) -> None:
     now, step, free = 0, 0, [0, 0, 0, 0]

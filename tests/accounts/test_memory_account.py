@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import Excess, MemoryAccount, MemoryUse, Moment, PhasePeak
 from accounts.memory import rounded
 from repro.trace import Alloc, Free, Label, Phase, TraceRecord
 from tests.accounts.trace import begin, launch
+from tests.examples import examples
 
 
 def use_of(*records: TraceRecord, capacity: int | None = None) -> MemoryUse:
@@ -115,7 +116,7 @@ DOES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(program=st.lists(DOES, min_size=1, max_size=30), capacity=st.integers(0, 2000))
 def test_any_course(program: list[Any], capacity: int) -> None:
     """Kinds byte by byte, alive or not, and only then the course of each."""

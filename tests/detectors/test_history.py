@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.history import Entry, Shelf
 from repro.trace import Launch, Phase
+from tests.examples import examples
 
 PHASE = Phase(0, 0, "init")
 RANGE = st.tuples(st.integers(0, 200), st.sampled_from([1, 2, 3, 8, 9, 64, 200]))
@@ -16,7 +17,7 @@ def entry(lo: int, length: int, op: int) -> Entry:
     return lo, lo + length, None, 0, op, Launch(op, 0, "k", (), (), 0, 0, 0, 0), PHASE
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(ranges=st.lists(RANGE, min_size=1, max_size=60), drops=st.lists(st.integers(0, 59), max_size=60), query=RANGE)
 def test_as_a_plain_list(ranges: list[tuple[int, int]], drops: list[int], query: tuple[int, int]) -> None:
     shelf = Shelf()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.detectors.story import Story, StoryHost, StoryStream, View
+from tests.examples import examples
 
 SIZE = 8
 Bytes = frozenset[tuple[int, int]]  # (block, byte)
@@ -177,7 +178,7 @@ def compare(story: Story, oracles: list[Oracle]) -> None:
         assert {second for _, second in named} == {second for _, second in racing}
 
 
-QUICK = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = examples(1000, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.overlap import MAX_RUNS, Layout, overlap
+from tests.examples import examples
 
 
 def touched(lo: int, hi: int, layout: Layout | None) -> set[int]:
@@ -34,7 +35,7 @@ def accesses(draw: st.DrawFn) -> tuple[int, int, Layout | None]:
     return lo, lo + span, (itemsize, sizes, strides)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(accesses(), accesses())
 def test_as_the_sets_say(one: tuple[int, int, Layout | None], other: tuple[int, int, Layout | None]) -> None:
     expected = bool(touched(*one) & touched(*other))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import recordings
@@ -20,6 +20,7 @@ from detectors.recorded import compare
 from detectors.recordings import Recorder, Recording, RecordingError, StepRecord, UseRecord, load
 from detectors.rounding import rounding_bound
 from repro.__main__ import main
+from tests.examples import examples
 
 INFO: dict[str, Any] = {"precision": "fp32", "parameters": 1000, "tokens": 100}
 NAMES = ("embed", "head")
@@ -287,7 +288,7 @@ records = st.lists(
 ).map(lambda some: sorted(some, key=lambda one: one.step))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(records=records)
 def test_what_is_written_is_read_again(records: list[StepRecord]) -> None:
     with TemporaryDirectory() as folder:
@@ -298,7 +299,7 @@ def test_what_is_written_is_read_again(records: list[StepRecord]) -> None:
     assert not records or not compare(again, again).diverged
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(data=st.data())
 def test_any_one_bit_is_found_where_it_is(data: st.DataObject) -> None:
     whole = training(world=2, steps=3)

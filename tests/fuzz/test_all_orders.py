@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 from torch._C import _distributed_c10d as c10d
 
@@ -43,6 +43,7 @@ from repro.replay.deviations import Delay
 from repro.replay.record import plain_timing, record
 from repro.replay.recording import Recording
 from repro.trace import FORMAT, VERSION, Alloc, Begin, Collective, Launch, Stack, TraceRecord
+from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,
     EVENTS,
@@ -582,17 +583,14 @@ TWO = programs(WORK * 2 + ORDER + TOGETHER * 2, 2)
 
 # -- all programs -----------------------------------------------------------------------------------------
 
-QUICK = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-@settings(QUICK, max_examples=300)
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(program=ONE, slow=SLOW)
 def test_one_rank(program: Program, slow: Slow) -> None:
     note(program.source(0))
     compare(program, *run_alone(program, slow))
 
 
-@settings(QUICK, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(program=TWO, slow=SLOW)
 def test_two_ranks(program: Program, slow: Slow, two_ranks: TwoRanks) -> None:
     for rank in range(2):

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.shrink import identity, shrink
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.names import OperationName
+from tests.examples import examples
 
 US = 1000
 LATE = [Delay(OperationName(0, 1, 1, "forward", "", "mm", at), "long", 1024 * US) for at in range(1, 9)]
@@ -93,7 +94,7 @@ def test_what_does_not_fail_is_refused() -> None:
 needed = st.lists(st.sets(st.integers(1, 8), min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(needed=needed, amount=st.integers(1, 1024), budget=st.integers(0, 60))
 def test_any_cause_within_any_budget(needed: list[set[int]], amount: int, budget: int) -> None:
     """Each set of operations is a cause; one is left, and a budget that ends before gives what was reached."""

@@ -13,6 +13,7 @@ from repro.accelerator.costs import Timing, load_profile
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch, deviate
 from repro.replay.names import Names, OperationName
 from repro.replay.tokens import Token
+from tests.examples import examples
 
 US = 1000
 OPERATIONS = [
@@ -87,7 +88,7 @@ def test_no_operation_is_preferred_for_its_place() -> None:
     assert 0.7 < sum(bool(one.parameter) for one in delays) / len(delays) < 0.9  # those that touch one: 4 of 5
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(timing=stream_timings(most=8, **GIVEN))
 def test_a_timing_is_one_that_a_token_can_say(timing: tuple[Deviation, ...]) -> None:
     assert Token.parse(str(Token("hpz", {}, timing))).deviations == timing
@@ -95,7 +96,7 @@ def test_a_timing_is_one_that_a_token_can_say(timing: tuple[Deviation, ...]) -> 
     assert len(set(what)) == len(what)  # of the same there is one
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(longest=st.integers(1, 10**6), strongest=st.integers(2, 10**5), data=st.data())
 def test_amounts_keep_their_bounds(longest: int, strongest: int, data: st.DataObject) -> None:
     for one in data.draw(stream_timings(longest_us=longest, strongest=strongest, **GIVEN)):

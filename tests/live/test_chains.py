@@ -8,12 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.live.chains import Chains, Event, Mismatch, Shape, Sum
 from detectors.live.finding import Cause, Kind
 from detectors.live.ops import add
+from tests.examples import examples
 
 # A parameter's parts, by the sums of their bits.
 OLD, NEW, NEWER = (10, 20, 30, 40), (11, 21, 31, 41), (12, 22, 32, 42)
@@ -570,7 +571,7 @@ def live(
 
 
 CAST = st.lists(shapes(), min_size=2, max_size=2)
-LIVES = settings(max_examples=200, deadline=None, derandomize=True)
+LIVES = examples(200)
 
 
 @LIVES

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from detectors.live import ops
+from tests.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = 2**15  # words
@@ -29,8 +30,8 @@ SMALL = [
 ]
 LARGE = [torch.float64, torch.int64, torch.complex64]  # two words
 DTYPES = SMALL + LARGE
-QUICK = settings(max_examples=150, deadline=None, derandomize=True)
-FEW = settings(max_examples=30, deadline=None, derandomize=True)
+QUICK = examples(150)
+FEW = examples(30)
 
 dtypes = st.sampled_from(DTYPES)
 places = st.integers(0, FARTHEST // 2)  # of an element in its parameter: one may be two words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from filelock import FileLock
 from playwright.sync_api import expect
 
 from reports.data.loading import load
@@ -31,15 +29,9 @@ RANGES = """() => [...Bokeh.documents[0]._all_models.values()]
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it.
-
-    Made once for all test processes.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compared"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "compare" / "report" / "index.html").exists():
-            main(["compare", "--runs", str(folder), "--overwrite"])
+    """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
+    folder = tmp_path_factory.mktemp("compared")
+    main(["compare", "--runs", str(folder), "--overwrite"])
     return folder
 
 

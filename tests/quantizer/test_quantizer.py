@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,6 +19,7 @@ from repro.quantizer import Symmetric
 from repro.replay.record import record
 from repro.replay.replayer import Replayer
 from repro.trace import Call
+from tests.examples import examples
 
 HALF = torch.float16
 BITS = pytest.mark.parametrize("bits", [4, 8])
@@ -57,7 +58,7 @@ def by_hand(block: list[float], bits: int) -> tuple[list[int], Fraction]:
 
 
 @BITS
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(shape=SHAPES)
 def test_no_value_moves_by_more_than_half_a_step_but_the_positive_extreme(
     bits: int, shape: tuple[int, int, int]
@@ -74,7 +75,7 @@ def test_no_value_moves_by_more_than_half_a_step_but_the_positive_extreme(
 
 
 @BITS
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(shape=SHAPES)
 def test_integers_and_steps_are_those_of_the_definition(bits: int, shape: tuple[int, int, int]) -> None:
     """Float32 may only disagree with exact arithmetic where the value lies between two integers, and by one."""
@@ -190,7 +191,7 @@ def test_blocks_that_do_not_divide_among_the_ranks_are_refused() -> None:
 CLUSTERS = st.sampled_from([(2, 2), (2, 4), (4, 2), (3, 2), (2, 1), (2, 8)])
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(cluster=CLUSTERS, slices=st.sampled_from([1, 2]), seed=st.integers(0, 2**32))
 def test_the_swizzle_is_a_permutation_device_by_device_then_node_by_node(
     cluster: tuple[int, int], slices: int, seed: int
@@ -241,7 +242,7 @@ def reduced(gradients: list[Tensor], blocks: int, nodes: int, devices: int) -> l
     return [result[rank] for rank in ranks]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(cluster=CLUSTERS, per_rank=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_each_rank_gets_its_partition_of_the_sums_in_nodes_averaged_over_nodes(
     cluster: tuple[int, int], per_rank: int, seed: int

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.accelerator.device import Device
@@ -17,6 +17,7 @@ from repro.replay.record import record
 from repro.replay.recording import Recording
 from repro.replay.replayer import Replayer
 from repro.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of
+from tests.examples import examples
 
 
 def small(device: Device) -> None:
@@ -71,7 +72,7 @@ def test_of_another_format(tmp_path: Path) -> None:
         Recording.load(tmp_path)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_any_byte_that_was_changed_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = file_of(written(tmp_path_factory.mktemp("changed"), RECORDS), 0)
@@ -139,7 +140,7 @@ DATA = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(DATA, max_size=4).map(tuple), st.lists(VIEWS, max_size=2).map(tuple))
 def test_arguments_that_make_no_sense(args: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
     records = changed(Call, lambda call: call._replace(args=args, outputs=outputs) if "mul" in call.function else call)

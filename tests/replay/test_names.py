@@ -6,13 +6,14 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.accelerator.costs import Timing, load_profile
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch, deviate
 from repro.replay.names import Names, OperationName, UnknownOperation
 from repro.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
+from tests.examples import examples
 
 COPY, GATHER = "aten::copy_", "nccl::all_gather"
 Q, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
@@ -136,7 +137,7 @@ def random_run(source: random.Random) -> Iterator[TraceRecord]:
         yield Alloc(op, 8, 0, 0)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(seed=st.integers(0, 1 << 32))
 def test_each_operation_has_a_name_of_its_own_and_it_is_as_a_plain_search_says(seed: int) -> None:
     records = list(random_run(random.Random(seed)))

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.names import OperationName
 from repro.replay.tokens import EXAMPLE, MOST_DEVIATIONS, Token, TokenError
+from tests.examples import examples
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 COPY = OperationName(0, 1, 1, "forward", Q, "copy_", 1)
@@ -98,7 +99,7 @@ def test_a_token_is_the_same_in_whatever_order_its_options_came() -> None:
     assert str(one) == str(other) == "t1,a,b=2,x=1"
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(token=tokens)
 def test_every_token_is_read_as_it_was_written_and_needs_no_quotes(token: Token) -> None:
     text = str(token)
@@ -118,13 +119,13 @@ def test_a_shell_hands_a_token_on_as_it_is(shell: str) -> None:
     assert Token.parse(told.stdout) == token
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(text=st.text(st.characters(exclude_categories=())) | st.text("t1,hpz=x4:/.+@%s ").map("t1,a,".__add__))
 def test_any_text_is_a_token_or_refused(text: str) -> None:
     read_or_refused(text)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(token=tokens, data=st.data())
 def test_a_token_with_errors_of_typing_is_a_token_or_refused(token: Token, data: st.DataObject) -> None:
     text = str(token)

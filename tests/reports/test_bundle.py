@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -18,6 +18,7 @@ from markdown_it.token import Token
 from reports.data.loading import Run, load
 from reports.pages import bundle, markdown
 from repro.trace import Launch, Phase, TraceWriter
+from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, TOKEN, run_folder
 
 GITHUB = MarkdownIt("commonmark").enable("table")
@@ -219,7 +220,7 @@ def test_what_comes_from_a_run_is_shown_and_not_obeyed(hostile: str, tmp_path: P
     assert not re.search(r"@somebody|#1|GH-2|http://|www\.", outside)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from("`\\|*_[]()<>&#@ \n~$-+!1.")), max_size=40))
 def test_any_text_reads_as_it_is(text: str) -> None:
     line = markdown._one_line(text, markdown.LONGEST)

@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import reports
 from reports.data import checksums, loading, schema
 from reports.data.loading import ReportError, comparable, load
 from reports.pages import bundle
+from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, SCENARIO, TOKEN, run_folder, told, write_json
 
 Damage = Callable[[Path], object]
@@ -324,7 +325,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_stands_in_findings_loads_or_is_refused(folder: Path, whole: str, data: st.DataObject) -> None:
     """And what loads can be reported. One value of the file, wherever it stands, is taken away or made another."""

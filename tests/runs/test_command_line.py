@@ -45,18 +45,19 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     assert len(records) > 1000
 
 
-def test_expectations_that_are_not_met(tmp_path: Path) -> None:
+def test_expectations_that_are_not_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--size", "tiny", "--steps", "1", "--name", "it", "--runs", str(tmp_path))
-    done = repro("run", *arguments, "--expect", "unstable")
-    assert done.returncode == 1
-    assert "Expected unstable, found clean." in done.stdout
+    with pytest.raises(SystemExit) as end:
+        main(["run", *arguments, "--expect", "unstable"])
+    assert end.value.code == 1
+    assert "Expected unstable, found clean." in capsys.readouterr().out
 
 
-def test_compare_sets_fixes_side_by_side(tmp_path: Path) -> None:
-    done = repro("compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "side by side" in done.stdout
-    assert f"Report: {tmp_path / 'compare' / 'report' / 'index.html'}" in done.stdout
+def test_compare_sets_fixes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "side by side" in shown
+    assert f"Report: {tmp_path / 'compare' / 'report' / 'index.html'}" in " ".join(shown.split())
     assert (tmp_path / "compare" / "report" / "index.html").is_file()
     for fix in ("none", "event"):
         assert json.loads((tmp_path / f"compare-{fix}" / "findings.json").read_text())["scenario"]["fix"] == fix

@@ -33,7 +33,7 @@ TRAININGS = {
 
 
 def chosen(**options: Any) -> Scenario:
-    return scenario(**{"size": "tiny", "sequence": 32, "steps": 2, **options})
+    return scenario(**{"size": "tiny", "sequence": 32, "steps": 2, "accumulation": 1, **options})
 
 
 def told(folder: Path) -> list[TraceRecord]:

@@ -4,42 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
-from detectors import Values
 from reports import Run as Report
 from reports import load
 from reports.data.findings import Findings
-from reports.screen.terminal import Progress
-from repro.commands import session
 from scenarios import program
-from scenarios.scenario import scenario
 from tests.runs.test_same_twice import fingerprint
 
 Run = Callable[..., Findings]
-SMALL: dict[str, Any] = {"size": "tiny", "steps": 3, "sequence": 32}
+def beside(run: Run, folder: Path, fix: str) -> Report:
+    run(folder=folder / fix, fix=fix)
+    return load(folder / fix)
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Values:
-    """Of both runs: the fix changes nothing in it. (What other tests share has no norms.)"""
-    with Progress(Console(quiet=True), "", 3) as progress:
-        return session.reference_of(scenario(**SMALL), tmp_path_factory.mktemp("reference"), progress)
-
-
-def beside(reference: Values, folder: Path, fix: str) -> Report:
-    made = scenario(**SMALL, fix=fix)
-    where = session.new_folder(folder / fix, made, overwrite=False)
-    with Progress(Console(quiet=True), "", made.steps) as progress:
-        session.simulate(made, where, reference, progress)
-    return load(where)
-
-
-def test_a_clean_run_has_the_norms_of_its_reference(reference: Values, tmp_path: Path) -> None:
-    steps = beside(reference, tmp_path, "stream-sync").steps
+def test_a_clean_run_has_the_norms_of_its_reference(run: Run, tmp_path: Path) -> None:
+    steps = beside(run, tmp_path, "stream-sync").steps
     last = steps["micro_batch"] == steps["micro_batch"].max()
     norms = steps.loc[last, ["step", "gradient_norm", "reference_gradient_norm"]]
     assert (norms["gradient_norm"] == norms["reference_gradient_norm"]).all() and (norms["gradient_norm"] > 0).all()
@@ -47,19 +28,19 @@ def test_a_clean_run_has_the_norms_of_its_reference(reference: Values, tmp_path:
     assert steps.loc[~last, ["gradient_norm", "reference_gradient_norm"]].isna().all(axis=None)
 
 
-def test_a_step_that_the_race_spoils_shows_in_its_norm(reference: Values, tmp_path: Path) -> None:
-    run = beside(reference, tmp_path, "none")
-    whole = run.steps[run.steps["gradient_norm"].notna()]
+def test_a_step_that_the_race_spoils_shows_in_its_norm(run: Run, tmp_path: Path) -> None:
+    report = beside(run, tmp_path, "none")
+    whole = report.steps[report.steps["gradient_norm"].notna()]
     wrong = whole[whole["gradient_norm"] != whole["reference_gradient_norm"]]
-    assert wrong["step"].min() == run.findings["divergence"]["parameter"]["step"]
-    assert run.findings["divergence"]["loss"]["step"] > wrong["step"].min()  # the losses tell it later
+    assert wrong["step"].min() == report.findings["divergence"]["parameter"]["step"]
+    assert report.findings["divergence"]["loss"]["step"] > wrong["step"].min()  # the losses tell it later
 
 
 def test_looking_at_the_norm_leaves_no_trace(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record, no ordering edge, no virtual time: what the run leaves is the same without the look."""
-    run(folder=tmp_path / "with", fix="none", steps=2, jitter=0.5)
+    run(folder=tmp_path / "with", fix="none", steps=2, accumulation=1, jitter=0.5)
     monkeypatch.setattr(program._Watch, "norm", lambda *_: None)
-    run(folder=tmp_path / "without", fix="none", steps=2, jitter=0.5)
+    run(folder=tmp_path / "without", fix="none", steps=2, accumulation=1, jitter=0.5)
     seen, unseen = fingerprint(tmp_path / "with"), fingerprint(tmp_path / "without")
     assert {name for name in seen if seen[name] != unseen[name]} == {"metrics.csv"}
     assert "trace/rank3.trace" in seen

@@ -10,29 +10,24 @@ import pytest
 
 from detectors import Race
 from reports.data.findings import Findings, Verdict
+from tests.runs.timings import TIMINGS
 
 Run = Callable[..., Findings]
-
-TIMINGS = {
-    "paper": {"hardware": "a100-12.5gbps"},
-    "fast network": {"hardware": "a100-100gbps"},
-    "h100": {"hardware": "h100"},
-    "launch bound": {"stands_for": "itself"},
-    "slow compute": {"stands_for": "itself", "slow": {"stream:compute": 300}},
-    "slow copies": {"slow": {"kernel:aten::copy_": 1000}},
-    "slow links": {"slow": {"link:*": 50}},
-    "slow rank": {"slow": {"rank:1": 20, "host:2": 5}},
-    "jitter": {"jitter": 3.0, "timing_seed": 7},
-}
-
 
 def where(race: Race) -> tuple[str, str]:
     """The two lines of a race: function names in DeepSpeed."""
     return tuple(side.stack[0].function.rpartition(".")[2] for side in (race.first, race.second))  # type: ignore[return-value]
 
 
-def test_without_the_sync_training_goes_wrong_and_the_two_lines_are_named(run: Run, tmp_path: Path) -> None:
-    found = run(fix="none", size="small", sequence=64, steps=3, folder=tmp_path / "unstable")
+@pytest.fixture(scope="module")
+def unstable(make_run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, Path]:
+    """The main scenario without the synchronisation: what was found, and the run's folder."""
+    folder = tmp_path_factory.mktemp("race") / "unstable"
+    return make_run(fix="none", size="small", sequence=64, steps=3, folder=folder), folder
+
+
+def test_without_the_sync_training_goes_wrong_and_the_two_lines_are_named(unstable: tuple[Findings, Path]) -> None:
+    found, _ = unstable
     assert found.verdict is Verdict.UNSTABLE
     for race in found.races:
         assert (race.first.kernel, race.first.access, race.first.stream) == ("aten::copy_", "write", "compute")
@@ -51,13 +46,13 @@ def test_without_the_sync_training_goes_wrong_and_the_two_lines_are_named(run: R
     assert coalesced.shown > 0
 
 
-def test_the_first_wrong_parameter_is_the_right_one(run: Run, tmp_path: Path) -> None:
+def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Path]) -> None:
     """Checked against the table of all uses, and against the race itself: its secondary was read too early."""
-    found = run(fix="none", size="small", sequence=64, steps=3, folder=tmp_path / "unstable")
+    found, folder = unstable
     assert found.divergence is not None
     wrong = found.divergence.parameter
     assert wrong is not None
-    uses = pd.read_csv(tmp_path / "unstable" / "parameters.csv")
+    uses = pd.read_csv(folder / "parameters.csv")
     bad = uses[~uses["equal"]]
     first = bad[(bad["rank"] == wrong.rank)].iloc[0]
     assert (first["step"], first["micro_batch"], first["phase"], first["parameter"]) == (
@@ -78,14 +73,14 @@ def test_the_first_wrong_parameter_is_the_right_one(run: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
 def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
-    found = run(fix="none", prefetch_bucket=prefetch_bucket)
+    found = run(fix="none", prefetch_bucket=prefetch_bucket, steps=2, accumulation=1)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
     kernels = {race.second.kernel for race in found.races}
     assert "nccl::all_gather" in kernels if prefetch_bucket == 0 else "aten::cat" in kernels
 
 
 def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
-    found = run(fix="none", stands_for="itself")
+    found = run(fix="none", stands_for="itself", steps=2)
     assert found.divergence is not None
     assert not found.divergence.diverged
     assert found.verdict is Verdict.HIDDEN
@@ -93,16 +88,35 @@ def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None
     assert sum(race.shown for race in found.races) == 0
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
-@pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
-def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str) -> None:
+# One live run for each fix, under timings that move other things. All fixes under all of them are wide tests, and in
+# tests/fuzz/recorded/test_ordered.py replays of one recorded run. Those are as good: test_times.py there says why.
+LIVE = [("stream-sync", "slow rank"), ("event", "slow compute"), ("device-sync", "jitter")]
+
+
+@pytest.mark.parametrize(("fix", "timing"), LIVE)
+def test_a_fixed_run_is_clean_under_another_timing(run: Run, fix: str, timing: str) -> None:
     found = run(fix=fix, steps=2, accumulation=1, **TIMINGS[timing])
     assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
+def test_a_fixed_run_is_clean_under_every_timing(run: Run, fix: str, timing: str) -> None:
+    test_a_fixed_run_is_clean_under_another_timing(run, fix, timing)
+
+
+def test_without_the_sync_the_race_is_found_under_another_timing(run: Run) -> None:
+    _the_race_is_found(run(fix="none", steps=2, accumulation=1, **TIMINGS["slow rank"]))
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing: str) -> None:
-    found = run(fix="none", steps=2, accumulation=1, **TIMINGS[timing])
+    _the_race_is_found(run(fix="none", steps=2, accumulation=1, **TIMINGS[timing]))
+
+
+def _the_race_is_found(found: Findings) -> None:
     assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
 
@@ -111,8 +125,8 @@ def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing:
     "options",
     [
         {"size": "odd"},
-        {"ranks": 8, "hpz": 4, "accumulation": 1},
-        {"ranks": 8, "hpz": 2, "accumulation": 1},
+        {"ranks": 8, "hpz": 4},
+        pytest.param({"ranks": 8, "hpz": 2}, marks=pytest.mark.wide),
         {"frozen": ("*layers.0*",)},
         {"model": "falcon"},
         {"precision": "fp32"},
@@ -121,18 +135,16 @@ def test_without_the_sync_the_race_is_found_under_every_timing(run: Run, timing:
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
 )
 def test_the_race_is_found_whatever_the_shape(run: Run, options: dict[str, object]) -> None:
-    found = run(**{"fix": "none", "steps": 2, **options})
-    assert found.verdict in (Verdict.UNSTABLE, Verdict.HIDDEN)
-    assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
+    _the_race_is_found(run(**{"fix": "none", "steps": 2, "accumulation": 1, **options}))
 
 
 def test_without_overlap_one_stream_orders_all(run: Run) -> None:
     """``overlap_comm`` off: the all-gather is issued from the stream of the copy, so no sync is needed."""
-    assert run(fix="none", steps=2, overlap_comm=False).verdict is Verdict.CLEAN
+    assert run(fix="none", steps=2, accumulation=1, overlap_comm=False).verdict is Verdict.CLEAN
 
 
 def test_without_hpz_there_is_nothing_to_race(run: Run) -> None:
-    assert run(fix="none", steps=2, hpz=1).verdict is Verdict.CLEAN
+    assert run(fix="none", steps=2, accumulation=1, hpz=1).verdict is Verdict.CLEAN
 
 
 def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Run) -> None:

@@ -12,15 +12,12 @@ import pytest
 from detectors import Cause, Kind
 from reports.data.findings import Findings, Verdict
 from repro.trace import Collective, Launch, Stack, TraceReader, file_of
+from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]
 
-TIMINGS: dict[str, dict[str, Any]] = {
-    "fast network": {"hardware": "a100-100gbps"},
-    "paper": {"hardware": "a100-12.5gbps"},
-    "launch bound": {"stands_for": "itself"},
-    "jitter": {"jitter": 3.0, "timing_seed": 7},
-}
+# That leave time to look, that leave none, and that move everything.
+TIMINGS = {name: ALL[name] for name in ("fast network", "paper", "launch bound", "jitter")}
 
 
 def executed(folder: Path, rank: int) -> list[tuple[int, str, tuple[str, int]]]:
@@ -49,11 +46,19 @@ def race_facts(found: Findings) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize(("timing", "fix"), [*((timing, "none") for timing in TIMINGS), ("paper", "stream-sync")])
+@pytest.mark.parametrize(
+    ("timing", "fix"),
+    [
+        ("paper", "stream-sync"),
+        ("paper", "none"),
+        ("jitter", "none"),
+        *(pytest.param(timing, "none", marks=pytest.mark.wide) for timing in TIMINGS),
+    ],
+)
 def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Path, timing: str, fix: str) -> None:
     """It takes time, as any kernel does, and still nothing that training computes is other."""
-    bare = run(folder=tmp_path / "bare", fix=fix, **TIMINGS[timing])
-    watched = run(folder=tmp_path / "watched", fix=fix, watch="on", **TIMINGS[timing])
+    bare = run(folder=tmp_path / "bare", fix=fix, steps=2, **TIMINGS[timing])
+    watched = run(folder=tmp_path / "watched", fix=fix, watch="on", steps=2, **TIMINGS[timing])
     assert race_facts(watched) == race_facts(bare)
     assert bool(bare.races) is (fix == "none")
     assert watched.verdict is bare.verdict
@@ -64,8 +69,8 @@ def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Pat
 @pytest.mark.parametrize("fix", ["none", "stream-sync"])
 def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run, tmp_path: Path, fix: str) -> None:
     """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
-    run(folder=tmp_path / "bare", fix=fix)
-    found = run(folder=tmp_path / "watched", fix=fix, watch="weightless")
+    run(folder=tmp_path / "bare", fix=fix, steps=2, accumulation=1)
+    found = run(folder=tmp_path / "watched", fix=fix, watch="weightless", steps=2, accumulation=1)
     assert len(found.witnesses) == len(found.races)
     assert all(one.token for one in found.witnesses)  # such a trace can be timed anew, too
     for rank in range(4):

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.mmlu import DATASET, SAMPLE, SPLITS, DataError, Question, load, prompt
 from scenarios.mmlu_batches import IGNORED, Batch, ByteTokenizer, batches
+from tests.examples import examples
 
 GOOD = "What is 2 + 2?,3,4,5,6,B\n"
 
 # The same examples each time, and no deadline: other tests run at the same time.
-repeatable = settings(derandomize=True, deadline=None, max_examples=60)
+repeatable = examples(60)
 
 
 def folder_with(root: Path, files: dict[str, str | bytes]) -> Path:

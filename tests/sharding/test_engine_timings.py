@@ -104,10 +104,11 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
     assert {calls[at - 1] for at in harmed} == set(calls)
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.wide)])
 @pytest.mark.parametrize(("name", "rings"), [("IIG", "torch"), ("IGG", "ho-ring")])
-def test_with_all_waits_in_place_500_timings_change_no_bit(name: str, rings: str, tmp_path: Path) -> None:
+def test_with_all_waits_in_place_no_timing_changes_a_bit(name: str, rings: str, count: int, tmp_path: Path) -> None:
     subject = recorded(name, tmp_path, rings=rings)
     assert subject.races == []
-    found = campaign(subject, examples=500, seed=8)
-    assert len(found.tried) >= 450  # what is drawn twice is executed once
+    found = campaign(subject, examples=count, seed=8)
+    assert len(found.tried) >= 0.9 * count  # what is drawn twice is executed once
     assert found.diverged == 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import TrafficAccount
@@ -34,6 +34,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, Ring, Scheme, Where, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
 from tests.accounts.trace import begin, collective, groups
+from tests.examples import examples
 
 WITHIN, BETWEEN, ACROSS = Where
 GATHER, SCATTER, REDUCE = Kind
@@ -293,7 +294,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 sizes = st.builds(lambda mine, frozen: Size(mine + frozen, mine), st.integers(0, 10**12), st.integers(0, 10**12))
 any_scheme = st.sampled_from(schemes())
 any_precision = st.sampled_from(["bf16", "fp32"])
-many = settings(max_examples=300, deadline=None, derandomize=True)
+many = examples(300)
 
 
 @many

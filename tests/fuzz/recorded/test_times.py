@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.confirm import checksums
@@ -21,6 +21,7 @@ from repro.replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
 from scenarios.textbook import TEXTBOOK
+from tests.examples import examples
 
 
 def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, int], int]:
@@ -35,7 +36,7 @@ def textbook(name: str) -> Subject:
     return Subject(record(TEXTBOOK[name].program))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sampled_from(sorted(TEXTBOOK)), st.data())
 def test_times_and_values_are_those_of_running_again(name: str, data: st.DataObject) -> None:
     subject = textbook(name)

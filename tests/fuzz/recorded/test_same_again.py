@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fuzz.subject import Subject
 from fuzz.witness import witness
 from repro.replay.tokens import Token
 
-_PROCESSES, _TIMES = 2, 500
+_PROCESSES = 2
 
 _EXECUTE = """
 import sys
@@ -35,7 +37,10 @@ for _ in range(int(sys.argv[3])):
 """
 
 
-def test_a_thousand_times_the_same_bits(recorded: Callable[[str], Path], subject: Callable[[str], Subject]) -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(500, marks=pytest.mark.wide)])
+def test_always_the_same_bits(
+    times: int, recorded: Callable[[str], Path], subject: Callable[[str], Subject]
+) -> None:
     one = subject("none")
     tokens = [str(Token("hpz", {}, witness(one, race).deviations)) for race in one.races]
     tokens.append("t1,hpz,x8:stream:compute,jitter:40:7")
@@ -43,7 +48,7 @@ def test_a_thousand_times_the_same_bits(recorded: Callable[[str], Path], subject
     command = [sys.executable, "-c", _EXECUTE, str(recorded("none"))]
     running = [
         subprocess.Popen(
-            [*command, str(seed), str(_TIMES), *tokens],
+            [*command, str(seed), str(times), *tokens],
             env={**os.environ, "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             text=True,
@@ -51,6 +56,6 @@ def test_a_thousand_times_the_same_bits(recorded: Callable[[str], Path], subject
         for seed in range(1, _PROCESSES + 1)
     ]
     lines = [line for process in running for line in process.communicate(timeout=200)[0].splitlines()]
-    assert len(lines) == _PROCESSES * _TIMES
+    assert len(lines) == _PROCESSES * times
     assert len(set(lines)) == len(tokens)
     assert len({line.split()[1] for line in lines}) == len(tokens)  # and each its own

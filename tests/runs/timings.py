@@ -1,0 +1,48 @@
+"""Timings under which the same training runs: as options of a live run, and as timings of a replay.
+
+They move different things: the network, the host, one stream, one kind of kernel, one rank, everything at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from repro.accelerator.costs import Timing, load_profile
+
+TIMINGS: dict[str, dict[str, Any]] = {
+    "paper": {"hardware": "a100-12.5gbps"},
+    "fast network": {"hardware": "a100-100gbps"},
+    "h100": {"hardware": "h100"},
+    "launch bound": {"stands_for": "itself"},
+    "slow compute": {"stands_for": "itself", "slow": {"stream:compute": 300}},
+    "slow copies": {"slow": {"kernel:aten::copy_": 1000}},
+    "slow links": {"slow": {"link:*": 50}},
+    "slow rank": {"slow": {"rank:1": 20, "host:2": 5}},
+    "jitter": {"jitter": 3.0, "timing_seed": 7},
+}
+
+_SMALL = 1e-3  # of what a kernel of a full-size model takes: next to nothing beside a launch
+
+
+def _on(hardware: str, **slow: float) -> Callable[[Timing], Timing]:
+    return lambda timing: replace(timing, profile=load_profile(hardware), slow=slow)
+
+
+def _slow(**changes: Any) -> Callable[[Timing], Timing]:
+    return lambda timing: replace(timing, **changes)
+
+
+# The same of a recording made with "paper": kernels keep what they took there, and are stretched instead.
+RETIMED: dict[str, Callable[[Timing], Timing]] = {
+    "paper": lambda timing: timing,
+    "fast network": _on("a100-100gbps"),
+    "h100": _on("h100", **{"stream:*": 0.4}),
+    "launch bound": _slow(slow={"stream:*": _SMALL, "link:*": _SMALL}),
+    "slow compute": _slow(slow={"stream:compute": 300 * _SMALL, "stream:all-gather": _SMALL, "link:*": _SMALL}),
+    "slow copies": _slow(slow={"kernel:aten::copy_": 1000}),
+    "slow links": _slow(slow={"link:*": 50}),
+    "slow rank": _slow(slow={"rank:1": 20, "host:2": 5}),
+    "jitter": _slow(jitter=3.0, seed=7),
+}
