@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-releases test-ray wheel test-wheel lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -66,7 +66,7 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 	@$(BIN)/python -m repro releases $(ARGS)
 
 test: lint $(BROWSER) ## Lint, then all tests but those of other releases (ARGS go to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray and not package" $(ARGS)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)
@@ -74,6 +74,16 @@ test-releases: $(READY) ## The tests that install other DeepSpeed releases (into
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(BIN)/python -m pytest -m ray $(ARGS)
+
+# Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again.
+wheel: $(READY) ## Build the package: dist/*.whl, without a network
+	@rm -rf build dist
+	@$(BIN)/python -m pip wheel -q --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build
+	@ls dist/*.whl
+
+test-wheel: wheel ## Install the wheel outside the checkout, and use it there with each of its extras
+	@$(BIN)/python -m pytest -m package tests/package $(ARGS)
 
 # The tests of pages open them in a browser, which comes from npm with all the libraries it needs.
 $(BROWSER): $(READY) tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs
@@ -95,7 +105,7 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
-	rm -rf $(VENV) .browser .releases build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .browser .releases build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.

@@ -22,23 +22,41 @@ def version() -> str:
 
 
 def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
-    """The sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas).
+    """The sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas), and the one that has the module.
 
     None where the module is of none of our extras: then something else is broken, and its traceback says more.
     """
     module = (error.name or "").partition(".")[0]
-    if module.lower() not in _optional():
+    bringing = [extra for extra, names in _brought().items() if module.lower() in names]
+    if not bringing:
         return None
-    plural = "s" if "," in extras else ""
-    named = extras.replace(",", " and ")
-    return f"{what} needs the extra{plural} {named}: pip install '{PROJECT}[{extras}]' (there is no {module} here)"
+    needed = [extra for extra in extras.split(",") if extra]
+    if bringing[0] and not set(needed) & set(
+        bringing
+    ):  # a page of a study, for example: what it tells of is of the other extra
+        needed.append(bringing[0])
+    words = f"extra{'s' if len(needed) > 1 else ''} {' and '.join(needed)}"
+    return f"{what} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
 
 
-def _optional() -> set[str]:
-    """What the extras install, by the names under which it is imported: for our packages, these are the same."""
+def _brought() -> dict[str, set[str]]:
+    """What each extra installs, by the names under which it is imported: for our packages, these are the same.
+
+    As they stand in pyproject.toml: an extra comes behind those that it includes. Under "": what is always installed.
+    """
     try:
         listed = requires(PROJECT) or []
     except PackageNotFoundError:
-        return set()
-    names = [re.match(r"[A-Za-z0-9._-]+", one) for one in listed]
-    return {name[0].lower().replace("-", "_") for name in names if name}
+        listed = []
+    brought: dict[str, set[str]] = {}
+    for one in listed:
+        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?[^;]*(?:;.*extra == ['\"](\w+)['\"])?", one)
+        if found is None:
+            continue
+        name, included, extra = found.groups(default="")
+        names = brought.setdefault(extra, set())
+        if included:
+            names |= set().union(*(brought.get(other, set()) for other in included.split(",")))
+        else:
+            names.add(name.lower().replace("-", "_"))
+    return brought
