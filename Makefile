@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reo
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-releases test-ray wheel test-wheel lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -70,15 +70,15 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 	@$(BIN)/python -m repro releases $(ARGS)
 
 test: lint $(BROWSER) ## Lint, then the tests that a change must pass: every claim at least once (ARGS go to pytest)
-	@$(PYTEST) -m "not wide and not release and not ray" $(ARGS)
+	@$(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS)
 
-test-all: lint $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
+test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(PYTEST) $(ARGS)
 
 test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
 	@echo "make test-nightly SEED=$(SEED)"
-	@$(PYTEST) -m "not release and not ray" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
+	@$(PYTEST) -m "not release and not ray and not package" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(PYTEST) -m release $(ARGS)
@@ -86,6 +86,16 @@ test-releases: $(READY) ## The tests that install other DeepSpeed releases (into
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(BIN)/python -m pytest -m ray $(ARGS)
+
+# Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again.
+wheel: $(READY) ## Build the package: dist/*.whl, without a network
+	@rm -rf build dist
+	@$(BIN)/python -m pip wheel -q --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build
+	@ls dist/*.whl
+
+test-wheel: wheel ## Install the wheel outside the checkout, and use it there with each of its extras
+	@$(BIN)/python -m pytest -m package tests/package $(ARGS)
 
 # The tests of pages open them in a browser, which comes from npm with all the libraries it needs.
 $(BROWSER): $(READY) tests/pages/package.json tests/pages/package-lock.json tests/pages/unpack.mjs
@@ -107,7 +117,7 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
-	rm -rf $(VENV) .browser .releases build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .browser .releases build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.

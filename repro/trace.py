@@ -21,7 +21,8 @@ detectors pass over them.
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
 rank, never used twice) and byte offsets within it.
 
-On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
+On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated. msgpack is
+imported where files are: a detector that is fed records in memory needs nothing of it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-
-import msgpack
 
 FORMAT = "stream-race-trace"
 VERSION = 2
@@ -336,6 +335,8 @@ class TraceWriter:
     """Appends records to one rank's file."""
 
     def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
+        import msgpack
+
         self._file: BinaryIO = path.open("wb")
         self._packer = msgpack.Packer()
         self._digest = hashlib.sha256()
@@ -358,6 +359,8 @@ class TraceWriter:
 
 def sealed(path: Path) -> bool:
     """Is the file as :meth:`TraceWriter.close` left it? Raises OSError."""
+    import msgpack
+
     data = path.read_bytes()
     seal = len(msgpack.packb((_CODES[Seal], bytes(hashlib.sha256().digest_size))))
     body, end = data[:-seal], data[-seal:]
@@ -371,7 +374,10 @@ class TraceReader:
     """
 
     def __init__(self, path: Path) -> None:
+        import msgpack
+
         self._path = path
+        self._damage: tuple[type[Exception], ...] = (msgpack.UnpackException, ValueError, TypeError)
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
@@ -385,7 +391,7 @@ class TraceReader:
             try:
                 for row in self._unpacker:
                     yield self._record(row)
-            except (msgpack.UnpackException, ValueError, TypeError) as error:
+            except self._damage as error:
                 if isinstance(error, TraceError):
                     raise
                 raise TraceError(f"trace {self._path} is damaged: {error}") from error

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from detectors.live import tensor_file
 from detectors.live.finding import PHASES, Finding, Kind, Look, Point
 
 FORMAT = "stream-race-incident"
@@ -54,9 +54,6 @@ _LARGEST = 2**53  # of any number; a page's script holds no larger one exactly
 _RANK = re.compile(r"rank-(0|[1-9]\d{0,6})")
 # DeepSpeed's configuration has a place for Comet's API key, and incidents are sent to others.
 _SECRET = re.compile(r"api_?key|password|secret|credentials?|(access|auth|hf|hub)_?token", re.IGNORECASE)
-# What every release of safetensors can hold. Others, and what is not dense, are kept as text.
-_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
-_DTYPES |= {torch.int64, torch.int32, torch.int16, torch.int8}
 
 
 class IncidentError(Exception):
@@ -133,8 +130,8 @@ def write_rank(
     with _refusals(folder):
         place = folder / f"rank-{rank}"
         place.mkdir(parents=True, exist_ok=True)
-        _replace(place / "batch.safetensors", lambda path: save_file(tensors, path))
-        _replace(place / "rng.safetensors", lambda path: save_file(states, path))
+        _replace(place / "batch.safetensors", lambda path: tensor_file.write(tensors, path))
+        _replace(place / "rng.safetensors", lambda path: tensor_file.write(states, path))
         if texts:
             _replace(place / "batch.json", lambda path: _write_json(path, texts))
         _replace(place / "statistics.csv", lambda path: _write_statistics(path, looks))
@@ -180,7 +177,8 @@ def _sorted_out(values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str,
     tensors: dict[str, Tensor] = {}
     texts: dict[str, str] = {}
     for name, value in _leaves(values, "", 0):
-        while name in tensors or name in texts or name == "__metadata__":  # safetensors keeps that name to itself
+        name = name.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text to safetensors
+        while name in tensors or name in texts or name == tensor_file.RESERVED:
             name += "_"
         copy = _copied(value) if isinstance(value, Tensor) else None
         if copy is None:
@@ -205,11 +203,13 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _copied(tensor: Tensor) -> Tensor | None:
-    """On the host, contiguous and with storage of its own, as safetensors wants it. None: it cannot hold this."""
-    if tensor.dtype not in _DTYPES or tensor.layout is not torch.strided or tensor.is_meta:
+    """On the host and contiguous, as a file of tensors wants it. None: it cannot hold this, text has to do."""
+    if tensor.dtype not in tensor_file.TYPES or tensor.layout is not torch.strided or tensor.is_meta:
         return None
     try:
-        return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        copy = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        # A subclass may wrap its numbers, and have no memory of its own.
+        return copy if copy.data_ptr() or not copy.nbytes else None
     except Exception:  # a subclass of Tensor that cannot be copied must not cost the rest of the incident
         return None
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fuzz.testing.trial import BodyFailed
 
 _MARK = "stream_race"
+_EXTRA = "deepspeed"
 _SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 _TOKEN = pytest.StashKey[Any]()
 
@@ -59,7 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     text = config.getoption("stream_timing")
     if text is not None:
-        from repro.replay.tokens import Token, TokenError
+        try:
+            from repro.replay.tokens import Token, TokenError
+        except ModuleNotFoundError as error:
+            raise pytest.UsageError(_lacking(error, "--stream-timing")) from None
 
         try:
             token = Token.parse(text)
@@ -156,10 +160,13 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """What to fail with; None where nothing is wrong."""
-    from fuzz.testing.bodies import Problem, steady
-    from fuzz.testing.options import Options
-    from fuzz.testing.trial import BodyFailed, Trial
-    from repro.accelerator.device import active
+    try:
+        from fuzz.testing.bodies import Problem, steady
+        from fuzz.testing.options import Options
+        from fuzz.testing.trial import BodyFailed, Trial
+        from repro.accelerator.device import active
+    except ModuleNotFoundError as error:
+        return _lacking(error, "a stream_race test")
 
     def tell(error: BaseException) -> str:
         return str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
@@ -181,6 +188,16 @@ def _outcome(
         return str(error)
     except BodyFailed as error:
         return error
+
+
+def _lacking(error: ModuleNotFoundError, what: str) -> str:
+    """What to install: the plugin is there wherever this project is, what it runs on is not. Else raises ``error``."""
+    from repro.extras import lacking
+
+    sentence = lacking(error, what, _EXTRA)
+    if sentence is None:
+        raise error
+    return sentence
 
 
 def _raise(item: pytest.Item, failed: BodyFailed) -> NoReturn:

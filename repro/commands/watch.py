@@ -1,84 +1,124 @@
-"""``watch``: the NaN watch on a training script, without changing a line of it."""
+"""``watch``: the NaN watch on a training script, without changing a line of it.
+
+Its options are read with argparse, unlike those of the other commands: the watch is to run where numpy and torch are
+installed and nothing else, so without click.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import runpy
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import NoReturn
 
-import click
+_EPILOG = """\
+SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as
+'torchrun ... -m repro watch SCRIPT' and 'deepspeed --module repro watch SCRIPT'. torch is imported before the script:
+variables that torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
+
+Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
+"""
 
 
-def _words(context: click.Context, option: click.Parameter, value: tuple[str, ...] | str | None) -> list[str] | None:
-    texts = [value] if isinstance(value, str) else list(value or ())
-    return [word.strip() for text in texts for word in text.split(",") if word.strip()] or None
+class WrongUse(Exception):
+    """Something cannot be watched as it was asked for. One sentence."""
 
 
-# What stands behind the script is the script's: click stops at the first word that is no option. Options before it
-# are ours, so an unknown one is a mistake, and not something to pass on.
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
-@click.option(
-    "--watch",
-    "kinds",
-    callback=_words,
-    metavar="WORDS",
-    help="What to look at, with commas: inputs, outputs, loss, gradients, parameters, partitions, optimizer. "
-    "[default: all]",
-)
-@click.option(
-    "--checksums/--no-checksums",
-    default=True,
-    help="Follow each parameter's bits from its partition to its use: tells race, stale, uncovered and corruption "
-    "apart. [default: checksums]",
-)
-@click.option("--bound", type=float, help="The largest absolute value that is good. [default: none]")
-@click.option("--modules", metavar="PATTERN", help="Module paths whose outputs are looked at. [default: *]")
-@click.option(
-    "--on-finding",
-    multiple=True,
-    callback=_words,
-    metavar="WORDS",
-    help="What to do, with commas: warn, raise, stop, save. [default: warn,save]",
-)
-@click.option("--folder", type=click.Path(path_type=Path), help="Where incidents go. [default: incidents]")
-@click.option("--record", type=click.Path(path_type=Path), help="A folder that takes what each step computes.")
-@click.option("--history", type=click.IntRange(min=1), help="Steps whose statistics an incident holds. [default: 4]")
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def watch(
-    module: bool,
-    kinds: list[str] | None,
-    on_finding: list[str] | None,
-    script: str,
-    arguments: tuple[str, ...],
-    **options: Any,
-) -> None:
-    """Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.
+class _Parser(argparse.ArgumentParser):
+    """One sentence and exit status 2, in the words of the other commands."""
 
-    SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as
-    `torchrun ... -m repro watch SCRIPT` and `deepspeed --module repro watch SCRIPT`. torch is imported
-    before the script: variables that torch reads at that moment (OMP_NUM_THREADS) have to be set outside.
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"Try '{self.prog} --help' for help.\n\nError: {message}", file=sys.stderr)
+        sys.exit(2)
 
-    Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="repro watch",
+        usage="repro watch [OPTIONS] SCRIPT [ARGUMENTS]...",
+        description="Train as SCRIPT does, and say where the first NaN, Inf or wrong value comes from.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,  # what is not given is AutoWatch's to decide
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", default=False, help="SCRIPT is a module's name, as for python -m.")
+    add(
+        "--watch",
+        type=_words,
+        metavar="WORDS",
+        help="What to look at, with commas: inputs, outputs, loss, gradients, parameters, partitions, optimizer. "
+        "[default: all]",
+    )
+    add(
+        "--checksums",
+        action="store_true",
+        default=True,
+        help="Follow each parameter's bits from its partition to its use: tells race, stale, uncovered and corruption "
+        "apart. [default]",
+    )
+    add("--no-checksums", dest="checksums", action="store_false", help="Leave that out.")
+    add("--bound", type=float, metavar="FLOAT", help="The largest absolute value that is good. [default: none]")
+    add("--modules", metavar="PATTERN", help="Module paths whose outputs are looked at. [default: *]")
+    add(
+        "--on-finding",
+        type=_words,
+        action="append",
+        metavar="WORDS",
+        help="What to do, with commas: warn, raise, stop, save. [default: warn,save]",
+    )
+    add("--folder", type=Path, metavar="PATH", help="Where incidents go. [default: incidents]")
+    add("--record", type=Path, metavar="PATH", help="A folder that takes what each step computes.")
+    add("--history", type=_count, metavar="STEPS", help="Steps whose statistics an incident holds. [default: 4]")
+    # One argument that takes the script and all that stands behind it: options there are the script's. Those before
+    # it are ours, so an unknown one is a mistake, and not something to pass on.
+    add("program", nargs=argparse.PARSER, metavar="SCRIPT", help=argparse.SUPPRESS)
+    return parser
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not in the range x>=1")
+    return number
+
+
+def run(arguments: list[str], launched: str | None = None) -> None:
+    """Watch the script that ``arguments`` name. ``launched``: what DeepSpeed's launcher adds to its arguments.
+
+    Returns or exits as the script does. Raises :class:`WrongUse` before the script starts.
     """
+    parser = _parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"No such option '{unknown[0]}'")
+    options = vars(given)
+    module, (script, *rest) = options.pop("module"), options.pop("program")
     place = None if module else _script(script)
-    given = {"watch": kinds, "on_finding": on_finding or ["warn", "save"], **options}
-    launched: str | None = click.get_current_context().obj  # what DeepSpeed's launcher puts behind a program's name
+    options["on_finding"] = list(chain.from_iterable(options.get("on_finding", []))) or ["warn", "save"]
+    if not options.get("watch", True):  # only commas: nothing was named
+        del options["watch"]
 
     from detectors.live.auto import AutoWatch, StopTraining
     from detectors.live.engines import WatchError
     from detectors.live.incident import IncidentError
 
     try:
-        auto = AutoWatch(**{name: value for name, value in given.items() if value is not None})
+        auto = AutoWatch(**options)
     except (WatchError, IncidentError, ValueError) as error:
-        raise click.ClickException(str(error)) from None
-    sys.argv = [script, *([launched] if launched else []), *arguments]
+        raise WrongUse(str(error)) from None
+    sys.argv = [script, *([launched] if launched else []), *rest]
     if not sys.flags.safe_path:  # where the script's neighbours are found: this command's place until now
         sys.path[0] = str(Path.cwd() if place is None else place if place.is_dir() else place.parent)
     if place is None:
@@ -106,9 +146,9 @@ def watch(
 def _script(script: str) -> Path:
     place = Path(script).absolute()
     if not place.exists():
-        raise click.ClickException(f"there is no script '{script}'")
+        raise WrongUse(f"there is no script '{script}'")
     if place.is_dir() and not (place / "__main__.py").exists():
-        raise click.ClickException(f"'{script}' is a folder without a __main__.py: give the script")
+        raise WrongUse(f"'{script}' is a folder without a __main__.py: give the script")
     return place
 
 
@@ -125,7 +165,7 @@ def _find_module(name: str) -> None:
     except Exception:
         return
     if spec is None:
-        raise click.ClickException(f"there is no module '{name}' to run")
+        raise WrongUse(f"there is no module '{name}' to run")
 
 
 def _strip(error: BaseException) -> None:

@@ -1,0 +1,1 @@
+"""The simulated accelerator: timeline, kernels, collectives, memory, costs. Knows torch, not DeepSpeed."""

@@ -1,0 +1,51 @@
+"""The commands as one, for click; all but ``watch``, which has to run where click is not installed."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+import click
+
+from repro.commands.table import COMMANDS
+
+
+class _Lazy(click.Group):
+    """Commands are imported when they are asked for: torch takes seconds."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.text) for name, command in COMMANDS.items()])
+
+
+# Whoever asks for the version is answered before this (repro/__main__.py), so here it is only listed.
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--version", is_flag=True, expose_value=False, help="Show the version and exit.")
+def group() -> None:
+    """Stream races in sharded LLM training: reproduce them, find them, prove the cure.
+
+    Stock DeepSpeed runs on a simulated asynchronous accelerator, on a laptop, the same way every time.
+    """
+
+
+def run(arguments: list[str]) -> int | None:
+    """Obey. An exit status for what click itself refuses, None where the command ended well; else what it raises."""
+    try:
+        group.main(arguments, prog_name="repro", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return None

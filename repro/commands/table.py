@@ -1,0 +1,35 @@
+"""The commands by name: where they stand, which extras they need, and what they are for.
+
+Known before anything of a command is imported: torch takes seconds, and not all is installed everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """``module`` has the command under its own name. ``extras``: as in ``pip install 'stream-races[...]'``."""
+
+    module: str
+    extras: str
+    text: str
+
+
+COMMANDS = {
+    "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict."),
+    "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side."),
+    "fuzz": Command("fuzz", "deepspeed,reports", "Replay a scenario under many timings; the smallest that goes wrong."),
+    "replay": Command("replay", "deepspeed", "Execute one timing again, by its token."),
+    "placements": Command("placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices."),
+    "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory."),
+    "paper": Command("paper", "deepspeed", "The papers' claims, side by side with what we get."),
+    "sweep": Command("sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches."),
+    "memory": Command("memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group."),
+    "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
+    "paro": Command("paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper."),
+    "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
+    "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
+    "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
+    "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
+}

@@ -1,0 +1,62 @@
+"""What of this project is installed, and what to install where a package is missing.
+
+Most of what the command line does needs packages that come with an extra (``pip install 'stream-races[reports]'``), so
+that who watches a training installs no DeepSpeed and no plotting.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as version_of
+
+PROJECT = "stream-races"
+
+
+def version() -> str:
+    """This project's version. In a checkout that nobody installed there is none."""
+    try:
+        return version_of(PROJECT)
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:
+    """The sentence for ``error``: ``what`` (a command) needs ``extras`` (with commas), and the one that has the module.
+
+    None where the module is of none of our extras: then something else is broken, and its traceback says more.
+    """
+    module = (error.name or "").partition(".")[0]
+    bringing = [extra for extra, names in _brought().items() if module.lower() in names]
+    if not bringing:
+        return None
+    needed = [extra for extra in extras.split(",") if extra]
+    if bringing[0] and not set(needed) & set(
+        bringing
+    ):  # a page of a study, for example: what it tells of is of the other extra
+        needed.append(bringing[0])
+    words = f"extra{'s' if len(needed) > 1 else ''} {' and '.join(needed)}"
+    return f"{what} needs the {words}: pip install '{PROJECT}[{','.join(needed)}]' (there is no {module} here)"
+
+
+def _brought() -> dict[str, set[str]]:
+    """What each extra installs, by the names under which it is imported: for our packages, these are the same.
+
+    As they stand in pyproject.toml: an extra comes behind those that it includes. Under "": what is always installed.
+    """
+    try:
+        listed = requires(PROJECT) or []
+    except PackageNotFoundError:
+        listed = []
+    brought: dict[str, set[str]] = {}
+    for one in listed:
+        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?[^;]*(?:;.*extra == ['\"](\w+)['\"])?", one)
+        if found is None:
+            continue
+        name, included, extra = found.groups(default="")
+        names = brought.setdefault(extra, set())
+        if included:
+            names |= set().union(*(brought.get(other, set()) for other in included.split(",")))
+        else:
+            names.add(name.lower().replace("-", "_"))
+    return brought
