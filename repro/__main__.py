@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import ClassVar
 
 import click
+
+from repro import processor
 
 
 class _Lazy(click.Group):
@@ -38,8 +39,7 @@ class _Lazy(click.Group):
             return None
         module, attribute, _ = self.places[name]
         if name != "watch":  # that runs the user's own training, as it is
-            os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+            processor.answer()
         from importlib import import_module
 
         command: click.Command = getattr(import_module(module), attribute)
