@@ -57,6 +57,7 @@ def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure
 
 ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "command": _module("command"),
+    "ending": _module("ending"),
     "step": _module("step"),
     "memory": _module("memory"),
     "release": _module("release"),
@@ -66,6 +67,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "search": _module("search"),
     "dry": _module("dry"),
     "sweep": _module("dry", "measure_sweep"),
+    "page": _module("page"),
     "rings": _module("rings"),
     "sharding": _module("sharding"),
     "watch": _module("watch"),

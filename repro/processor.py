@@ -2,8 +2,8 @@
 
 Which kernels compute is decided by what the processor can do, and they round differently: the same training printed
 5.251081, 5.250981 and 5.250969 for one loss, with the instruction sets of three processors. So the kernels are those
-that every x86-64 processor has. With models of this size that costs a tenth to a fifth of a run's time. Only the environment can
-say it, and only before torch is imported.
+that every x86-64 processor has; that costs a tenth to a fifth of the processor time of ``make repro-unstable``. Only
+the environment can say it, and only before torch is imported.
 
 Not for the user's own training (``python -m repro watch``, the pytest plugin, the hooks of ``detectors.live``): that
 runs as it would without us. What DeepSpeed asks torch later is answered by :mod:`repro.deepspeed`.
