@@ -17,11 +17,11 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-releases test-ray lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-other-processor test-releases test-ray lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
 	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
@@ -67,6 +67,14 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 
 test: lint $(BROWSER) ## Lint, then all tests but those of other releases (ARGS go to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not release and not ray" $(ARGS)
+
+# `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
+test-other-processor: export PYTHONPATH := $(CURDIR)/tests/other_processor
+test-other-processor: export ATEN_CPU_CAPABILITY := avx2
+test-other-processor: export ONEDNN_MAX_CPU_ISA := AVX2
+test-other-processor: export MKL_CBWR := AUTO
+test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
+test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(BIN)/python -m pytest -n $(JOBS) -m release $(ARGS)

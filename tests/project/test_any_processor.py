@@ -69,3 +69,12 @@ def test_the_tests_themselves_run_on_them() -> None:
     """No plugin of pytest imported torch before ``tests/conftest.py`` could say so."""
     said = os.environ["ATEN_CPU_CAPABILITY"]
     assert torch.backends.cpu.get_cpu_capability() == said.upper()
+
+
+def test_another_processor_can_be_pretended() -> None:
+    """Or ``make test-other-processor`` would be ``make test``."""
+    ask = "import os, torch; print(os.cpu_count(), torch.ops.mkldnn._is_mkldnn_fp16_supported(), end=' ')"
+    folder = ROOT / "tests" / "other_processor"
+    true, pretended = kernels(ask, PYTHONPATH=""), kernels(ask, PYTHONPATH=str(folder))
+    assert true.split()[0] != pretended.split()[0]
+    assert {true.split()[1], pretended.split()[1]} == {"True", "False"}
