@@ -19,16 +19,25 @@ from typing import Any
 CORES = 3 if os.cpu_count() == 1 else 1
 
 
-def contrary(answer: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: not answer()
+class Contrary:
+    """A function that answers no for yes, and is else the one that it stands for."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self._asked = asked
+
+    def __call__(self) -> bool:
+        return not self._asked()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._asked, name)
 
 
 def pretend(torch: Any) -> None:
     for name in ("_is_mkldnn_fp16_supported", "_is_mkldnn_bf16_supported"):
-        setattr(torch.ops.mkldnn, name, contrary(getattr(torch.ops.mkldnn, name)))
+        setattr(torch.ops.mkldnn, name, Contrary(getattr(torch.ops.mkldnn, name)))
     for name in dir(torch.cpu):
         if name.startswith("_is_"):
-            setattr(torch.cpu, name, contrary(getattr(torch.cpu, name)))
+            setattr(torch.cpu, name, Contrary(getattr(torch.cpu, name)))
 
 
 class WhenTorchComes(importlib.abc.MetaPathFinder):
