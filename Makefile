@@ -21,11 +21,11 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reo
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-releases test-ray wheel test-wheel lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-ray wheel test-wheel lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
 	@echo "  ARGS=...  further options, for example ARGS='--steps 12 --model falcon'"
@@ -79,6 +79,14 @@ test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, ot
 test-nightly: $(READY) $(BROWSER) ## The wide tests with other examples each time, twenty times as many (SEED=... draws them again)
 	@echo "make test-nightly SEED=$(SEED)"
 	@$(PYTEST) -m "not release and not ray and not package" --hypothesis-profile=nightly --hypothesis-seed=$(SEED) $(ARGS)
+
+# `test`, and every process that a test starts, inherits the pretence. tests/other_processor/ is Python's part of it.
+test-other-processor: export PYTHONPATH := $(CURDIR)/tests/other_processor
+test-other-processor: export ATEN_CPU_CAPABILITY := avx2
+test-other-processor: export ONEDNN_MAX_CPU_ISA := AVX2
+test-other-processor: export MKL_CBWR := AUTO
+test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
+test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(PYTEST) -m release $(ARGS)

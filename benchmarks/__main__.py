@@ -6,7 +6,6 @@ When every row is measured, ``benchmarks/results.md`` too. Exit status 0 whether
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.figures import Figure
+from repro import processor
 
 Say = Callable[[str], None]
 
@@ -57,6 +57,7 @@ def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure
 
 ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "command": _module("command"),
+    "ending": _module("ending"),
     "step": _module("step"),
     "memory": _module("memory"),
     "release": _module("release"),
@@ -66,6 +67,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "search": _module("search"),
     "dry": _module("dry"),
     "sweep": _module("dry", "measure_sweep"),
+    "page": _module("page"),
     "rings": _module("rings"),
     "sharding": _module("sharding"),
     "watch": _module("watch"),
@@ -79,8 +81,7 @@ def main() -> None:
     rows = parser.parse_args().rows or list(ROWS)
     if unknown := [row for row in rows if row not in ROWS]:
         parser.error(f"there is no row '{unknown[0]}': choose from {', '.join(ROWS)}")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+    processor.answer()
     console = Console()
     where = figures.machine()
     found: list[Figure] = []

@@ -15,7 +15,6 @@ from detectors import HappensBefore
 from repro.trace import (
     Access,
     Alloc,
-    Begin,
     Frame,
     Free,
     HostWait,
@@ -28,6 +27,7 @@ from repro.trace import (
     StreamName,
     TraceRecord,
     Wait,
+    begin,
 )
 
 STREAMS = ("compute", "all-gather", "reduce", "copy")
@@ -39,7 +39,7 @@ FLAT = 256 * 4096  # bytes of a flat buffer that is touched in parts, as a param
 def synthetic(ops: int, *, seed: int = 0) -> Iterator[TraceRecord]:
     """``ops`` launches of a training-like run without races; about four other records to a launch."""
     draw = random.Random(seed)
-    yield Begin("stream-race-trace", 1, 0, 1, {})
+    yield begin(0, 1)
     for number, name in enumerate(STREAMS):
         yield StreamName(number, name)
     for stack in range(100):

@@ -18,7 +18,7 @@ from repro.accelerator.collectives import BACKEND, register
 from repro.accelerator.costs import Clock, Timing, load_profile
 from repro.accelerator.device import Device, Event
 from repro.accelerator.dry import DryDevice
-from repro.trace import FORMAT, VERSION, Begin, TraceRecord
+from repro.trace import TraceRecord, begin
 from scenarios.sharding.lanes import Order, SimulatedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
@@ -56,7 +56,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 def rehearsed(ranks: int, elements: int = ELEMENTS, group: int = 8) -> tuple[Times, list[TraceRecord]]:
     """Virtual milliseconds by ring and operation, and the trace: a dry run as rank 0 of ``ranks``, a group a node."""
     timing = Timing(PROFILE, tuple(rank // group for rank in range(ranks)))
-    records: list[TraceRecord] = [Begin(FORMAT, VERSION, 0, ranks, {"mirrored": True, "timing": timing.as_dict()})]
+    records: list[TraceRecord] = [begin(0, ranks, {"mirrored": True, "timing": timing.as_dict()})]
     times: Times = {}
     device = DryDevice(Clock(timing, 0), write=records.extend)
     with device:

@@ -2,9 +2,10 @@
 
 Rows ``watch`` (plain, on the CPU, and on a CUDA device if there is one) and ``watch-zero3`` (stock DeepSpeed on the
 CPU). Each is measured in a process of its own (``python -m benchmarks.watch <row>``), because the other rows want one
-thread and these want all. All variants train one and the same model there, in turn: a round is one step of each, the
-order moves on from round to round, and a figure is the median over the rounds of a step against the bare step of the
-same round. A hook is put on before its step's clock starts, and taken off after it has stopped.
+thread and the kernels that every processor has, and these want all threads and the best kernels. All variants train
+one and the same model there, in turn: a round is one step of each, the order moves on from round to round, and a
+figure is the median over the rounds of a step against the bare step of the same round. A hook is put on before its
+step's clock starts, and taken off after it has stopped.
 
 Other programs on the machine disturb single steps by more than the limits. So the time that passes inside the
 watch's own hooks is taken as well, and stands beside: it is measured within one step, needs no second one to compare
@@ -30,6 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Figure
+from repro import processor
 
 Say = Callable[[str], None]
 
@@ -77,7 +79,7 @@ def measure_zero3(say: Say) -> list[Figure]:
 
 def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
     """The figures that ``python -m benchmarks.watch <row>`` measures."""
-    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS}
     command = [sys.executable, "-m", "benchmarks.watch", row]
     figures: list[dict[str, Any]] = []
     said: list[str] = []

@@ -1,7 +1,8 @@
 """For a race, the timing that executes its two accesses the other way round.
 
 The two are unordered, so neither waits for the other, and making the one that was issued first late enough
-is all that it takes. What that does to training is seen by executing it: harmful or benign (DESIGN section 5).
+is all that it takes. What that does to training is seen by executing it: harmful if a value changes
+that training uses, else benign.
 """
 
 from __future__ import annotations

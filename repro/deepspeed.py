@@ -74,7 +74,10 @@ class QuantizerBuilder:
 class PlainAccelerator(CPU_Accelerator):
     """DeepSpeed's CPU accelerator, with a quantizer, and without its shared-memory collective.
 
-    That one is compiled at the first start (half a minute) and only serves inference.
+    That one is compiled at the first start (half a minute) and only serves inference. What depends on the machine is
+    answered here, the same everywhere: the number of devices (``numactl`` counts memory nodes), and the types, which
+    torch computes with on every processor, if need be in fp32; DeepSpeed asks whether the processor has instructions
+    of its own for fp16, and refuses it without.
     """
 
     def __init__(self) -> None:
@@ -89,6 +92,15 @@ class PlainAccelerator(CPU_Accelerator):
 
     def device_count(self) -> int:
         return int(os.environ.get("LOCAL_SIZE", "1"))
+
+    def is_fp16_supported(self) -> bool:
+        return True
+
+    def is_bf16_supported(self) -> bool:
+        return True
+
+    def supported_dtypes(self) -> list[torch.dtype]:
+        return [torch.float, torch.bfloat16, torch.half]
 
 
 class SimulatedAccelerator(PlainAccelerator):

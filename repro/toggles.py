@@ -1,4 +1,4 @@
-"""The fixes: what orders the secondary copy before the all-gather that reads it, and where (DESIGN section 5).
+"""The fixes: what orders the secondary copy before the all-gather that reads it, and where.
 
 DeepSpeed's own fix is the host-blocking ``current_stream().synchronize()`` at the end of ``_partition_param_sec``,
 behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix takes it away by a rule. What it

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the number of cores
-os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed must not look for devices
-
 from xdist.remote import Producer
 
+from repro import processor
 from tests.examples import register
 from tests.scheduling import ByFile
 
+processor.answer()  # nothing has imported torch yet
 register()
 
 _HERE = Path(__file__).parent

@@ -1,7 +1,7 @@
 """Virtual time: when the work that the host issues starts and ends, and in which order it takes effect.
 
 The host has a clock. Issuing work costs it a little; the work itself starts when the host has
-issued it, its stream is free and all it waits for is done (DESIGN section 2). Nothing is executed
+issued it, its stream is free and all it waits for is done, as CUDA orders streams. Nothing is executed
 when it is issued. Work takes *effect* in order of virtual time, once the host's clock is known to
 have passed it, so an effect never sees memory that a later-issued but earlier-ending piece of work
 should have changed first.

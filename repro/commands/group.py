@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 import click
 
+from repro import processor
 from repro.commands.table import COMMANDS
 
 
@@ -19,8 +19,8 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # sums must not depend on the machine's cores
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices and warns
+        if name != "watch":  # that runs the user's own training, as it is
+            processor.answer()
         command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
         return command
 

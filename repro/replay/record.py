@@ -15,7 +15,7 @@ from repro.accelerator.device import Device
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
 from repro.replay.recording import Recording
-from repro.trace import FORMAT, VERSION, Begin, TraceRecord, TraceWriter, file_of
+from repro.trace import TraceRecord, TraceWriter, begin, file_of
 
 Program = Callable[[Device], object]
 
@@ -32,9 +32,7 @@ def record(program: Program, timing: Timing | None = None) -> Recording:
     the program raises, and :class:`repro.replay.faults.ReplayError` where it did what cannot be replayed.
     """
     timing = timing or plain_timing()
-    records: list[TraceRecord] = [
-        Begin(FORMAT, VERSION, 0, 1, {"timing": timing.as_dict(), "torch": torch.__version__})
-    ]
+    records: list[TraceRecord] = [begin(0, 1, {"timing": timing.as_dict(), "torch": torch.__version__})]
     device = Device(Clock(timing, 0), write=records.extend, record=True)
     with device:
         program(device)

@@ -21,7 +21,7 @@ from repro.accelerator.costs import Clock, Timing, load_profile
 from repro.accelerator.device import Device, Stream
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
-from repro.trace import Begin, TraceRecord, TraceWriter, file_of
+from repro.trace import TraceRecord, TraceWriter, begin, file_of
 
 torch.set_num_threads(1)
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -46,7 +46,7 @@ class Told(Device):
     """A device that keeps its trace in ``records``."""
 
     def __init__(self, **timing: Any) -> None:
-        self.records: list[TraceRecord] = [Begin("stream-race-trace", 2, 0, 1, {})]
+        self.records: list[TraceRecord] = [begin(0, 1)]
         super().__init__(clock(**timing), write=self.records.extend)
 
     def side(self, name: str = "side") -> Stream:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from repro.trace import Begin, Collective, Group, Launch, TraceRecord
+from repro import trace
+from repro.trace import Collective, Group, Launch, TraceRecord
 
 
 def begin(*, rank: int = 0, world: int = 1) -> TraceRecord:
-    return Begin("stream-race-trace", 2, rank, world, {})
+    return trace.begin(rank, world)
 
 
 def launch(stream: int, start: int, end: int, *, issued: int | None = None) -> Launch:

@@ -24,7 +24,6 @@ from detectors import HappensBefore, Race
 from repro.trace import (
     Access,
     Alloc,
-    Begin,
     Collective,
     Frame,
     Free,
@@ -39,9 +38,8 @@ from repro.trace import (
     StreamName,
     TraceRecord,
     Wait,
+    begin,
 )
-
-FORMAT, VERSION = "stream-race-trace", 2
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class StoryHost:
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank = rank
-        self.trace: list[TraceRecord] = [Begin(FORMAT, VERSION, rank, world, {})]
+        self.trace: list[TraceRecord] = [begin(rank, world)]
         self.numbers: dict[int, int] = {}
         self._ops = self._markers = self._blocks = self._streams = 0
         self._lines: dict[int, int] = {}

@@ -42,7 +42,7 @@ from repro.forks import forking
 from repro.replay.deviations import Delay
 from repro.replay.record import plain_timing, record
 from repro.replay.recording import Recording
-from repro.trace import FORMAT, VERSION, Alloc, Begin, Collective, Launch, Stack, TraceRecord
+from repro.trace import Alloc, Collective, Launch, Stack, TraceRecord, begin
 from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,
@@ -195,7 +195,7 @@ def _serve(rank: int, links: Links, pipe: Connection, path: Path) -> None:
             number, program, slow = what
             timing = timing_of(program, slow)
             info = {"timing": timing.as_dict(), "torch": torch.__version__}
-            records: list[TraceRecord] = [Begin(FORMAT, VERSION, rank, 2, info)]
+            records: list[TraceRecord] = [begin(rank, 2, info)]
             exchange = PipeExchange(rank, links)
             device = Device(Clock(timing, rank), rank=rank, exchange=exchange, write=records.extend, record=True)
             with device:

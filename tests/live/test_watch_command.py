@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from detectors.live.incident import load
+from repro import processor
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -112,7 +113,7 @@ except KeyError as error:
 
 def start(folder: Path, *command: str, said: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command in ``folder``, as from a shell that sets nothing up."""
-    shell = {name: value for name, value in os.environ.items() if name not in ("DS_ACCELERATOR", "OMP_NUM_THREADS")}
+    shell = {name: value for name, value in os.environ.items() if name not in (*processor.KERNELS, "DS_ACCELERATOR")}
     return subprocess.run(
         [*command], cwd=folder, input=said, capture_output=True, text=True, timeout=200, env={**shell, **more}
     )

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from repro.__main__ import main
-from tests.reports.run_folders import run_folder
+from tests.reports.run_folders import large, run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 Visit = Callable[..., Any]
@@ -134,63 +131,13 @@ def test_runs_of_other_models_are_not_compared(tmp_path: Path, capsys: pytest.Ca
     assert "model (llama and falcon)" in capsys.readouterr().err
 
 
-def large(folder: Path, *, ranks: int, steps: int, parameters: int) -> Path:
-    """What a long run of many ranks leaves, by its own tables."""
-    run_folder(folder)
-    (folder / "parameters.csv").unlink(missing_ok=True)
-    draw = np.random.default_rng(0)
-    step, rank = np.repeat(np.arange(1, steps + 1), ranks), np.tile(np.arange(ranks), steps)
-    reference = 2 + 3 * np.exp(-step / 500) + 0.01 * draw.standard_normal(step.size)
-    loss = np.where(step > steps // 2, reference + 0.2, reference)
-    norm = 1 + draw.random(step.size)
-    pd.DataFrame(
-        {
-            "step": step,
-            "micro_batch": 1,
-            "rank": rank,
-            "loss": loss,
-            "reference_loss": reference,
-            "equal": loss == reference,
-            "gradient_norm": norm,
-            "reference_gradient_norm": norm,
-        }
-    ).to_csv(folder / "metrics.csv", index=False)
-    names = [f"model.layers.{number // 9}.part{number % 9}.weight" for number in range(parameters)]
-    uses = len(names) * steps
-    wrong = np.where(draw.random(uses) < 0.05, draw.integers(1, 2 * ranks, uses), 0)
-    pd.DataFrame(
-        {
-            "parameter": np.tile(names, steps),
-            "step": np.repeat(np.arange(1, steps + 1), parameters),
-            "uses": 2 * ranks,
-            "wrong": wrong,
-            "older": wrong // 3,
-            "not_finite": wrong // 4,
-            "first_rank": np.where(wrong > 0, 0, -1),
-        }
-    ).to_parquet(folder / "checksums.parquet", index=False)
-    return folder
-
-
 def test_a_long_run_of_many_ranks_is_a_page_that_opens(tmp_path: Path, visit: Visit) -> None:
-    """64 ranks, 2000 steps, 1000 parameters: built within 20 s, at most 5 MB, open within 2 s.
-
-    Other tests run beside this one. So what is counted is the process' own time, and the quickest of five openings.
-    """
-    folder = large(tmp_path / "it", ranks=64, steps=2000, parameters=1000)
-    began = time.process_time()
-    written = report(folder)
-    took = time.process_time() - began
+    """64 ranks, 2000 steps, 1000 parameters in at most 5 MB. How long it takes: ``make bench``, row *page*."""
+    written = report(large(tmp_path / "it", ranks=64, steps=2000, parameters=1000))
     assert written.stat().st_size <= 5_000_000
-    assert took <= 20
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        seen = visit(written)
-        seen.page.wait_for_function("document.querySelectorAll('.bk-Figure').length > 0")
-        times.append(time.perf_counter() - began)
-        assert seen.errors == []
-    assert min(times) <= 2
+    seen = visit(written)
+    seen.page.wait_for_function("document.querySelectorAll('.bk-Figure').length > 0")
+    assert seen.errors == []
 
 
 def test_the_same_command_makes_the_same_bits(tmp_path: Path) -> None:

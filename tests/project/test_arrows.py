@@ -194,3 +194,12 @@ def test_requirements_are_pinned_and_name_no_index() -> None:
         for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
             if line and not line.startswith("#") and line != "-r requirements.txt":
                 assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line), f"{name}: {line}"
+
+
+@each_source
+def test_only_the_trace_itself_says_its_version(path: Path) -> None:
+    """Whoever makes a first record by hand would go on writing the version of that day: ``repro.trace.begin`` does."""
+    if path == ROOT / "repro" / "trace.py":
+        return
+    made = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    assert not [node.lineno for node in made if ast.unparse(node.func).split(".")[-1] == "Begin"]

@@ -15,7 +15,7 @@ from repro.accelerator.device import Device
 from repro.replay.graph import Graph
 from repro.replay.record import record_ranks
 from repro.replay.replayer import Replayer
-from repro.trace import Begin, Collective, Group, TraceReader, file_of
+from repro.trace import Collective, Group, TraceReader, begin, file_of
 
 PROFILE = load_profile("dgx-a100-roce")
 NODES = (0, 0, 1, 1)
@@ -54,6 +54,6 @@ def test_a_replay_and_a_new_timing_know_how_many_share_the_network(tmp_path: Pat
 
 
 def test_an_older_trace_says_nothing_of_where_it_was_sent_from(tmp_path: Path) -> None:
-    begin = msgpack.packb((0, *Begin("stream-race-trace", 2, 0, 2, {})))
-    file_of(tmp_path, 0).write_bytes(begin + msgpack.packb((3, 7, (0, 1))))
+    first = msgpack.packb((0, *begin(0, 2)))
+    file_of(tmp_path, 0).write_bytes(first + msgpack.packb((3, 7, (0, 1))))
     assert list(TraceReader(file_of(tmp_path, 0)).read())[1:] == [Group(7, (0, 1), ())]

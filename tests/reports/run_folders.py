@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from detectors import Race, Values, compare
 from reports.data import findings, tables
 from reports.data.findings import Cost, Findings, WitnessOf
@@ -173,3 +176,41 @@ def told(folder: Path, parameter: str, ranks: int, *, clean: bool) -> list[Race]
         )
         for race in story.races()
     ]
+
+
+def large(folder: Path, *, ranks: int, steps: int, parameters: int) -> Path:
+    """What a long run of many ranks leaves, by its own tables."""
+    run_folder(folder)
+    (folder / "parameters.csv").unlink(missing_ok=True)
+    draw = np.random.default_rng(0)
+    step, rank = np.repeat(np.arange(1, steps + 1), ranks), np.tile(np.arange(ranks), steps)
+    reference = 2 + 3 * np.exp(-step / 500) + 0.01 * draw.standard_normal(step.size)
+    loss = np.where(step > steps // 2, reference + 0.2, reference)
+    norm = 1 + draw.random(step.size)
+    pd.DataFrame(
+        {
+            "step": step,
+            "micro_batch": 1,
+            "rank": rank,
+            "loss": loss,
+            "reference_loss": reference,
+            "equal": loss == reference,
+            "gradient_norm": norm,
+            "reference_gradient_norm": norm,
+        }
+    ).to_csv(folder / "metrics.csv", index=False)
+    names = [f"model.layers.{number // 9}.part{number % 9}.weight" for number in range(parameters)]
+    uses = len(names) * steps
+    wrong = np.where(draw.random(uses) < 0.05, draw.integers(1, 2 * ranks, uses), 0)
+    pd.DataFrame(
+        {
+            "parameter": np.tile(names, steps),
+            "step": np.repeat(np.arange(1, steps + 1), parameters),
+            "uses": 2 * ranks,
+            "wrong": wrong,
+            "older": wrong // 3,
+            "not_finite": wrong // 4,
+            "first_rank": np.where(wrong > 0, 0, -1),
+        }
+    ).to_parquet(folder / "checksums.parquet", index=False)
+    return folder

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from reports.data.findings import Findings
 from repro.__main__ import main
 from repro.commands.session import Interrupted
 from scenarios.scenario import ScenarioError, load, scenario
+from tests.cluster.patience import in_vain
 
 Run = Callable[..., Findings]
 Refused = Callable[..., str]
@@ -57,7 +57,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A long run, in the middle of training; its ranks are its children."""
+    """A long run, in the middle of training its reference; its ranks are its children."""
     process = command(
         "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
         start_new_session=True,
@@ -76,10 +76,12 @@ def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> str:
-    """What the command says when it ends, which it does within 10 seconds, leaving no process."""
-    began = time.monotonic()
-    _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 10
+    """What the command says when it ends, which it does at once, and not after its reference, leaving no process.
+
+    How many seconds that takes is measured by ``make bench`` (row *ending*).
+    """
+    output, errors = process.communicate()
+    assert "simulated accelerator" not in output  # what comes after the reference
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert "Traceback" not in errors
     return errors
@@ -114,10 +116,12 @@ def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, mo
 
     run(folder=tmp_path / "whole", steps=3)  # the reference is there now, and whole
     monkeypatch.setattr(scenarios.program, "batches", broken)
-    began = time.monotonic()
-    with pytest.raises(Interrupted, match="rank 1 raised OSError: the disk with the data is gone"):
+    with (
+        in_vain() as waited,
+        pytest.raises(Interrupted, match="rank 1 raised OSError: the disk with the data is gone"),
+    ):
         run(folder=tmp_path / "broken", steps=3)
-    assert time.monotonic() - began < 20  # starting the ranks included
+    assert sum(waited) <= 0.5  # the moment in which a death may still be seen
     findings = json.loads((tmp_path / "broken" / "findings.json").read_text())
     assert "rank 1 raised OSError" in findings["failure"]
     assert findings["steps_done"] == 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from repro.accelerator.collectives import BACKEND, register
 from repro.accelerator.device import Device
 from repro.accelerator.dry import DryDevice
-from repro.trace import Begin, TraceRecord
+from repro.trace import TraceRecord, begin
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.lanes import NoStreams, SimulatedStreams
 from scenarios.sharding.strategy import Strategy
@@ -145,7 +145,7 @@ def sighted(trained: ShardedEngine, device: Device) -> None:
 @contextmanager
 def rehearsal(ranks: int) -> Iterator[tuple[DryDevice, list[TraceRecord]]]:
     """A device that computes nothing, as rank 0 of ``ranks``, two on each node, and the trace of what it is given."""
-    records: list[TraceRecord] = [Begin("stream-race-trace", 2, 0, ranks, {})]
+    records: list[TraceRecord] = [begin(0, ranks)]
     device = DryDevice(clock(0, ranks), write=records.extend)
     with device:
         register()

@@ -1,0 +1,29 @@
+"""How long a parent waits for its ranks in vain: what it asked for, not what a clock says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from repro import cluster
+
+
+@contextmanager
+def in_vain() -> Iterator[list[float]]:
+    """Meanwhile the seconds of each wait of :mod:`repro.cluster` that ended with nothing heard.
+
+    A parent that hears of each failure as it comes has none, but the moment of grace after a rank that raised.
+    """
+    waited: list[float] = []
+    original = cluster.wait
+
+    def wait(objects: Any, timeout: float | None = None) -> list[Any]:
+        ready = original(objects, timeout)
+        if not ready:
+            waited.append(float("inf") if timeout is None else timeout)
+        return ready
+
+    with mock.patch.object(cluster, "wait", wait):
+        yield waited

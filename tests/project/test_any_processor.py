@@ -1,0 +1,80 @@
+"""What is run and shown is the same whatever processor runs it: nobody asks it, or we answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from repro import deepspeed as adapter
+from repro import processor
+
+ROOT = Path(__file__).resolve().parents[2]
+ASKED = ("_is_mkldnn_fp16_supported", "_is_mkldnn_bf16_supported")  # what DeepSpeed's CPU accelerator asks torch
+
+
+def refuses() -> bool:
+    raise RuntimeError("no such processor")
+
+
+@pytest.mark.parametrize("answer", [lambda: True, lambda: False, refuses], ids=["yes", "no", "error"])
+@pytest.mark.parametrize(
+    "accelerator", [adapter.PlainAccelerator, lambda: adapter.SimulatedAccelerator(None)], ids=["plain", "simulated"]
+)
+def test_deepspeed_hears_the_same_types_whatever_the_processor_answers(
+    accelerator: Callable[[], Any], answer: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ASKED:
+        monkeypatch.setattr(torch.ops.mkldnn, name, answer)
+    told = accelerator()
+    assert told.is_fp16_supported() is True
+    assert told.is_bf16_supported() is True
+    assert told.supported_dtypes() == [torch.float, torch.bfloat16, torch.half]
+
+
+def kernels(said: str, **more: str) -> str:
+    """What the libraries under torch chose, in a process that begins as the commands, the bench and the tests do."""
+    program = f"{said}; import torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())"
+    inherited = {name: value for name, value in os.environ.items() if name not in processor.KERNELS}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env={**inherited, **more}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_kernels_are_those_that_every_processor_has() -> None:
+    assert kernels("from repro import processor; processor.answer()") == "DEFAULT 1"
+    assert kernels("import tests.conftest") == "DEFAULT 1"
+    command = "import sys, repro.__main__ as it; it.cli.get_command(None, 'replay')"
+    assert kernels(command) == "DEFAULT 1"
+
+
+def test_who_says_otherwise_is_heard() -> None:
+    """``make test-other-processor`` does."""
+    assert kernels("from repro import processor; processor.answer()", OMP_NUM_THREADS="2") == "DEFAULT 2"
+
+
+def test_a_users_own_training_runs_on_the_processor_as_it_is() -> None:
+    as_it_is = kernels("pass")
+    assert kernels("import repro.__main__ as it; it.cli.get_command(None, 'watch')") == as_it_is
+
+
+def test_the_tests_themselves_run_on_them() -> None:
+    """No plugin of pytest imported torch before ``tests/conftest.py`` could say so."""
+    said = os.environ["ATEN_CPU_CAPABILITY"]
+    assert torch.backends.cpu.get_cpu_capability() == said.upper()
+
+
+def test_another_processor_can_be_pretended() -> None:
+    """Or ``make test-other-processor`` would be ``make test``."""
+    ask = "import os, torch; print(os.cpu_count(), torch.ops.mkldnn._is_mkldnn_fp16_supported(), end=' ')"
+    folder = ROOT / "tests" / "other_processor"
+    true, pretended = kernels(ask, PYTHONPATH=""), kernels(ask, PYTHONPATH=str(folder))
+    assert true.split()[0] != pretended.split()[0]
+    assert {true.split()[1], pretended.split()[1]} == {"True", "False"}
