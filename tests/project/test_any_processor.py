@@ -51,7 +51,7 @@ def kernels(said: str, **more: str) -> str:
 def test_kernels_are_those_that_every_processor_has() -> None:
     assert kernels("from repro import processor; processor.answer()") == "DEFAULT 1"
     assert kernels("import tests.conftest") == "DEFAULT 1"
-    command = "import sys, repro.__main__ as it; it.cli.get_command(None, 'replay')"
+    command = "from repro.commands.group import group; group.get_command(None, 'replay')"
     assert kernels(command) == "DEFAULT 1"
 
 
@@ -62,7 +62,7 @@ def test_who_says_otherwise_is_heard() -> None:
 
 def test_a_users_own_training_runs_on_the_processor_as_it_is() -> None:
     as_it_is = kernels("pass")
-    assert kernels("import repro.__main__ as it; it.cli.get_command(None, 'watch')") == as_it_is
+    assert kernels("import repro.__main__, repro.commands.watch") == as_it_is
 
 
 def test_the_tests_themselves_run_on_them() -> None:

@@ -34,9 +34,9 @@ def where(race: Race) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"qwz": True},
+        pytest.param({"qwz": True}, marks=pytest.mark.wide),
         {"qwz": True, "qgz": True},
-        {"qwz": True, "qgz": True, "precision": "fp32", "hpz": 1},
+        pytest.param({"qwz": True, "qgz": True, "precision": "fp32", "hpz": 1}, marks=pytest.mark.wide),
         {"qgz": True, "model": "falcon", "nodes": 4},
     ],
     ids=" ".join,

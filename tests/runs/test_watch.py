@@ -95,7 +95,7 @@ def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run
 
 
 def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:
-    found = run(fix="stream-sync", watch="on", steps=4)
+    found = run(fix="stream-sync", watch="on")
     assert found.verdict is Verdict.CLEAN
     assert found.watch is None
 
@@ -103,7 +103,7 @@ def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:
 def test_a_check_that_waits_for_each_value_hides_the_race(run: Run) -> None:
     """The trap: ``.item()`` after the partition orders the copy before the all-gather, and the bug is gone while it is
     looked for (DeepSpeed issue 5059). That is why the watch never reads a value at once."""
-    found = run(fix="none", watch="blocking")
+    found = run(fix="none", watch="blocking", accumulation=1)
     assert found.verdict is Verdict.CLEAN
     assert not found.races
-    assert run(fix="none").verdict is Verdict.UNSTABLE
+    assert run(fix="none", accumulation=1).verdict is Verdict.UNSTABLE
