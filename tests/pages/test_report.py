@@ -31,7 +31,7 @@ RANGES = """() => [...Bokeh.documents[0]._all_models.values()]
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
     folder = tmp_path_factory.mktemp("compared")
-    main(["compare", "--steps", "4", "--runs", str(folder), "--overwrite"])
+    main(["compare", "--steps", "4", "--size", "tiny", "--runs", str(folder), "--overwrite"])
     return folder
 
 

@@ -25,7 +25,8 @@ def repro(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     done = repro(
-        "run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path), "--steps", "3"
+        "run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path), "--steps", "3",
+        "--size", "tiny",
     )
     assert done.returncode == 0, done.stderr
     assert "verdict: unstable" in done.stdout

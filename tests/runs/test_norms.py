@@ -38,9 +38,9 @@ def test_a_step_that_the_race_spoils_shows_in_its_norm(run: Run, tmp_path: Path)
 
 def test_looking_at_the_norm_leaves_no_trace(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record, no ordering edge, no virtual time: what the run leaves is the same without the look."""
-    run(folder=tmp_path / "with", fix="none", steps=2, accumulation=1, jitter=0.5)
+    run(folder=tmp_path / "with", fix="none", steps=2, accumulation=1, ranks=2, nodes=1, jitter=0.5)
     monkeypatch.setattr(program._Watch, "norm", lambda *_: None)
-    run(folder=tmp_path / "without", fix="none", steps=2, accumulation=1, jitter=0.5)
+    run(folder=tmp_path / "without", fix="none", steps=2, accumulation=1, ranks=2, nodes=1, jitter=0.5)
     seen, unseen = fingerprint(tmp_path / "with"), fingerprint(tmp_path / "without")
     assert {name for name in seen if seen[name] != unseen[name]} == {"metrics.csv"}
-    assert "trace/rank3.trace" in seen
+    assert "trace/rank1.trace" in seen

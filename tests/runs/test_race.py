@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from reports.data.findings import Findings, Verdict
 from tests.runs.timings import TIMINGS
 
 Run = Callable[..., Findings]
+PAIR: dict[str, Any] = {"steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1}  # two ranks are a group of hpZ
 
 def where(race: Race) -> tuple[str, str]:
     """The two lines of a race: function names in DeepSpeed."""
@@ -73,7 +75,7 @@ def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Pa
 
 @pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
 def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
-    found = run(fix="none", prefetch_bucket=prefetch_bucket, steps=2, accumulation=1)
+    found = run(fix="none", prefetch_bucket=prefetch_bucket, **PAIR)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
     kernels = {race.second.kernel for race in found.races}
     assert "nccl::all_gather" in kernels if prefetch_bucket == 0 else "aten::cat" in kernels
@@ -125,8 +127,8 @@ def _the_race_is_found(found: Findings) -> None:
     "options",
     [
         {"size": "odd"},
-        {"ranks": 8, "hpz": 4},
-        pytest.param({"ranks": 8, "hpz": 2}, marks=pytest.mark.wide),
+        {"ranks": 8, "nodes": 2, "hpz": 4},
+        pytest.param({"ranks": 8, "nodes": 2, "hpz": 2}, marks=pytest.mark.wide),
         {"frozen": ("*layers.0*",)},
         {"model": "falcon"},
         {"precision": "fp32"},
@@ -135,16 +137,16 @@ def _the_race_is_found(found: Findings) -> None:
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()),
 )
 def test_the_race_is_found_whatever_the_shape(run: Run, options: dict[str, object]) -> None:
-    _the_race_is_found(run(**{"fix": "none", "steps": 2, "accumulation": 1, **options}))
+    _the_race_is_found(run(**{"fix": "none", **PAIR, **options}))
 
 
 def test_without_overlap_one_stream_orders_all(run: Run) -> None:
     """``overlap_comm`` off: the all-gather is issued from the stream of the copy, so no sync is needed."""
-    assert run(fix="none", steps=2, accumulation=1, overlap_comm=False).verdict is Verdict.CLEAN
+    assert run(fix="none", overlap_comm=False, **PAIR).verdict is Verdict.CLEAN
 
 
 def test_without_hpz_there_is_nothing_to_race(run: Run) -> None:
-    assert run(fix="none", steps=2, accumulation=1, hpz=1).verdict is Verdict.CLEAN
+    assert run(fix="none", hpz=1, **PAIR).verdict is Verdict.CLEAN
 
 
 def test_the_optimizer_step_is_ordered_only_by_the_persistent_parameters(run: Run) -> None:

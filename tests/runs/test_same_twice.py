@@ -18,18 +18,19 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def test_findings_tables_and_traces_are_equal(run: Run, tmp_path: Path) -> None:
-    options = {"fix": "none", "steps": 2, "accumulation": 1, "jitter": 0.5, "slow": {"rank:1": 2}}
+    options = {"fix": "none", "steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1, "jitter": 0.5}
+    options["slow"] = {"rank:1": 2}
     run(folder=tmp_path / "first", **options)
     run(folder=tmp_path / "second", **options)
     first, second = fingerprint(tmp_path / "first"), fingerprint(tmp_path / "second")
-    assert {"findings.json", "metrics.csv", "parameters.csv", "scenario.json", "trace/rank3.trace"} <= set(first)
+    assert {"findings.json", "metrics.csv", "parameters.csv", "scenario.json", "trace/rank1.trace"} <= set(first)
     assert first == second
 
 
 def test_another_timing_gives_another_trace(run: Run, tmp_path: Path) -> None:
     """The test above would see a difference."""
-    run(folder=tmp_path / "first", steps=1, jitter=0.5, timing_seed=1)
-    run(folder=tmp_path / "second", steps=1, jitter=0.5, timing_seed=2)
+    run(folder=tmp_path / "first", steps=1, ranks=2, nodes=1, jitter=0.5, timing_seed=1)
+    run(folder=tmp_path / "second", steps=1, ranks=2, nodes=1, jitter=0.5, timing_seed=2)
     first, second = fingerprint(tmp_path / "first"), fingerprint(tmp_path / "second")
     assert first["trace/rank0.trace"] != second["trace/rank0.trace"]
     assert first["metrics.csv"] == second["metrics.csv"]

@@ -29,7 +29,7 @@ ELSEWHERE = [fix for fix in CURES if fix.where is not Where.COPY]  # after each 
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("fix", ELSEWHERE)
 def test_a_cure_at_the_fetch_leaves_no_race_and_every_bit_right(run: Run, fix: Fix, timing: str) -> None:
-    found = run(fix=fix, steps=2, accumulation=1, **TIMINGS[timing])
+    found = run(fix=fix, steps=2, accumulation=1, ranks=2, nodes=1, **TIMINGS[timing])
     assert found.verdict is Verdict.CLEAN, [race.missing_wait for race in found.races]
 
 

@@ -47,23 +47,31 @@ def trained(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "accumulations"), [(4, (1, 3)), pytest.param(8, (1, 3), marks=pytest.mark.wide)], ids=["2 x 2", "2 x 4"]
+    ("ranks", "steps"),
+    [
+        (4, {1: STEPS, 3: 3}),
+        pytest.param(4, {3: STEPS}, marks=pytest.mark.wide),
+        pytest.param(8, {1: STEPS, 3: STEPS}, marks=pytest.mark.wide),
+    ],
 )
 def test_every_strategy_gives_the_parameters_of_ddp_bit_for_bit(
-    ranks: int, accumulations: tuple[int, ...], tmp_path: Path
+    ranks: int, steps: dict[int, int], tmp_path: Path
 ) -> None:
+    """``steps``: by accumulation."""
+
     def program(me: Rank, device: Device | None) -> dict[str, int]:
         topology = Topology.of(ranks // 2)
         found = {}
-        for accumulation in accumulations:
-            reference = by_ddp(net(exact=True), me.rank, steps=STEPS, accumulation=accumulation)
+        for accumulation, count in steps.items():
+            how = {"steps": count, "accumulation": accumulation}
+            reference = by_ddp(net(exact=True), me.rank, **how)
             for name in STRATEGIES:
-                ours = values(trained(me, device, topology, name, accumulation=accumulation))
+                ours = values(trained(me, device, topology, name, **how))
                 found[f"{name}, {accumulation}"] = differing(reference, ours)
         return found
 
     found = together(ranks, program, tmp_path, simulated=False, silence_s=800)
-    expected = [f"{name}, {accumulation}" for accumulation in accumulations for name in STRATEGIES]
+    expected = [f"{name}, {accumulation}" for accumulation in steps for name in STRATEGIES]
     assert found == [dict.fromkeys(expected, 0)] * ranks
 
 
