@@ -141,4 +141,6 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PIP) setuptools wheel py-cpuinfo ninja
 	@$(PIP) --no-build-isolation --requirement requirements-dev.txt
 	@$(PIP) --no-build-isolation --no-deps --editable .
+	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
+	@$(BIN)/python -m simgpu.build
 	@touch $@

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "studies", "reports")
+PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "simgpu", "studies", "reports")
 MOST_LINES = 450
 
 _EXPLAINED = ("accounts", "detectors", "detectors.live", "fuzz", "studies", "repro.trace")  # what reports tell of
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),
     "fuzz": ("fuzz", "repro", "detectors"),
+    "simgpu": ("simgpu", "repro.trace"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "studies": ("studies", "scenarios", "repro", "detectors", "accounts"),
     "reports.text": (),
@@ -54,7 +55,7 @@ KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
     "transformers": ("scenarios", "detectors.live.huggingface"),
     "lightning": ("detectors.live.lightning",),
-    "torch": ("repro", "scenarios", "detectors.live", "fuzz"),
+    "torch": ("repro", "scenarios", "detectors.live", "fuzz", "simgpu"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

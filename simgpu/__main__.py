@@ -1,0 +1,5 @@
+import sys
+
+from simgpu.launch import main
+
+sys.exit(main(sys.argv[1:]))

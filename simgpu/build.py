@@ -1,0 +1,103 @@
+"""Builds the part of the device that is written in C++ (``csrc/``), once, with the compiler that is there.
+
+One unit of translation: torch's headers take longer than our own lines. What was built is kept under a name that
+is a hash of all that it depends on, so nothing needs to be compared when it is found.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+_SOURCES = Path(__file__).with_name("csrc")
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
+# CPython's functions come from the interpreter that loads the library.
+_UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
+
+
+class BuildError(Exception):
+    """The library cannot be built here; the message says what to do."""
+
+
+def torch_folder() -> Path:
+    """Where torch is installed, found without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError("torch is not installed in this environment: install its CPU build")
+    folder = Path(spec.origin).parent
+    if (folder / "lib" / "libtorch_cuda.so").exists():
+        raise BuildError(
+            "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
+            "use an environment with torch's CPU build"
+        )
+    return folder
+
+
+def library() -> Path:
+    """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
+    torch = torch_folder()
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    place = _folder() / f"libsimgpu-{_digest(compiler)}.so"
+    if place.exists():
+        return place
+    if compiler is None:
+        raise BuildError("the simulated GPU is built once with a C++ compiler, and there is none: install g++")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            _compile(compiler, torch, place)
+    return place
+
+
+def sources() -> list[Path]:
+    """All sources, in the order in which they are compiled."""
+    return sorted(_SOURCES.glob("*.cpp"))
+
+
+def _compile(compiler: str, torch: Path, place: Path) -> None:
+    made = place.with_suffix(f".{os.getpid()}")
+    includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
+    libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
+    command = [compiler, *_FLAGS, *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
+    unit = "".join(f'#include "{source.name}"\n' for source in sources())
+    done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
+    if done.returncode:
+        made.unlink(missing_ok=True)
+        raise BuildError(f"building the simulated GPU failed: {shlex.join(command)}\n{done.stderr[:4000]}")
+    made.replace(place)
+
+
+def _digest(compiler: str | None) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    digest.update(importlib.metadata.version("torch").encode())
+    digest.update(" ".join(_FLAGS + _UNDEFINED).encode())
+    if compiler is not None:
+        real = Path(compiler).resolve()
+        digest.update(f"{real} {real.stat().st_size} {real.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _folder() -> Path:
+    """In the checkout where there is one, else the user's cache."""
+    root = _SOURCES.parents[1]
+    if (root / "pyproject.toml").exists() and os.access(root, os.W_OK):
+        return root / "build" / "simgpu"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "simgpu"
+
+
+if __name__ == "__main__":
+    try:
+        print(f"simgpu: built {library().name}")
+    except BuildError as problem:
+        raise SystemExit(f"simgpu: {problem}") from None

@@ -1,0 +1,72 @@
+"""Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
+
+torch's own frames are not told, as a user looks for the line that called torch; those of ``torch.distributed`` are,
+as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from types import CodeType
+from typing import Any
+
+from repro.trace import Frame, Stack
+from simgpu.build import torch_folder
+
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class CallSites:
+    """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
+
+    def __init__(self, skipped: tuple[str, ...] = ()) -> None:
+        torch = str(torch_folder()) + os.sep
+        self._torch, self._shown = torch, torch + "distributed" + os.sep
+        self._skipped = (*skipped, "typing_extensions.py")  # torch's "deprecated" decorator
+        self._same: dict[tuple[Frame, ...], int] = {}
+        self.fresh: list[Stack] = []
+
+    def again(self) -> None:
+        """A new trace begins: it needs all stacks, as the C++ part asks for each but once in a process."""
+        self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
+
+    def told(self, code: int) -> int:
+        """Is the frame of the code object at this address told?"""
+        path = _code(code).co_filename
+        if path.startswith(self._torch):
+            return int(path.startswith(self._shown))
+        return int(not (path.startswith((_OURS, "<")) or path.endswith(self._skipped)))
+
+    def define(self, codes: Any, instructions: Any, count: int) -> int:
+        """The number of a stack: code addresses and instructions, innermost first."""
+        frames = tuple(_frame(_code(codes[at]), instructions[at]) for at in range(count))
+        number = self._same.get(frames)
+        if number is None:
+            number = self._same[frames] = len(self._same)
+            self.fresh.append(Stack(number, frames))
+        return number
+
+
+def _code(address: int) -> CodeType:
+    code = ctypes.cast(address, ctypes.py_object).value
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _frame(code: CodeType, offset: int) -> Frame:
+    return Frame(_short(code.co_filename), _line(code, offset), code.co_qualname)
+
+
+def _short(path: str) -> str:
+    """The path below the folder it is imported from: a trace says the same on every machine."""
+    folders = [os.path.abspath(folder) + os.sep for folder in sys.path]
+    return path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
+
+
+def _line(code: CodeType, offset: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            return line
+    return code.co_firstlineno

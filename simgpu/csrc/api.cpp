@@ -1,0 +1,199 @@
+// What Python asks of the device beyond torch's own ways in: plain functions, called through ctypes (the library
+// may not link torch's Python part, as it is loaded before it), and a few operators where a tensor is passed.
+#include <ATen/EmptyTensor.h>
+#include <pthread.h>
+#include <torch/library.h>
+
+#include "callsite.h"
+#include "fallback.h"
+#include "generator.h"
+
+namespace simgpu {
+namespace {
+
+std::string problem;
+
+template <typename Do>
+int64_t told(Do work) {  // an error goes to Python as a sentence (simgpu_problem)
+  try {
+    return work();
+  } catch (const std::exception& failure) {
+    problem = failure.what();
+    return -1;
+  }
+}
+
+void add(const at::TensorList tensors, bool written, Accesses& accesses) {
+  for (const auto& one : tensors)
+    if (one.is_cuda()) place_of(one, written, accesses);
+}
+
+using Callback = void (*)(int64_t ticket, int64_t moment);
+Callback run_python = nullptr;
+
+Effect python(int64_t ticket, int64_t moment) {
+  if (ticket < 0) return nullptr;
+  return [ticket, moment] {
+    if (!python_alive) return;
+    bool before = std::exchange(executing, true);
+    run_python(ticket, moment);
+    executing = before;
+  };
+}
+
+// Work with accesses that its issuer names, and Python functions (by ticket) as its effects at start and end.
+// `group` below 0: a kernel of `duration`. Else this rank's part in collective `number` of `group`, whose end is
+// open until all `members` have come.
+int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kernel, int64_t stream, int64_t duration,
+              int64_t ticket, int64_t group, int64_t number, at::IntArrayRef members, int64_t root, int64_t issuer, int64_t nominal,
+              int64_t late) {
+  int64_t site = call_site();
+  Lock lock;
+  Accesses accesses;
+  add(reads, false, accesses);
+  add(writes, true, accesses);
+  int64_t name = name_id(std::string(kernel));
+  if (group < 0) {
+    device().launch(stream, name, accesses, duration, python(ticket, 1), site);
+    return trace().ops;
+  }
+  auto& time = timeline();
+  time.now += device().costs.launch_ns;
+  auto work = std::make_shared<Work>();
+  work->duration = duration;
+  work->read = python(ticket, 0);
+  work->effect = python(ticket, 1);
+  work->group = group;
+  work->number = number;
+  work->late = late;
+  work->members.assign(members.begin(), members.end());
+  int64_t issued = time.now;
+  time.collective(stream, work);
+  trace().launch(stream, name, accesses, site, issued, work->start, work->end, nominal, work, root, issuer);
+  time.catch_up_if_free();
+  return trace().ops;
+}
+
+at::Tensor alias_of(const at::Tensor& tensor) {
+  Lock lock;
+  Block* block = block_of(tensor.storage().unsafeGetStorageImpl());
+  TORCH_CHECK(block || tensor.numel() == 0, "simgpu: this tensor's memory does not come from the simulated GPU's allocator");
+  return block ? alias(tensor, *block) : at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+}
+
+std::vector<int64_t> place(const at::Tensor& tensor) {  // block, first byte, end
+  Block* block = block_of(tensor.storage().unsafeGetStorageImpl());
+  if (!block) return {-1, 0, 0};
+  Accesses accesses;
+  Lock lock;
+  bool on = std::exchange(trace().on, true);
+  add_access(tensor, *block, accesses.reads);
+  trace().on = on;
+  if (accesses.reads.empty()) return {block->number, 0, 0};
+  return {block->number, accesses.reads[0].lo, accesses.reads[0].hi};
+}
+
+void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
+  int64_t site = call_site();
+  Lock lock;
+  resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
+}
+
+TORCH_LIBRARY(simgpu, m) {
+  m.def("issue(Tensor[] reads, Tensor[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
+        "int[] members, int root, int issuer, int nominal, int late) -> int",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
+  m.def("default_generator() -> Generator?",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
+  m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
+  m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
+  m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
+}
+
+// A fork must not find the device locked by a thread that is not there in the child.
+Lock* while_forking;
+struct AtFork {
+  AtFork() {
+    pthread_atfork([] { while_forking = new Lock; }, [] { delete while_forking; },
+                   [] { new (&device_mutex()) std::recursive_mutex; });  // its owner has another number in the child
+  }
+} at_fork;
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+const char* simgpu_problem() { return problem.c_str(); }
+
+void simgpu_devices(int count, int index, int rank) {
+  device().count = count;
+  device().index = index;
+  timeline().rank = rank;
+}
+int simgpu_used() { return device().used(); }
+void simgpu_deferred(int on) { device().deferred = on != 0; }
+void simgpu_python_ends() { python_alive = false; }
+
+void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
+                  double (*kernel)(const char*, int64_t, const int64_t*, int64_t), double (*factor)(const char*, int64_t)) {
+  Lock lock;
+  device().costs = {launch_ns, synchronize_ns, query_ns, kernel, factor};
+  device().forget_factors();
+}
+
+int64_t simgpu_now() { return timeline().now; }
+int64_t simgpu_current_stream() { return Device::current(); }
+int64_t simgpu_advance(int64_t nanoseconds) {
+  Lock lock;
+  return timeline().now += nanoseconds;
+}
+int64_t simgpu_drain() {
+  return told([] {
+    Lock lock;
+    timeline().drain(kHost);
+    device().raise();
+    return int64_t{0};
+  });
+}
+
+void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int)) {
+  give_call_sites(frame, define);
+  Lock lock;
+  trace().on = on != 0;
+}
+const int64_t* simgpu_trace_take(int64_t* words, int everything) {
+  Lock lock;
+  return trace().take(words, everything != 0);
+}
+const char* simgpu_kernel_name(int64_t id) {
+  Lock lock;
+  return name_of(id);
+}
+
+void simgpu_failed(const char* sentence) { device().fail(sentence); }
+void simgpu_effects(Callback run) { run_python = run; }
+void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), int (*receive)(double), void (*promise)(int64_t)) {
+  timeline().exchange = {post, receive, promise};
+}
+void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
+void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
+
+void simgpu_empty_cache() {
+  Lock lock;
+  empty_cache();
+}
+void simgpu_memory_stats(int64_t* into) {
+  Lock lock;
+  auto& s = memory_stats();
+  for (int64_t value : {s.allocated, s.allocated_peak, s.reserved, s.reserved_peak, s.blocks, s.allocations, s.segments}) *into++ = value;
+}
+void simgpu_reset_peaks() {
+  Lock lock;
+  memory_stats().allocated_peak = memory_stats().allocated;
+  memory_stats().reserved_peak = memory_stats().reserved;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
+}  // namespace simgpu

@@ -1,0 +1,449 @@
+// Every operator that is not the device's own: issued here, below autograd, autocast and all modes, where CUDA's
+// kernels stand. Its tensors become CPU aliases of the same memory, and the CPU's kernel runs on them when its
+// time has come. Shapes of fresh results are learned from that kernel, once per signature, on stand-ins:
+// meta kernels disagree with it in places (the log-sum-exp of the CPU's flash attention has another dtype).
+#include "fallback.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <optional>
+
+#include "callsite.h"
+#include "generator.h"
+#include "operators.h"
+
+namespace simgpu {
+
+thread_local bool executing = false;
+
+Executing::Executing(at::ScalarType dtype)
+    : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+            c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset),
+      grad_(true),  // some kernels return more where gradients are wanted, and what is not wanted is not taken
+      before_(executing),
+      dtype_(c10::get_default_dtype()) {
+  executing = true;
+  if (c10::typeMetaToScalarType(dtype_) != dtype) c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+}
+
+Executing::~Executing() {
+  if (c10::get_default_dtype() != dtype_) c10::set_default_dtype(dtype_);
+  executing = before_;
+}
+
+at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) {
+  TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_quantized(), "simgpu: the simulated GPU has dense tensors only");
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  Block* block = block_of(storage);
+  if (!block) {
+    TORCH_CHECK(storage->nbytes() == 0, "simgpu: this tensor's memory does not come from the simulated GPU's allocator");
+    auto none = at::detail::empty_cpu({0}, tensor.scalar_type());
+    none.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+    return none;
+  }
+  TORCH_CHECK(tensor.device().index() == device().index, "simgpu: this process has cuda:", device().index, " alone");
+  add_access(tensor, *block, written ? accesses.writes : accesses.reads);
+  return alias(tensor, *block);
+}
+
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using Stack = torch::jit::Stack;
+
+struct Spec {
+  std::vector<int64_t> sizes, strides;
+  at::ScalarType dtype;
+};
+struct Signature {
+  std::vector<std::optional<Spec>> fresh;     // of the returned tensors, lists counted through
+  std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
+  std::vector<IValue> plain;                  // results that are no tensors, by result
+  int64_t nominal = 0;
+};
+struct KeyHash {
+  size_t operator()(const std::vector<int64_t>& key) const {
+    size_t hash = key.size();
+    for (int64_t word : key) hash = (hash ^ static_cast<size_t>(word)) * 0x9E3779B97F4A7C15ull + (hash >> 29);
+    return hash;
+  }
+};
+
+Spec spec_of(const Tensor& tensor) { return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()}; }
+
+Tensor allocate(const Spec& spec) {
+  return at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
+}
+
+// One call as it is issued.
+struct Call {
+  const c10::OperatorHandle& handle;
+  const Operator& op;
+  Accesses accesses;
+  std::vector<int64_t> key, shapes;
+  Stack inputs;
+  int64_t nbytes = 0;
+  bool masked = false;
+
+  Call(const c10::OperatorHandle& handle_, const Operator& op_) : handle(handle_), op(op_) {}
+
+  Tensor tensor(const Tensor& given, bool written) {
+    if (!given.defined()) {
+      key.push_back(-1);
+      return given;
+    }
+    auto sizes = given.sizes(), strides = given.strides();
+    key.push_back((static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0));
+    key.insert(key.end(), sizes.begin(), sizes.end());
+    key.insert(key.end(), strides.begin(), strides.end());
+    shapes.push_back(given.dim());
+    shapes.insert(shapes.end(), sizes.begin(), sizes.end());
+    nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
+    masked |= given.scalar_type() == at::kBool || given.scalar_type() == at::kByte;
+    if (given.is_cuda()) return place_of(given, written, accesses);
+    TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices),
+                "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().index,
+                " and ", given.device(), "! (", name_of(op.name), ")");
+    if (given.unsafeGetTensorImpl()->is_wrapped_number()) return given;
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    return given.clone();  // as it is now: the host may change it after the launch
+  }
+
+  void argument(const IValue& value, size_t place) {
+    bool written = op.written[place];
+    if (op.running == static_cast<int>(place) || (op.running >= 0 && op.running + 1 == static_cast<int>(place)))
+      written = inputs_training();
+    if (value.isTensor()) {
+      inputs.emplace_back(tensor(value.toTensor(), written));
+    } else if (value.isTensorList()) {
+      c10::List<Tensor> made;
+      auto given = value.toTensorList();
+      key.push_back(static_cast<int64_t>(given.size()));
+      made.reserve(given.size());
+      for (const Tensor& one : given) made.push_back(tensor(one, written));
+      inputs.emplace_back(std::move(made));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> made;
+      for (const std::optional<Tensor>& one : value.toOptionalTensorList()) {
+        key.push_back(one.has_value());
+        made.push_back(one ? std::optional<Tensor>(tensor(*one, written)) : std::nullopt);
+      }
+      inputs.emplace_back(std::move(made));
+    } else if (value.isDevice()) {
+      inputs.emplace_back(value.toDevice().is_cuda() ? c10::Device(c10::kCPU) : value.toDevice());
+    } else {
+      plain(value);
+      inputs.push_back(value);
+    }
+  }
+
+  void plain(const IValue& value) {
+    if (value.isInt()) key.push_back(value.toInt());
+    else if (value.isBool()) key.push_back(value.toBool() ? -2 : -3);
+    else if (value.isIntList())
+      for (int64_t one : value.toIntVector()) key.push_back(one);
+    else if (value.isBoolList())
+      for (bool one : value.toBoolList()) key.push_back(one);
+    else if (value.isString()) key.push_back(static_cast<int64_t>(std::hash<std::string>{}(value.toStringRef())));
+    else if (value.isDouble() && op.sized_by_floats) {
+      int64_t bits;
+      double number = value.toDouble();
+      std::memcpy(&bits, &number, sizeof bits);
+      key.push_back(bits);
+    } else if (value.isNone()) key.push_back(-4);
+    else if (value.isDouble()) key.push_back(-5);
+    if (value.isList()) key.push_back(static_cast<int64_t>(value.toListRef().size()));
+  }
+
+  bool training = false;
+  bool inputs_training() const { return training; }
+};
+
+// Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does.
+void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers) {
+  Executing quiet(dtype);
+  if (!numbers.defined()) return handle.callBoxed(stack);
+  if (op.generator >= 0) {
+    stack[op.generator] = numbers;
+    return handle.callBoxed(stack);
+  }
+  auto theirs = at::detail::getDefaultCPUGenerator();  // it draws from the CPU's own
+  auto before = theirs.get_state();
+  theirs.set_state(numbers.get_state());
+  handle.callBoxed(stack);
+  at::Generator(numbers).set_state(theirs.get_state());
+  theirs.set_state(before);
+}
+
+at::Generator numbers_of(const Operator& op, const Stack& stack) {
+  if (!op.random) return {};
+  const at::Generator* given = &default_generator();
+  at::Generator passed;
+  if (op.generator >= 0 && stack[op.generator].isGenerator()) {
+    passed = stack[op.generator].toGenerator();
+    given = &passed;
+  }
+  TORCH_CHECK(given->device().is_cuda(), "Expected a 'cuda' device type for generator but found '", given->device().type(), "'");
+  return static_cast<Generator*>(given->unsafeGetGeneratorImpl())->inner;
+}
+
+void each_tensor(const Stack& stack, const std::function<void(const Tensor&)>& see) {
+  for (auto& value : stack) {
+    if (value.isTensor()) see(value.toTensor());
+    else if (value.isTensorList())
+      for (const Tensor& one : value.toTensorList()) see(one);
+  }
+}
+
+IValue stand_in(const IValue& value, double filling) {
+  auto one = [&](const Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    auto made = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+    made.fill_(tensor.scalar_type() == at::kBool ? 1.0 : filling);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  };
+  if (value.isTensor()) return one(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<Tensor> made;
+    for (const Tensor& tensor : value.toTensorList()) made.push_back(one(tensor));
+    return made;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<Tensor>> made;
+    for (const std::optional<Tensor>& tensor : value.toOptionalTensorList())
+      made.push_back(tensor ? std::optional<Tensor>(one(*tensor)) : std::nullopt);
+    return made;
+  }
+  return value;
+}
+
+// The kernel on zeros, which every index may be, or on ones, by which one may divide. Gives results and arguments.
+std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers) {
+  auto dtype = c10::get_default_dtype_as_scalartype();
+  for (double filling : {0.0, 1.0}) {
+    Stack stood;
+    {
+      Executing quiet(dtype);
+      for (auto& value : call.inputs) stood.push_back(stand_in(value, filling));
+    }
+    Stack stack = stood;
+    auto before = numbers.defined() ? numbers.get_state() : Tensor();
+    try {
+      execute(call.handle, call.op, stack, dtype, numbers);
+      return {std::move(stack), std::move(stood)};
+    } catch (const c10::Error&) {
+      if (numbers.defined()) at::Generator(numbers).set_state(before);
+      if (filling == 1.0) throw;
+    }
+  }
+  return {};
+}
+
+Signature learn(const Call& call) {
+  Signature made;
+  bool fresh = !call.op.outs.empty();
+  for (int source : call.op.returns) fresh |= source == Operator::kFresh;
+  int64_t nbytes = call.nbytes;
+  if (fresh) {
+    auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
+    auto [results, stood] = rehearse(call, numbers);
+    for (size_t i = 0; i < results.size(); ++i) {
+      made.plain.push_back(call.op.returns[i] == Operator::kPlain ? results[i] : IValue());
+      if (call.op.returns[i] != Operator::kFresh) continue;
+      auto see = [&](const Tensor& tensor) {
+        made.fresh.push_back(tensor.defined() ? std::optional<Spec>(spec_of(tensor)) : std::nullopt);
+        if (tensor.defined()) nbytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+      };
+      each_tensor({results[i]}, see);
+    }
+    for (int place : call.op.outs) {
+      if (!stood[place].isTensor() || !stood[place].toTensor().defined()) continue;
+      auto now = spec_of(stood[place].toTensor());
+      if (now.sizes != call.inputs[place].toTensor().sizes()) made.resized.emplace_back(place, now);
+    }
+  }
+  auto& costs = device().costs;
+  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
+  return made;
+}
+
+// The host needs the result: it waits for the current stream, as a device-to-host read does.
+void read(Call& call, const Stack& given, Stack& results, int64_t site) {
+  auto& costs = device().costs;
+  int64_t stream = Device::current();
+  auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
+  device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
+  device().host_wait(device().record(stream), How::kRead, site);
+  auto numbers = numbers_of(call.op, given);
+  for (int place : call.op.outs) {  // the kernel may want more memory than is there
+    if (!call.inputs[place].isTensor()) continue;
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    call.inputs[place] = at::detail::empty_cpu({0}, call.inputs[place].toTensor().scalar_type());
+  }
+  Stack outs = call.inputs;
+  results = std::move(call.inputs);
+  execute(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers);
+  Accesses written;
+  auto own = [&](const Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    Tensor made = allocate(spec_of(tensor));
+    Tensor here = place_of(made, true, written);
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    here.copy_(tensor);
+    return made;
+  };
+  for (int place : call.op.outs) {
+    const Tensor& out = given[place].toTensor();
+    Tensor result = outs[place].toTensor();
+    if (out.sizes() != result.sizes()) at::native::resize_output(out, result.sizes());
+    Tensor here = place_of(out, true, written);
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    here.copy_(result);
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    int source = call.op.returns[i];
+    if (source >= 0) {
+      results[i] = given[source];
+    } else if (results[i].isTensor()) {
+      results[i] = own(results[i].toTensor());
+    } else if (results[i].isTensorList()) {
+      c10::List<Tensor> made;
+      for (const Tensor& one : results[i].toTensorList()) made.push_back(own(one));
+      results[i] = made;
+    }
+  }
+  if (!written.writes.empty()) device().launch(stream, call.op.name, written, 0, nullptr, site);
+}
+
+Signature& signature_of(Call& call) {
+  static auto* known = new std::unordered_map<std::vector<int64_t>, Signature, KeyHash>;
+  call.key.push_back(reinterpret_cast<int64_t>(&call.op));
+  call.key.push_back(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
+  auto place = known->find(call.key);
+  if (place == known->end()) place = known->emplace(call.key, learn(call)).first;
+  return place->second;
+}
+
+}  // namespace
+
+void fallback(const c10::OperatorHandle& handle, Stack* stack) {
+  int64_t site = call_site();
+  Lock lock;
+  const Operator& op = describe(handle);
+  size_t count = op.written.size();
+  Stack given(std::make_move_iterator(stack->end() - static_cast<int64_t>(count)), std::make_move_iterator(stack->end()));
+  stack->erase(stack->end() - static_cast<int64_t>(count), stack->end());
+  for (int source : op.returns)
+    TORCH_CHECK(source != Operator::kView, "simgpu: the view ", handle.operator_name(), " is not known to the simulated GPU");
+
+  auto capture = [&] {
+    Call call(handle, op);
+    call.training = op.running >= 0 && given[op.running + 2].toBool();
+    call.inputs.reserve(count);
+    for (size_t i = 0; i < count; ++i) call.argument(given[i], i);
+    return call;
+  };
+  Call call = capture();
+  if (op.asks) {
+    execute(handle, op, call.inputs, c10::get_default_dtype_as_scalartype(), {});
+    for (auto& value : call.inputs) stack->push_back(std::move(value));
+    return;
+  }
+  if (op.host) {
+    Stack results;
+    read(call, given, results, site);
+    for (auto& value : results) stack->push_back(std::move(value));
+    return;
+  }
+  if (op.masks && call.masked && handle.schema().returns().size() == 1 && op.returns[0] >= 0) {
+    // Indexing by a mask: CUDA calls nonzero for it, which blocks the host.
+    device().host_wait(device().record(Device::current()), How::kRead, site);
+  }
+  Signature* signature = &signature_of(call);
+  if (!signature->resized.empty()) {
+    for (auto& [place, spec] : signature->resized) {
+      const Tensor& out = given[place].toTensor();
+      at::native::resize_output(out, spec.sizes);
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+    }
+    call.~Call();
+    new (&call) Call(capture());
+    signature = &signature_of(call);
+    TORCH_CHECK(signature->resized.empty(), "simgpu: ", handle.operator_name(), " asks for another shape each time");
+  }
+  std::vector<Tensor> fresh, places;
+  for (auto& spec : signature->fresh) {
+    fresh.push_back(spec ? allocate(*spec) : Tensor());
+    places.push_back(spec ? place_of(fresh.back(), true, call.accesses) : Tensor());
+  }
+  // Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the generator as it is now,
+  // and move it on as if the kernel had run.
+  at::Generator numbers = numbers_of(op, given), then;
+  if (numbers.defined()) {
+    then = numbers.clone();
+    rehearse(call, numbers);
+  }
+  auto run = [&handle = describe_handle(handle), &op, inputs = std::move(call.inputs), places = std::move(places),
+              dtype = c10::get_default_dtype_as_scalartype(), then = std::move(then)]() mutable {
+    execute(handle, op, inputs, dtype, then);
+    if (places.empty()) return;
+    size_t next = 0;
+    Executing quiet(dtype);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (op.returns[i] != Operator::kFresh) continue;
+      each_tensor({inputs[i]}, [&](const Tensor& result) {
+        if (Tensor& here = places[next++]; here.defined()) here.copy_(result);
+      });
+    }
+  };
+  device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
+
+  size_t next = 0;
+  for (size_t i = 0; i < op.returns.size(); ++i) {
+    int source = op.returns[i];
+    if (source >= 0) {
+      stack->push_back(given[source]);
+    } else if (source == Operator::kPlain) {
+      stack->push_back(signature->plain.at(i));
+    } else if (handle.schema().returns()[i].type()->kind() == c10::TypeKind::ListType) {
+      c10::List<Tensor> made;
+      for (; next < fresh.size(); ++next) made.push_back(fresh[next]);  // a list is an operator's only result
+      stack->emplace_back(std::move(made));
+    } else {
+      stack->emplace_back(std::move(fresh[next++]));
+    }
+  }
+}
+
+const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle) {
+  static auto* kept = new std::unordered_map<const void*, c10::OperatorHandle>;
+  return kept->try_emplace(&handle.schema(), handle).first->second;
+}
+
+namespace {
+
+// Attention is computed by its definition: the fused kernels of CUDA have no counterpart on the CPU with the same results.
+int64_t fused_sdp_choice(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>, bool) {
+  return 0;
+}
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  // Operators that have a composite beside the CPU's kernel, which would come before the fallback, and composites
+  // that choose a kernel by the name of the device: the CPU's kernel is taken, so the bits are the CPU's.
+  for (const char* name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
+                           "mish_backward", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims", "all.dims_out",
+                           "native_channel_shuffle", "linalg__powsum"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  m.impl("_fused_sdp_choice", fused_sdp_choice);
+}
+
+}  // namespace
+}  // namespace simgpu

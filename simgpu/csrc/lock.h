@@ -1,0 +1,54 @@
+// The device's lock, and the few functions of CPython that we need.
+//
+// Two locks meet here: the device's, and Python's global one. The rule that keeps them apart: whoever
+// holds the device may wait for Python (an effect may be a Python function), so nobody who holds Python
+// may wait for the device. Storages are freed with Python's lock held, so Lock lets go of it while it waits.
+//
+// CPython's prototypes stand here instead of Python.h: they are few, stable, and a machine that only runs
+// Python often has no headers of it. The symbols come from the running interpreter.
+#pragma once
+
+#include <mutex>
+
+extern "C" {
+int PyGILState_Ensure(void);
+void PyGILState_Release(int);
+int PyGILState_Check(void);
+void* PyEval_SaveThread(void);
+void PyEval_RestoreThread(void*);
+void* PyThreadState_Get(void);
+void* PyThreadState_GetFrame(void*);
+void* PyFrame_GetBack(void*);
+void* PyFrame_GetCode(void*);
+int PyFrame_GetLasti(void*);
+void Py_IncRef(void*);
+void Py_DecRef(void*);
+}
+
+namespace simgpu {
+
+inline std::recursive_mutex& device_mutex() {
+  static auto* mutex = new std::recursive_mutex;  // never destroyed: storages die after static objects do
+  return *mutex;
+}
+
+extern bool python_alive;  // false once the interpreter ends
+
+class Lock {
+ public:
+  Lock() {
+    if (device_mutex().try_lock()) return;
+    if (python_alive && PyGILState_Check()) {
+      void* thread = PyEval_SaveThread();
+      device_mutex().lock();
+      PyEval_RestoreThread(thread);
+    } else {
+      device_mutex().lock();
+    }
+  }
+  ~Lock() { device_mutex().unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+};
+
+}  // namespace simgpu

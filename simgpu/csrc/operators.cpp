@@ -1,0 +1,77 @@
+#include "operators.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <set>
+#include <unordered_map>
+
+#include "trace.h"
+
+namespace simgpu {
+
+// How many random numbers they take depends on values (on CUDA it does not). To give the values of a run on the
+// CPU they are run at once: the price is a wait for the stream that a GPU would not need.
+static const std::set<std::string> kTakeAsTheyNeed = {
+    "aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet",
+    "aten::rrelu_with_noise", "aten::rrelu_with_noise_",
+};
+static const std::set<std::string> kAsk = {"aten::is_set_to", "aten::is_same_size", "aten::is_pinned"};
+// They return a number, but whether the host waits stands in the tags only for some of them.
+static const std::set<std::string> kIndexed = {
+    "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+};
+
+static bool holds_tensors(const c10::TypePtr& type) { return type->str().find("Tensor") != std::string::npos; }
+
+static Operator read(const c10::OperatorHandle& handle) {
+  const auto& schema = handle.schema();
+  Operator one;
+  one.name = name_id(schema.name());
+  std::unordered_map<std::string, int> aliases;
+  bool any_written = false, any_result = false, any_tensor = false;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto& argument = schema.arguments()[i];
+    const auto* info = argument.alias_info();
+    bool written = info && info->isWrite();
+    one.written.push_back(written);
+    any_written |= written;
+    any_tensor |= holds_tensors(argument.type());
+    if (written && argument.kwarg_only()) one.outs.push_back(static_cast<int>(i));
+    if (info)
+      for (auto& symbol : info->beforeSets()) aliases[symbol.toQualString()] = static_cast<int>(i);
+    if (argument.type()->str().find("Generator") != std::string::npos) one.generator = static_cast<int>(i);
+  }
+  for (const auto& result : schema.returns()) {
+    int source = holds_tensors(result.type()) ? Operator::kFresh : Operator::kPlain;
+    if (const auto* info = result.alias_info())
+      for (auto& symbol : info->beforeSets()) {
+        auto found = aliases.find(symbol.toQualString());
+        if (found != aliases.end()) source = one.written[found->second] ? found->second : Operator::kView;
+      }
+    any_result |= source != Operator::kPlain;
+    one.returns.push_back(source);
+  }
+  for (auto tag : handle.getTags()) {
+    one.random |= tag == at::Tag::nondeterministic_seeded;
+    one.host |= tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
+  }
+  const auto& name = schema.name();
+  one.asks = kAsk.count(name) > 0;
+  one.indices = one.masks = kIndexed.count(name) > 0;
+  one.host |= kTakeAsTheyNeed.count(name) > 0;
+  one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;
+  if (one.indices) one.host = false;
+  one.sized_by_floats = name == "aten::arange" || name == "aten::range" || name == "aten::linspace";
+  if (name == "aten::native_batch_norm") one.running = 3;
+  return one;
+}
+
+const Operator& describe(const c10::OperatorHandle& handle) {
+  static auto* known = new std::unordered_map<const void*, Operator>;
+  auto place = known->find(&handle.schema());
+  if (place == known->end()) place = known->emplace(&handle.schema(), read(handle)).first;
+  return place->second;
+}
+
+}  // namespace simgpu

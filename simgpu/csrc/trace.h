@@ -1,0 +1,49 @@
+// What the host did, in the order in which it did it: words of 64 bits that simgpu/trace.py makes into
+// records. Nothing is written while nobody traces.
+#pragma once
+
+#include <string>
+
+#include "timeline.h"
+
+namespace simgpu {
+
+enum class Kind : int64_t {
+  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout
+};
+
+// Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
+struct Access {
+  int64_t block, lo, hi, layout;
+};
+
+struct Accesses {
+  std::vector<Access> reads, writes;
+};
+
+class Trace {
+ public:
+  bool on = false;
+  int64_t ops = 0, markers = 0;
+
+  void note(Kind kind, std::initializer_list<int64_t> words);
+  // `work` null: the times are known.
+  void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
+              int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);
+  int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
+  // The finished part of the buffer, valid until the next call of anything here.
+  const int64_t* take(int64_t* words, bool everything);
+  size_t waiting() const { return words_.size(); }
+
+ private:
+  std::vector<int64_t> words_, taken_;
+  std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
+  std::map<std::vector<int64_t>, int64_t> layouts_;
+};
+
+Trace& trace();
+
+int64_t name_id(const std::string& name);
+const char* name_of(int64_t id);
+
+}  // namespace simgpu

@@ -1,0 +1,214 @@
+"""The simulated face of ``torch.cuda``.
+
+torch's own Python code stays as it is. It calls functions of ``torch._C`` that a CPU build lacks: they are given
+here, over the guard that the C++ part registers. What would need a real GPU is refused by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from simgpu import streams
+from simgpu.library import functions
+
+_GIB = 1 << 30
+_CUDA = 1  # c10::DeviceType
+
+
+class DeviceProperties:
+    """What ``torch.cuda.get_device_properties`` tells. The numbers are those of an A100 of 80 GiB."""
+
+    name = "Simulated GPU"
+    major, minor = 8, 0
+    total_memory = 80 * _GIB
+    multi_processor_count = 108
+    is_integrated = is_multi_gpu_board = 0
+    max_threads_per_multi_processor = 2048
+    warp_size = 32
+    regs_per_multiprocessor = 65536
+    shared_memory_per_block = 49152
+    shared_memory_per_block_optin = 166912
+    shared_memory_per_multiprocessor = 167936
+    L2_cache_size = 40 << 20
+    gcnArchName = name  # noqa: N815 - torch's word
+    uuid = "simulated"
+
+    def __repr__(self) -> str:
+        return f"_CudaDeviceProperties(name='{self.name}', major=8, minor=0, total_memory={self.total_memory >> 20}MB)"
+
+
+def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
+    """A function that says what cannot be simulated, and what to do."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(f"simgpu: {what} cannot be simulated: {instead}")
+
+    return refuse
+
+
+def memory_stats() -> dict[str, int]:
+    """Bytes and counts of the caching allocator."""
+    numbers = (ctypes.c_int64 * 7)()
+    functions().memory_stats(numbers)
+    names = ("allocated", "allocated_peak", "reserved", "reserved_peak", "blocks", "allocations", "segments")
+    return dict(zip(names, numbers, strict=True))
+
+
+def _nested_stats(_: int) -> dict[str, Any]:
+    now = memory_stats()
+
+    def stat(current: int, peak: int) -> dict[str, Any]:
+        whole = {"current": current, "peak": peak, "allocated": 0, "freed": 0}
+        return {"all": whole, "small_pool": dict.fromkeys(whole, 0), "large_pool": dict.fromkeys(whole, 0)}
+
+    allocated = stat(now["allocated"], now["allocated_peak"])
+    return {
+        "allocated_bytes": allocated,
+        "active_bytes": allocated,
+        "requested_bytes": allocated,
+        "reserved_bytes": stat(now["reserved"], now["reserved_peak"]),
+        "inactive_split_bytes": stat(0, 0),
+        "allocation": stat(now["blocks"], now["blocks"]),
+        "active": stat(now["blocks"], now["blocks"]),
+        "segment": stat(now["segments"], now["segments"]),
+        "num_alloc_retries": 0,
+        "num_ooms": 0,
+        "num_sync_all_streams": 0,
+        "num_device_alloc": now["segments"],
+        "num_device_free": 0,
+        "max_split_size": -1,
+    }
+
+
+def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
+    return stream.stream_id, stream.device_index, _CUDA
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+    torch._C._accelerator_setStream(
+        torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+    )
+
+
+def _exchange_device(index: int) -> int:
+    before: int = torch._C._accelerator_getDeviceIndex()
+    if index >= 0:
+        torch._C._accelerator_setDeviceIndex(index)
+    return before if index >= 0 else -1
+
+
+class _Runtime(ModuleType):
+    """``torch.cuda.cudart()``: what programs call of it."""
+
+    class cudaError:  # noqa: N801 - CUDA's name
+        success = 0
+
+    def __init__(self) -> None:
+        super().__init__("torch._C._cudart")
+
+    def cudaMemGetInfo(self, _: int) -> tuple[int, int]:  # noqa: N802
+        return DeviceProperties.total_memory - memory_stats()["reserved"], DeviceProperties.total_memory
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802
+        return 0
+
+    cudaProfilerStop = cudaProfilerStart  # noqa: N815
+
+    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
+        return f"error {code}"
+
+    def cudaHostRegister(self, *_: int) -> NoReturn:  # noqa: N802
+        refusal("pinning memory that exists already (cudaHostRegister)", "use tensor.pin_memory()")()
+
+    cudaHostUnregister = cudaHostRegister  # noqa: N815
+
+
+class _Nvtx(ModuleType):
+    """Ranges of a profiler that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._C._nvtx")
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_, **__: 0
+
+
+def _given(count: int) -> dict[str, Any]:
+    """Functions of ``torch._C`` that a CUDA build has."""
+    f = functions()
+    c = torch._C
+    return {
+        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_init": lambda: None,
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_getDevice": c._accelerator_getDeviceIndex,
+        "_cuda_setDevice": c._accelerator_setDeviceIndex,
+        "_cuda_exchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_cuda_getCurrentStream": lambda index: _stream_data(c._accelerator_getStream(index)),
+        "_cuda_getCurrentRawStream": lambda index: c._accelerator_getStream(index).stream_id,
+        "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
+        "_cuda_setStream": _set_stream,
+        "_cuda_synchronize": lambda: c._accelerator_synchronizeDevice(c._accelerator_getDeviceIndex()),
+        "_cuda_getStreamFromExternal": refusal("a stream of another library", "use torch.cuda.Stream()"),
+        "_cuda_canDeviceAccessPeer": lambda one, other: True,
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_getArchFlags": lambda: "sm_80",
+        "_cuda_sleep": lambda cycles: refusal("torch.cuda._sleep", "make a kernel slow in the timing instead")(),
+        "_cuda_memoryStats": _nested_stats,
+        "_cuda_resetPeakMemoryStats": lambda _: f.reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda _: None,
+        "_cuda_emptyCache": lambda *_: f.empty_cache(),
+        "_cuda_setMemoryFraction": lambda fraction, device: None,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_memorySnapshot": refusal("a snapshot of the allocator", "read the trace"),
+        "_cuda_record_memory_history": refusal("the allocator's history", "read the trace"),
+        "_cuda_set_sync_debug_mode": lambda mode: None,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_getCurrentBlasHandle": refusal("cuBLAS", "call torch's own operators"),
+        "_cuda_jiterator_compile_and_launch_kernel": refusal("a kernel compiled at run time", "call torch's operators"),
+        "_cuda_attach_out_of_memory_observer": lambda observer: None,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cudart": _Runtime(),
+        "_nvtx": _Nvtx(),
+    }
+
+
+def install(*, count: int = 1) -> None:
+    """Give ``torch.cuda`` its face. Called once, right after torch is imported."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    for name, value in _given(count).items():
+        setattr(c, name, value)
+    c._has_cuda = True
+    cuda._cudart = c._cudart
+    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda._is_in_bad_fork = c._cuda_isInBadFork
+    properties = DeviceProperties()
+    cuda._get_device_properties = lambda index: properties
+    cuda._CudaDeviceProperties = DeviceProperties
+    cuda.is_available = lambda: count > 0
+    cuda.device_count = lambda: count
+    cuda.is_bf16_supported = lambda including_emulation=True: True
+    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+    for module in (cuda, cuda.streams):
+        module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
+    cuda.nvtx._nvtx = c._nvtx
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = refusal("CUDA graphs", "run without them")
+    cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
+    cuda.init()
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """As CUDA: a process that used the GPU cannot hand it on. A child of one that did not may use it."""
+    cuda: Any = torch.cuda
+    if functions().used():
+        cuda._is_in_bad_fork = lambda: True
+        cuda._initialized = False

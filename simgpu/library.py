@@ -1,0 +1,101 @@
+"""The C++ part as Python sees it: loads it before torch, and gives its functions types.
+
+torch asks for its CUDA hooks once, while it is imported, so the library has to be there before and may link only
+``libtorch_cpu`` and ``libc10``. Python therefore reaches it through ctypes; a second library, linked with torch's
+Python part, was rejected: a handful of functions of numbers needs none, and tensors go through operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_void_p
+from typing import Any
+
+from simgpu.build import library, torch_folder
+
+_KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64)
+_Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
+_Told = CFUNCTYPE(c_int, c_void_p)
+_Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
+_Effect = CFUNCTYPE(None, c_int64, c_int64)
+_Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
+_Receive = CFUNCTYPE(c_int, c_double)
+_Promise = CFUNCTYPE(None, c_int64)
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "problem": (c_char_p, ()),
+    "devices": (None, (c_int, c_int, c_int)),
+    "used": (c_int, ()),
+    "deferred": (None, (c_int,)),
+    "python_ends": (None, ()),
+    "costs": (None, (c_int64, c_int64, c_int64, _KernelCost, _Factor)),
+    "now": (c_int64, ()),
+    "current_stream": (c_int64, ()),
+    "advance": (c_int64, (c_int64,)),
+    "drain": (c_int64, ()),
+    "trace": (None, (c_int, _Told, _Define)),
+    "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
+    "kernel_name": (c_char_p, (c_int64,)),
+    "failed": (None, (c_char_p,)),
+    "effects": (None, (_Effect,)),
+    "exchange": (None, (_Post, _Receive, _Promise)),
+    "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
+    "promised": (None, (c_int, c_int64)),
+    "empty_cache": (None, ()),
+    "memory_stats": (None, (POINTER(c_int64),)),
+    "reset_peaks": (None, ()),
+}
+
+
+class Functions:
+    """The library's functions, without their prefix. ``keep`` holds callbacks, which C++ knows by address."""
+
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        self.keep: dict[str, Any] = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(loaded, f"simgpu_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the simulated GPU has no function '{name}'")
+
+    def callback(self, name: str, kind: Any, function: Any) -> Any:
+        made = self.keep[name] = kind(function)
+        return made
+
+
+KernelCost, Factor, Told, Define, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Effect
+Post, Receive, Promise = _Post, _Receive, _Promise
+
+_functions: Functions | None = None
+
+
+def load() -> Functions:
+    """Load the device into this process. Raises RuntimeError when torch is there already."""
+    global _functions
+    if _functions is None:
+        if "torch" in sys.modules:
+            raise RuntimeError(
+                "torch is imported already, and it asks for its GPU only then: start the program with "
+                "'python -m simgpu script.py', or call simgpu.launch.start() before torch is imported"
+            )
+        built, folder = library(), torch_folder() / "lib"
+        for name in ("libgomp.so.1", "libc10.so", "libtorch_cpu.so"):
+            if (folder / name).exists():
+                ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+        _functions = Functions(ctypes.CDLL(str(built), ctypes.RTLD_GLOBAL))
+    return _functions
+
+
+def functions() -> Functions:
+    """The functions of the device of this process. Raises RuntimeError when it has none."""
+    if _functions is None:
+        raise RuntimeError("this process has no simulated GPU: start it with 'python -m simgpu script.py'")
+    return _functions
+
+
+def active() -> bool:
+    """Has this process a simulated GPU?"""
+    return _functions is not None

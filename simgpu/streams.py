@@ -1,0 +1,70 @@
+"""``torch.cuda.Stream`` and ``torch.cuda.Event``: torch's own streams and events, which go through the guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Stream(torch.Stream):
+    """A stream of the simulated GPU, taken in turn from a pool of 32 as torch does it."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" in kwargs:
+            return super().__new__(cls, **kwargs)
+        if "stream_ptr" in kwargs:
+            raise RuntimeError("simgpu: a stream of another library (ExternalStream) cannot be simulated")
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        return super().__new__(cls, device=torch.device("cuda", index), priority=priority)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: torch.Event) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    @property
+    def cuda_stream(self) -> int:
+        """The number that stands for the stream where CUDA has a pointer."""
+        return int(self.stream_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, torch.Stream) and self.stream_id == other.stream_id
+
+    def __hash__(self) -> int:
+        return hash(("cuda", self.stream_id))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """Refused: the simulated GPU knows no streams of other libraries."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
+        raise RuntimeError("simgpu: a stream of another library (ExternalStream) cannot be simulated")
+
+
+class _Events(type(torch.Event)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) is torch.Event or type.__instancecheck__(cls, instance)
+
+
+class Event(torch.Event, metaclass=_Events):
+    """A position in a stream. Recording again moves it; its times are virtual.
+
+    Calling it gives a ``torch.Event``: torch's own methods take an event of that very type alone.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> torch.Event:
+        if interprocess:
+            raise RuntimeError("simgpu: events between processes (CUDA IPC) cannot be simulated")
+        return torch.Event("cuda", enable_timing=enable_timing, blocking=blocking)

@@ -1,0 +1,125 @@
+"""Makes records (:mod:`repro.trace`) of the words that the C++ part wrote, in batches.
+
+In this trace an allocation is a block. ``Free`` stands where the next owner first touches the memory, not where the
+program let go of it: until then a late access harms nobody, on hardware too. A block whose memory nobody gets again
+is never told freed. What the host itself does to pinned memory is a launch on a stream called "host", for which the
+host waits at once, so such accesses are ordered as the host's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+from repro.trace import (
+    Access,
+    Alloc,
+    Collective,
+    End,
+    Free,
+    HostStep,
+    HostWait,
+    Launch,
+    Record,
+    RecordStream,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
+from simgpu.callsites import CallSites
+from simgpu.library import Define, Told, functions
+
+HOST = 65  # the stream that stands for the host
+_HOW = ("synchronize", "read", "query", "asked")
+_Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
+# What the C++ part told or asked once in this process, for all its traces.
+_layouts: dict[int, _Layout | None] = {0: None}
+_sites: list[CallSites] = []
+
+
+class Tracer:
+    """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
+
+    ``skipped``: further path endings whose frames are not told. The first tracer of a process decides.
+    """
+
+    def __init__(self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = ()) -> None:
+        self._write = write
+        if not _sites:
+            _sites.append(CallSites(skipped))
+        self._sites = _sites[0]
+        self._sites.again()
+        self._kernels: dict[int, str] = {}
+        f = functions()
+        told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
+        f.trace(1, told, define)
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
+        count = ctypes.c_int64()
+        data = functions().trace_take(ctypes.byref(count), everything)
+        words = data[: count.value]
+        stacks, self._sites.fresh = self._sites.fresh, []
+        records: list[TraceRecord] = [*stacks]
+        at = 0
+        while at < len(words):
+            end = at + 2 + words[at + 1]
+            record = self._record(words[at], words[at + 2 : end])
+            if record is not None:
+                records.append(record)
+            at = end
+        if records:
+            self._write(records)
+
+    def close(self) -> None:
+        """Let everything end, hand on the rest, and record no more."""
+        f = functions()
+        if f.drain() < 0:
+            raise RuntimeError(f.problem().decode())
+        self.flush(everything=True)
+        self._write([End(f.now())])
+        f.trace(0, f.keep["told"], f.keep["define"])
+
+    def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
+        if kind == 3 or kind == 4:
+            return self._work(kind, words)
+        if kind == 0:
+            return Alloc(words[0], words[1], words[2], words[3])
+        if kind == 1:
+            return Free(words[0], words[1])
+        if kind == 2:
+            return RecordStream(*words)
+        if kind == 5:
+            return Record(*words)
+        if kind == 6:
+            return Wait(*words)
+        if kind == 7:
+            marker, how, stack, time, began = words
+            return HostWait(marker, _HOW[how], stack, time, began)
+        if kind == 8:
+            return HostStep(_HOW[words[0]], words[1])
+        if kind == 9:
+            return StreamName(words[0], _name(words[0]))
+        sizes, strides = tuple(words[2::2]), tuple(words[3::2])
+        _layouts[words[0]] = (words[1], sizes, strides)
+        return None
+
+    def _work(self, kind: int, words: Sequence[int]) -> TraceRecord:
+        op, stream, kernel, stack, issued, start, end, nominal, reads, writes = words[:10]
+        at = 10 if kind == 3 else 14
+        name = self._kernels.get(kernel)
+        if name is None:
+            name = self._kernels[kernel] = functions().kernel_name(kernel).decode()
+        accesses = [
+            Access(words[i], words[i + 1], words[i + 2], _layouts[words[i + 3]]) for i in range(at, len(words), 4)
+        ]
+        assert len(accesses) == reads + writes
+        fixed = (op, stream, name, tuple(accesses[:reads]), tuple(accesses[reads:]), stack, issued, start, end)
+        if kind == 3:
+            return Launch(*fixed, nominal)
+        group, number, root, issuer = words[10:14]
+        return Collective(*fixed, group, number, root, issuer, nominal)
+
+
+def _name(stream: int) -> str:
+    return "host" if stream == HOST else "default" if stream == 0 else f"stream {stream}"

@@ -1,0 +1,135 @@
+"""A way to give a stream work of one's own: what collectives are made of (``simgpu.nccl``).
+
+The issuer names what is read and written; the values are moved by two Python functions, one when the work starts and
+one when it ends. A collective's start, and so its end, stays open until all its members have arrived, which the
+processes tell each other through an :class:`Exchange`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from simgpu.library import Post, Promise, PythonEffect, Receive, functions
+
+Effect = Callable[[], None]
+_START, _END = 0, 1
+
+
+class Exchange(Protocol):
+    """How ranks tell each other when they arrive. ``receive`` calls :func:`arrived` and :func:`promised`."""
+
+    def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
+        """Tell the other members that this rank arrives at the collective at ``arrival``."""
+
+    def receive(self, timeout: float | None) -> bool:
+        """Take in messages; wait for one up to ``timeout`` seconds (None: for ever). True if there was any."""
+
+    def promise(self, floor: int) -> None:
+        """Tell all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Collective ``number`` of ``group`` with these global ranks; see :class:`repro.trace.Collective`."""
+
+    group: int
+    number: int
+    members: tuple[int, ...]
+    root: int = -1
+    nominal: int = -1
+    late: int = 0
+
+
+def launch(
+    kernel: str,
+    *,
+    stream: int,
+    duration: int,
+    reads: Sequence[Tensor] = (),
+    writes: Sequence[Tensor] = (),
+    at_start: Effect | None = None,
+    at_end: Effect | None = None,
+    rendezvous: Rendezvous | None = None,
+    issuer: int = -1,
+) -> int:
+    """Give work of ``duration`` nanoseconds to a stream (its ``stream_id``); gives its number in the trace.
+
+    The effects find the tensors' memory through :func:`alias`, taken before. They may not use the device: what they
+    compute, they compute on the CPU. An effect at the start is a collective's alone. An effect that raises fails the
+    program at the next wait.
+    """
+    if at_start is not None and rendezvous is None:
+        raise ValueError("only a collective has an effect at its start")
+    ticket = -1
+    if at_start is not None or at_end is not None:
+        ticket = next(_tickets)
+        _effects[ticket] = (at_start, at_end)
+    met = rendezvous or Rendezvous(-1, 0, ())
+    number: int = torch.ops.simgpu.issue(
+        list(reads), list(writes), kernel, stream, duration, ticket,
+        met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
+    )  # fmt: skip
+    return number
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """The same memory as a CPU tensor, which neither waits for the device nor keeps the memory from its next owner."""
+    made: Tensor = torch.ops.simgpu.alias(tensor)
+    return made
+
+
+def use_exchange(exchange: Exchange, *, rank: int) -> None:
+    """Let this process's collectives meet those of other ranks."""
+    f = functions()
+
+    def post(group: int, number: int, members: Any, count: int, arrival: int) -> None:
+        exchange.post(group, number, tuple(members[:count]), arrival)
+
+    def receive(timeout: float) -> int:
+        return exchange.receive(None if timeout < 0 else timeout)
+
+    f.devices(torch.cuda.device_count(), torch.cuda.current_device(), rank)
+    f.exchange(
+        f.callback("post", Post, post),
+        f.callback("receive", Receive, receive),
+        f.callback("promise", Promise, exchange.promise),
+    )
+
+
+def arrived(group: int, number: int, rank: int, time: int) -> None:
+    """Another rank arrives at a collective at ``time``."""
+    functions().arrived(group, number, rank, time)
+
+
+def promised(rank: int, floor: int) -> None:
+    """Another rank arrives nowhere where it has not arrived yet before ``floor``."""
+    functions().promised(rank, floor)
+
+
+_tickets = itertools.count()
+_effects: dict[int, tuple[Effect | None, Effect | None]] = {}
+
+
+def _run(ticket: int, moment: int) -> None:
+    try:
+        effect = _effects[ticket][moment]
+        if moment == _END:
+            del _effects[ticket]
+        if effect is not None:
+            with torch.inference_mode():  # as what an alias is: a tensor without autograd's keys
+                effect()
+    except BaseException:  # C++ calls this: there is nobody to raise to but the next wait
+        functions().failed(traceback.format_exc().encode())
+
+
+def install() -> None:
+    """Tell the device how to run Python effects."""
+    f = functions()
+    f.effects(f.callback("effect", PythonEffect, _run))

@@ -1,0 +1,60 @@
+"""Tests of the simulated GPU run in processes that have one: each in a fresh fork of a server.
+
+A test module is written as a program for the device. Collected by pytest it sees plain torch, so it touches the
+device inside its functions alone. Tests marked ``host`` run in pytest's own process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_server: list[Connection] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "host: runs in pytest's own process, without the simulated GPU")
+
+
+def _start() -> Connection:
+    if not _server:
+        reader, writer = os.pipe()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        child = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("server.py")), str(writer)],
+            pass_fds=[writer],
+            env=environment,
+            cwd=ROOT,
+        )
+        os.close(writer)
+        address = os.read(reader, 4096).decode()
+        os.close(reader)
+        if not address:
+            raise RuntimeError("the simulated GPU does not start; see above")
+        _server.append(Client(address, "AF_UNIX"))
+        atexit.register(child.wait)
+        atexit.register(_server[0].close)
+    return _server[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if pyfuncitem.get_closest_marker("host") or ROOT.joinpath("tests/simgpu") not in pyfuncitem.path.parents:
+        return None
+    names: Any = pyfuncitem._fixtureinfo.argnames
+    server = _start()
+    server.send((str(pyfuncitem.path), pyfuncitem.originalname, {name: pyfuncitem.funcargs[name] for name in names}))
+    problem, output = server.recv()
+    if output:
+        sys.stdout.write(output)
+    if problem:
+        pytest.fail(problem, pytrace=False)
+    return True

@@ -1,0 +1,91 @@
+"""How a program gets the device: built once, loaded before torch, and at no cost for those that do not ask."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.host
+
+TEN_LINES = """
+import torch
+side = torch.cuda.Stream()
+a = torch.ones(4, 4, device="cuda")
+b = a @ a
+with torch.cuda.stream(side):
+    {wait}
+    c = b.sum()
+torch.cuda.synchronize()
+print(c.item())
+"""
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def test_a_script_that_says_cuda_runs_unmodified(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TEN_LINES.format(wait="side.wait_stream(torch.cuda.default_stream())"))
+    done = python("-m", "simgpu", str(script))
+    assert (done.returncode, done.stdout) == (0, "64.0\n"), done.stderr
+
+
+def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("word = 'beside'\n")
+    script = tmp_path / "train.py"
+    script.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.word)\n")
+    assert python("-m", "simgpu", str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
+
+
+def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
+    from detectors import HappensBefore
+    from repro.trace import TraceReader
+
+    script, trace = tmp_path / "train.py", tmp_path / "train.trace"
+    script.write_text(TEN_LINES.format(wait="pass"))
+    python("-m", "simgpu", "--trace", str(trace), str(script))
+    detector = HappensBefore()
+    detector.feed(0, TraceReader(trace).read())
+    detector.finish()
+    (race,) = detector.races
+    assert [(side.kernel, side.stack[0].file, side.stack[0].line) for side in (race.first, race.second)] == [
+        ("aten::mm", "train.py", 5),
+        ("aten::sum", "train.py", 8),
+    ]
+
+
+def test_a_wrong_call_is_one_sentence() -> None:
+    done = python("-m", "simgpu", "nowhere.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("simgpu: there is no script 'nowhere.py'\n")
+
+
+def test_too_late_is_said() -> None:
+    done = python("-c", "import torch, simgpu.launch as launch; launch.start()")
+    assert "torch is imported already" in done.stderr.splitlines()[-1]
+
+
+def test_without_a_compiler_one_sentence_says_what_to_do(tmp_path: Path) -> None:
+    program = f"import simgpu.build as b; b._folder = lambda: b.Path({str(tmp_path)!r}); b.library()"
+    done = python("-c", program, PATH=str(tmp_path), CXX="")
+    assert done.stderr.splitlines()[-1].endswith(
+        "the simulated GPU is built once with a C++ compiler, and there is none: install g++"
+    )
+
+
+def test_what_does_not_ask_for_the_device_pays_nothing() -> None:
+    done = python("-c", "import simgpu, sys; print('torch' in sys.modules, 'ctypes' in sys.modules)")
+    assert done.stdout == "False False\n"
