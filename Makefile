@@ -97,9 +97,9 @@ test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 
 # Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again.
 wheel: $(READY) ## Build the package: dist/*.whl, without a network
-	@rm -rf build dist
+	@rm -rf build/lib build/bdist.* dist
 	@$(BIN)/python -m pip wheel -q --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .
-	@rm -rf build
+	@rm -rf build/lib build/bdist.*
 	@ls dist/*.whl
 
 test-wheel: wheel ## Install the wheel outside the checkout, and use it there with each of its extras

@@ -1,3 +1,5 @@
+"""``python -m simgpu``: see :mod:`simgpu.launch`."""
+
 import sys
 
 from simgpu.launch import main

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ THREAD = (19.5, 25.5)  # seconds a step: DeepSpeed issue 5059
 CLAIM = 1.98  # arXiv 2407.01614: up to 98 % more throughput than without hpZ
 REPORTED_4906 = 24.12 / 17.57  # samples per second with hpZ over without: 32 V100, Llama-2-7B, 8 accumulation steps
 ACCUMULATIONS = (1, 2, 3, 4)
-_TOLERANCE, _TRIES = 1e-5, 50  # of a step's time, where a rate is solved for
+_TOLERANCE, _TRIES = 1e-4, 50  # of a step's time, where a rate is solved for
 
 Tell = Callable[[int, int, str], None]
 
@@ -212,6 +212,7 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
     found = rehearse(wanted, mine, answers=False)
     retimer = Retimer(mine / "trace", ())
 
+    @cache
     def seconds(network: float) -> float:
         return retimer.at(network=network).step_ns / 1e9
 

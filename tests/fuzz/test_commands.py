@@ -45,13 +45,14 @@ def repro(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 def test_fuzz_finds_the_race_makes_it_small_and_confirms_it_live(runs: Path, repro: Repro) -> None:
-    done = repro("fuzz", "--examples", "24", "--workers", "2", "--live", "--expect", "diverged", "--runs", str(runs))
+    how = ("--examples", "24", "--workers", "2", "--live", "--expect", "diverged")
+    done = repro("fuzz", "hpz-short", *how, "--runs", str(runs))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Confirmed by a live run of DeepSpeed: the same divergence" in " ".join(done.stdout.split())
     assert "1-minimal" in done.stdout
-    said = json.loads((runs / "fuzz-hpz" / "timings.json").read_text())
-    assert "goes wrong" in (runs / "fuzz-hpz" / "report" / "report.md").read_text()
-    assert (runs / "fuzz-hpz" / "report" / "index.html").is_file()
+    said = json.loads((runs / "fuzz-hpz-short" / "timings.json").read_text())
+    assert "goes wrong" in (runs / "fuzz-hpz-short" / "report" / "report.md").read_text()
+    assert (runs / "fuzz-hpz-short" / "report" / "index.html").is_file()
     assert said["campaign"]["diverged"] > 0
     assert said["campaign"]["minimal"]
     assert said["confirmed"]
@@ -59,7 +60,7 @@ def test_fuzz_finds_the_race_makes_it_small_and_confirms_it_live(runs: Path, rep
     tokens = TOKEN.findall(done.stdout)
     assert tokens == [*(race["token"] for race in said["races"]), said["token"]]
     assert max(map(len, tokens)) <= 120
-    rows = pd.read_csv(runs / "fuzz-hpz" / "timings.csv")
+    rows = pd.read_csv(runs / "fuzz-hpz-short" / "timings.csv")
     assert len(rows) == said["campaign"]["timings"]
     assert rows["diverged"].sum() == said["campaign"]["diverged"]
 
@@ -68,17 +69,17 @@ def test_fuzz_finds_the_race_makes_it_small_and_confirms_it_live(runs: Path, rep
         again = json.loads(repro("replay", race["token"], "--json", "--times", "3", "--runs", str(runs)).stdout)
         assert again["first"] == race["verdict"]["first"]
         assert again["wrong"] == race["verdict"]["wrong"]
-    second = repro("fuzz", "--examples", "1", "--workers", "1", "--runs", str(runs))
+    second = repro("fuzz", "hpz-short", "--examples", "1", "--workers", "1", "--runs", str(runs))
     assert "an earlier campaign knew it" in " ".join(second.stdout.split())
 
 
 def test_fuzz_with_the_fix_finds_nothing(runs: Path, repro: Repro) -> None:
     fixed = ("--fix", "stream-sync", "--size", "tiny", "--runs", str(runs))
-    done = repro("fuzz", *fixed, "--examples", "16", "--workers", "1", "--expect", "clean")
+    done = repro("fuzz", "hpz-short", *fixed, "--examples", "16", "--workers", "1", "--expect", "clean")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finds no race" in done.stdout
     assert "0 of 16" in done.stdout
-    missed = repro("fuzz", *fixed, "--examples", "2", "--workers", "1", "--expect", "diverged")
+    missed = repro("fuzz", "hpz-short", *fixed, "--examples", "2", "--workers", "1", "--expect", "diverged")
     assert missed.returncode == 1
 
 
@@ -106,7 +107,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(
 
 
 def test_a_token_whose_operation_is_gone_says_what_is_near(runs: Path, repro: Repro) -> None:
-    gone = "t1,hpz,0/2.1/forward/model.layers.7.mlp.up_proj.weight/copy_/1+64us"
+    gone = "t1,hpz-short,0/2.1/forward/model.layers.7.mlp.up_proj.weight/copy_/1+64us"
     done = repro("replay", gone, "--runs", str(runs))
     assert done.returncode == 2
     assert "model.layers.7.mlp.up_proj.weight" in done.stderr

@@ -15,6 +15,9 @@ from detectors import NanWatch
 from tests.live.training import WORLDS, Job, Model, hooks_left, train
 
 WATCH = {"checksums": True}
+FORMS = [
+    form if form in ("plain", "ddp", "zero2", "hpz") else pytest.param(form, marks=pytest.mark.wide) for form in WORLDS
+]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,7 @@ def test_nothing_is_reported_over_healthy_steps(form: str, precision: str, steps
     assert {more["steps"] for more in told.more.values()} == {steps}, "the watch counts what training counts"
 
 
-@pytest.mark.parametrize("form", WORLDS)
+@pytest.mark.parametrize("form", FORMS)
 def test_training_computes_the_same_bits_with_the_watch(form: str, tmp_path: Path) -> None:
     bare = train(tmp_path / "bare", form, steps=4, clip=1.0)
     watched = train(tmp_path / "watched", form, steps=4, clip=1.0, watch=WATCH)
@@ -47,7 +50,7 @@ def test_training_computes_the_same_bits_with_the_watch(form: str, tmp_path: Pat
     assert watched.final == bare.final
 
 
-@pytest.mark.parametrize("form", WORLDS)
+@pytest.mark.parametrize("form", FORMS)
 def test_removing_the_watch_leaves_the_model_as_it_was(form: str, tmp_path: Path) -> None:
     def note(job: Job) -> None:
         job.more = {"before": _traces(job)}

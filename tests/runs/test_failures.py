@@ -114,13 +114,14 @@ def test_a_rank_that_raises_in_the_middle_of_a_step(run: Run, tmp_path: Path, mo
                 raise OSError("the disk with the data is gone")
             yield batch
 
-    run(folder=tmp_path / "whole", steps=3)  # the reference is there now, and whole
+    short: dict[str, Any] = {"steps": 3, "ranks": 2, "nodes": 1}
+    run(folder=tmp_path / "whole", **short)  # the reference is there now, and whole
     monkeypatch.setattr(scenarios.program, "batches", broken)
     with (
         in_vain() as waited,
         pytest.raises(Interrupted, match="rank 1 raised OSError: the disk with the data is gone"),
     ):
-        run(folder=tmp_path / "broken", steps=3)
+        run(folder=tmp_path / "broken", **short)
     assert sum(waited) <= 0.5  # the moment in which a death may still be seen
     findings = json.loads((tmp_path / "broken" / "findings.json").read_text())
     assert "rank 1 raised OSError" in findings["failure"]
