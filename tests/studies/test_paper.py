@@ -50,3 +50,14 @@ def test_zero_plus_plus_at_400_gbit(table: pd.DataFrame) -> None:
 def test_the_rate_is_found_at_which_a_step_takes_so_long() -> None:
     assert paper.solve(lambda rate: 100 / rate, 2.0, 400.0) == pytest.approx(50, rel=1e-3)
     assert paper.solve(lambda rate: 100 / rate, 0.1, 400.0) == 400.0, "even the nominal rate is too slow"
+    assert paper.solve(lambda rate: 100 / rate, 60.0, 400.0) == 4.0, "a hundredth of the nominal rate is fast enough"
+
+
+@pytest.mark.parametrize("wanted", [0.31, 1.0, 3.1, 6.0, 20.0])
+def test_so_it_is_where_something_else_than_the_network_counts_too(wanted: float) -> None:
+    """A step that other work hides a part of, and that grows more than linearly in the time of a byte."""
+
+    def seconds(rate: float) -> float:
+        return max(0.3, 100 / rate) + (10 / rate) ** 2
+
+    assert seconds(paper.solve(seconds, wanted, 400.0)) == pytest.approx(wanted, rel=1e-3)
