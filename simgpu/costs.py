@@ -47,9 +47,18 @@ def flops(name: str, shapes: list[tuple[int, ...]]) -> int:
     return 2 * math.prod(one) * other[-1]
 
 
+_used: list[Costs] = [Costs()]
+
+
+def current() -> Costs:
+    """By which the device of this process is timed."""
+    return _used[0]
+
+
 def use(costs: Costs) -> None:
     """Time the device of this process by ``costs`` from now on."""
     f = functions()
+    _used[0] = costs
 
     def kernel(name: bytes, nbytes: int, words: Any, count: int) -> float:
         shapes, at = [], 0

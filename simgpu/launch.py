@@ -31,12 +31,15 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
-    from simgpu import costs, cuda, storage, work
+    from simgpu import costs, cuda, foreign, hidden, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
     costs.use(costs.Costs())
     work.install()
+    hidden.install()
+    rnn.install()
+    foreign.install()
     atexit.register(f.python_ends)
 
 

@@ -7,6 +7,7 @@
 #include "callsite.h"
 #include "fallback.h"
 #include "generator.h"
+#include "operators.h"
 
 namespace simgpu {
 namespace {
@@ -99,6 +100,10 @@ void resize_storage_(const at::Tensor& whole, int64_t nbytes) {
   resize_storage(whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(nbytes), site);
 }
 
+void tell_hidden(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
+  hides(name, arguments, when);
+}
+
 TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
@@ -106,6 +111,7 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("default_generator() -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
+  m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
 }

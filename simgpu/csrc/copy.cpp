@@ -16,6 +16,7 @@
 #include "callsite.h"
 #include "fallback.h"
 #include "generator.h"
+#include "operators.h"
 
 namespace simgpu {
 namespace {
@@ -115,8 +116,8 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
   auto inputs = function.inputs();
   auto look = [&](const std::function<void(const Tensor&, bool)>& see) {
     for (size_t i = 0; i < inputs.size() && i < schema->arguments().size(); ++i) {
-      const auto* info = schema->arguments()[i].alias_info();
-      bool written = info && info->isWrite();
+      const auto& argument = schema->arguments()[i];
+      bool written = (argument.alias_info() && argument.alias_info()->isWrite()) || hides(schema->name(), argument.name());
       if (inputs[i].isTensor()) see(inputs[i].toTensor(), written);
       else if (inputs[i].isTensorList())
         for (const Tensor& one : inputs[i].toTensorList()) see(one, written);

@@ -7,9 +7,12 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/util/bit_cast.h>
 #include <torch/library.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "callsite.h"
@@ -74,7 +77,13 @@ struct KeyHash {
   }
 };
 
-Spec spec_of(const Tensor& tensor) { return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()}; }
+const char* const kDense = ": the simulated GPU has dense tensors only, not sparse, quantized or strided nested ones (nested tensors: "
+                           "layout=torch.jagged; the others: use the CPU)";
+
+Spec spec_of(const Tensor& tensor, const Operator& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(), "simgpu: ", name_of(op.name), kDense);
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
+}
 
 Tensor allocate(const Spec& spec) {
   return at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
@@ -82,13 +91,14 @@ Tensor allocate(const Spec& spec) {
 
 // One call as it is issued.
 struct Call {
+  static constexpr int64_t kTensor = int64_t{1} << 40, kKind = int64_t{1} << 41;
   const c10::OperatorHandle& handle;
   const Operator& op;
   Accesses accesses;
   std::vector<int64_t> key, shapes;
   Stack inputs;
   int64_t nbytes = 0;
-  bool masked = false;
+  bool masked = false, hides = false;
 
   Call(const c10::OperatorHandle& handle_, const Operator& op_) : handle(handle_), op(op_) {}
 
@@ -98,26 +108,24 @@ struct Call {
       return given;
     }
     auto sizes = given.sizes(), strides = given.strides();
-    key.push_back((static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0));
+    bool number = given.unsafeGetTensorImpl()->is_wrapped_number();  // which has less say in the result's type
+    key.push_back(kTensor + (static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0) + (number ? 1 << 21 : 0));
     key.insert(key.end(), sizes.begin(), sizes.end());
     key.insert(key.end(), strides.begin(), strides.end());
     shapes.push_back(given.dim());
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
     nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
-    masked |= given.scalar_type() == at::kBool || given.scalar_type() == at::kByte;
     if (given.is_cuda()) return place_of(given, written, accesses);
     TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices),
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().index,
                 " and ", given.device(), "! (", name_of(op.name), ")");
-    if (given.unsafeGetTensorImpl()->is_wrapped_number()) return given;
+    if (number) return given;
     Executing quiet(c10::get_default_dtype_as_scalartype());
     return given.clone();  // as it is now: the host may change it after the launch
   }
 
   void argument(const IValue& value, size_t place) {
-    bool written = op.written[place];
-    if (op.running == static_cast<int>(place) || (op.running >= 0 && op.running + 1 == static_cast<int>(place)))
-      written = inputs_training();
+    bool written = op.written[place] || (hides && op.hidden[place]);
     if (value.isTensor()) {
       inputs.emplace_back(tensor(value.toTensor(), written));
     } else if (value.isTensorList()) {
@@ -131,6 +139,7 @@ struct Call {
       c10::List<std::optional<Tensor>> made;
       for (const std::optional<Tensor>& one : value.toOptionalTensorList()) {
         key.push_back(one.has_value());
+        masked |= one && one->defined() && (one->scalar_type() == at::kBool || one->scalar_type() == at::kByte);
         made.push_back(one ? std::optional<Tensor>(tensor(*one, written)) : std::nullopt);
       }
       inputs.emplace_back(std::move(made));
@@ -142,26 +151,25 @@ struct Call {
     }
   }
 
+  // A kind before each value: -5 is not a half, nor is 1 True, and dimension -4 is not "none".
   void plain(const IValue& value) {
-    if (value.isInt()) key.push_back(value.toInt());
-    else if (value.isBool()) key.push_back(value.toBool() ? -2 : -3);
-    else if (value.isIntList())
-      for (int64_t one : value.toIntVector()) key.push_back(one);
-    else if (value.isBoolList())
-      for (bool one : value.toBoolList()) key.push_back(one);
-    else if (value.isString()) key.push_back(static_cast<int64_t>(std::hash<std::string>{}(value.toStringRef())));
-    else if (value.isDouble() && op.sized_by_floats) {
-      int64_t bits;
-      double number = value.toDouble();
-      std::memcpy(&bits, &number, sizeof bits);
-      key.push_back(bits);
-    } else if (value.isNone()) key.push_back(-4);
-    else if (value.isDouble()) key.push_back(-5);
-    if (value.isList()) key.push_back(static_cast<int64_t>(value.toListRef().size()));
+    auto many = [this](int64_t kind, const auto& list) {
+      key.push_back(kind);
+      key.push_back(static_cast<int64_t>(list.size()));
+      for (int64_t one : list) key.push_back(one);
+    };
+    if (value.isInt()) key.insert(key.end(), {kKind, value.toInt()});
+    else if (value.isBool()) key.push_back(kKind + (value.toBool() ? 1 : 2));
+    else if (value.isNone()) key.push_back(kKind + 3);
+    else if (value.isDouble() && op.sized_by_floats) key.insert(key.end(), {kKind + 4, c10::bit_cast<int64_t>(value.toDouble())});
+    else if (value.isDouble()) key.push_back(kKind + 5);
+    else if (value.isComplexDouble()) key.push_back(kKind + 6);
+    else if (value.isString()) key.insert(key.end(), {kKind + 7, static_cast<int64_t>(std::hash<std::string>{}(value.toStringRef()))});
+    else if (value.isIntList()) many(kKind + 8, value.toIntVector());
+    else if (value.isBoolList()) many(kKind + 9, value.toBoolList().vec());
+    else if (value.isList()) key.insert(key.end(), {kKind + 10, static_cast<int64_t>(value.toListRef().size())});
+    else key.push_back(kKind + 11);
   }
-
-  bool training = false;
-  bool inputs_training() const { return training; }
 };
 
 // Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does.
@@ -200,11 +208,14 @@ void each_tensor(const Stack& stack, const std::function<void(const Tensor&)>& s
   }
 }
 
+constexpr double kAsItIs = std::numeric_limits<double>::quiet_NaN();
+
 IValue stand_in(const IValue& value, double filling) {
   auto one = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     auto made = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
-    made.fill_(tensor.scalar_type() == at::kBool ? 1.0 : filling);
+    if (std::isnan(filling)) made = tensor.is_non_overlapping_and_dense() ? made.copy_(tensor) : tensor.clone();
+    else made.fill_(tensor.scalar_type() == at::kBool ? 1.0 : filling);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
     return made;
   };
@@ -223,11 +234,14 @@ IValue stand_in(const IValue& value, double filling) {
   return value;
 }
 
-// The kernel on zeros, which every index may be, or on ones, by which one may divide. Gives results and arguments.
+// The kernel on zeros, which every index may be, or on ones, by which one may divide; gives results and arguments. Some
+// kernels look closer (segments whose lengths must have a sum): they see the values themselves, once the stream has
+// come to them. A GPU's host would not wait, so it is no order in the trace.
 std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers) {
   auto dtype = c10::get_default_dtype_as_scalartype();
-  for (double filling : {0.0, 1.0}) {
+  for (double filling : {0.0, 1.0, kAsItIs}) {
     Stack stood;
+    if (std::isnan(filling)) timeline().synchronize(timeline().position(Device::current()));
     {
       Executing quiet(dtype);
       for (auto& value : call.inputs) stood.push_back(stand_in(value, filling));
@@ -239,7 +253,7 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
       return {std::move(stack), std::move(stood)};
     } catch (const c10::Error&) {
       if (numbers.defined()) at::Generator(numbers).set_state(before);
-      if (filling == 1.0) throw;
+      if (std::isnan(filling)) throw;
     }
   }
   return {};
@@ -247,25 +261,26 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
 
 Signature learn(const Call& call) {
   Signature made;
-  bool fresh = !call.op.outs.empty();
-  for (int source : call.op.returns) fresh |= source == Operator::kFresh;
   int64_t nbytes = call.nbytes;
-  if (fresh) {
+  {  // also where nothing is fresh: arguments that do not fit are told at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
     auto [results, stood] = rehearse(call, numbers);
     for (size_t i = 0; i < results.size(); ++i) {
       made.plain.push_back(call.op.returns[i] == Operator::kPlain ? results[i] : IValue());
       if (call.op.returns[i] != Operator::kFresh) continue;
       auto see = [&](const Tensor& tensor) {
-        made.fresh.push_back(tensor.defined() ? std::optional<Spec>(spec_of(tensor)) : std::nullopt);
+        made.fresh.push_back(tensor.defined() ? std::optional<Spec>(spec_of(tensor, call.op)) : std::nullopt);
         if (tensor.defined()) nbytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
       };
       each_tensor({results[i]}, see);
     }
-    for (int place : call.op.outs) {
-      if (!stood[place].isTensor() || !stood[place].toTensor().defined()) continue;
-      auto now = spec_of(stood[place].toTensor());
-      if (now.sizes != call.inputs[place].toTensor().sizes()) made.resized.emplace_back(place, now);
+    for (size_t place = 0; place < stood.size(); ++place) {
+      if (!call.op.written[place] || !stood[place].isTensor() || !stood[place].toTensor().defined()) continue;
+      auto now = spec_of(stood[place].toTensor(), call.op);
+      if (now.sizes == call.inputs[place].toTensor().sizes()) continue;
+      bool out = std::find(call.op.outs.begin(), call.op.outs.end(), place) != call.op.outs.end();
+      TORCH_CHECK(out, "simgpu: ", name_of(call.op.name), " would give its argument another shape: take its result instead");
+      made.resized.emplace_back(place, now);
     }
   }
   auto& costs = device().costs;
@@ -292,7 +307,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   Accesses written;
   auto own = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    Tensor made = allocate(spec_of(tensor));
+    Tensor made = allocate(spec_of(tensor, call.op));
     Tensor here = place_of(made, true, written);
     Executing quiet(c10::get_default_dtype_as_scalartype());
     here.copy_(tensor);
@@ -301,7 +316,10 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   for (int place : call.op.outs) {
     const Tensor& out = given[place].toTensor();
     Tensor result = outs[place].toTensor();
-    if (out.sizes() != result.sizes()) at::native::resize_output(out, result.sizes());
+    if (out.sizes() != result.sizes()) {
+      at::native::resize_output(out, result.sizes());
+      out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+    }
     Tensor here = place_of(out, true, written);
     Executing quiet(c10::get_default_dtype_as_scalartype());
     here.copy_(result);
@@ -339,12 +357,13 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   size_t count = op.written.size();
   Stack given(std::make_move_iterator(stack->end() - static_cast<int64_t>(count)), std::make_move_iterator(stack->end()));
   stack->erase(stack->end() - static_cast<int64_t>(count), stack->end());
+  TORCH_CHECK_NOT_IMPLEMENTED(op.known, "simgpu: ", handle.operator_name(), " has no kernel for the CPU, by which it could be simulated");
   for (int source : op.returns)
     TORCH_CHECK(source != Operator::kView, "simgpu: the view ", handle.operator_name(), " is not known to the simulated GPU");
 
   auto capture = [&] {
     Call call(handle, op);
-    call.training = op.running >= 0 && given[op.running + 2].toBool();
+    call.hides = !op.hidden.empty() && (op.hidden_when < 0 || given[op.hidden_when].toBool());
     call.inputs.reserve(count);
     for (size_t i = 0; i < count; ++i) call.argument(given[i], i);
     return call;
@@ -355,16 +374,14 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     for (auto& value : call.inputs) stack->push_back(std::move(value));
     return;
   }
-  if (op.host) {
+  bool masked = op.masks && call.masked;  // CUDA calls nonzero for it, which blocks the host
+  if (op.host || (masked && (op.returns[0] == Operator::kFresh || !op.outs.empty()))) {
     Stack results;
     read(call, given, results, site);
     for (auto& value : results) stack->push_back(std::move(value));
     return;
   }
-  if (op.masks && call.masked && handle.schema().returns().size() == 1 && op.returns[0] >= 0) {
-    // Indexing by a mask: CUDA calls nonzero for it, which blocks the host.
-    device().host_wait(device().record(Device::current()), How::kRead, site);
-  }
+  if (masked) device().host_wait(device().record(Device::current()), How::kRead, site);
   Signature* signature = &signature_of(call);
   if (!signature->resized.empty()) {
     for (auto& [place, spec] : signature->resized) {
@@ -428,21 +445,32 @@ const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle) {
 
 namespace {
 
-// Attention is computed by its definition: the fused kernels of CUDA have no counterpart on the CPU with the same results.
-int64_t fused_sdp_choice(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>, bool) {
-  return 0;
+// Tensors of another layout are refused, by the operator's name, before anything of it runs.
+void refuse(const c10::OperatorHandle& handle, Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "simgpu: ", handle.operator_name(), kDense);
 }
 
-TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+#define SIMGPU_FALLBACK(key, function) \
+  TORCH_LIBRARY_IMPL(_, key, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&function>()); }
+SIMGPU_FALLBACK(CUDA, fallback)
+SIMGPU_FALLBACK(SparseCUDA, refuse)
+SIMGPU_FALLBACK(SparseCsrCUDA, refuse)
+SIMGPU_FALLBACK(QuantizedCUDA, refuse)
+SIMGPU_FALLBACK(NestedTensorCUDA, refuse)
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   // Operators that have a composite beside the CPU's kernel, which would come before the fallback, and composites
   // that choose a kernel by the name of the device: the CPU's kernel is taken, so the bits are the CPU's.
   for (const char* name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
                            "mish_backward", "addr", "addr.out", "any.dims", "any.dims_out", "all.dims", "all.dims_out",
-                           "native_channel_shuffle", "linalg__powsum"})
+                           "native_channel_shuffle", "linalg__powsum", "conj_physical_", "mode.values"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
-  m.impl("_fused_sdp_choice", fused_sdp_choice);
+  auto no = [](const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; };
+  auto no_either = [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; };
+  m.impl("_use_cudnn_ctc_loss", no);  // the composite asks on CUDA, and takes the other kernel then
+  m.impl("_use_cudnn_ctc_loss.Tensor", no_either);
+  m.impl("_use_miopen_ctc_loss", no);
+  m.impl("_use_miopen_ctc_loss.Tensor", no_either);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarTy
 // Beyond its memory a tensor moves to new memory, in the order of the current stream.
 const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<at::MemoryFormat> format) {
   auto* impl = self.unsafeGetTensorImpl();
-  impl->set_sizes_contiguous(size);
+  if (self.sizes() != size) impl->set_sizes_contiguous(size);  // of the same shape it stays as it lies
   if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
   auto needed = at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize(), self.storage_offset());
   auto* storage = self.storage().unsafeGetStorageImpl();

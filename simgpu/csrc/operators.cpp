@@ -24,6 +24,20 @@ static const std::set<std::string> kIndexed = {
 
 static bool holds_tensors(const c10::TypePtr& type) { return type->str().find("Tensor") != std::string::npos; }
 
+static std::unordered_map<std::string, std::pair<std::set<std::string>, std::string>>& hidden() {
+  static auto* all = new std::unordered_map<std::string, std::pair<std::set<std::string>, std::string>>;
+  return *all;
+}
+
+void hides(const std::string& name, const std::vector<std::string>& arguments, const std::string& when) {
+  hidden()[name] = {{arguments.begin(), arguments.end()}, when};
+}
+
+bool hides(const std::string& name, const std::string& argument) {
+  auto told = hidden().find(name);
+  return told != hidden().end() && told->second.first.count(argument) > 0;
+}
+
 static Operator read(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
   Operator one;
@@ -56,6 +70,7 @@ static Operator read(const c10::OperatorHandle& handle) {
     one.random |= tag == at::Tag::nondeterministic_seeded;
     one.host |= tag == at::Tag::data_dependent_output || tag == at::Tag::dynamic_output_shape;
   }
+  one.known = handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   const auto& name = schema.name();
   one.asks = kAsk.count(name) > 0;
   one.indices = one.masks = kIndexed.count(name) > 0;
@@ -63,7 +78,14 @@ static Operator read(const c10::OperatorHandle& handle) {
   one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;
   if (one.indices) one.host = false;
   one.sized_by_floats = name == "aten::arange" || name == "aten::range" || name == "aten::linspace";
-  if (name == "aten::native_batch_norm") one.running = 3;
+  auto told = hidden().find(name);
+  if (told != hidden().end()) {
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      const auto& argument = schema.arguments()[i].name();
+      one.hidden.push_back(told->second.first.count(argument) > 0);
+      if (argument == told->second.second) one.hidden_when = static_cast<int>(i);
+    }
+  }
   return one;
 }
 

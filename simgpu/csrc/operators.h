@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string>
 #include <vector>
 
 namespace simgpu {
@@ -16,12 +17,20 @@ struct Operator {
   int generator = -1;          // the argument that is one
   bool host = false;           // the host needs its result, or its result's shape depends on values
   bool random = false;
+  bool known = true;           // the CPU has a kernel for it
   bool asks = false;           // only asks what a tensor object is
   bool indices = false;        // takes tensors of the host as indices
   bool masks = false;          // and may be given a mask, for which CUDA calls nonzero: the host waits
   bool sized_by_floats = false;
-  int running = -1;            // the first of two arguments that it writes without saying so (batch_norm's statistics)
+  std::vector<bool> hidden;    // by argument: written though the schema does not say so; empty where there is none
+  int hidden_when = -1;        // the argument that says whether it does so this time
 };
+
+// What the schema of `name` does not say: it writes these arguments, where argument `when` (or "") is true. To be told
+// before the operator is used.
+void hides(const std::string& name, const std::vector<std::string>& arguments, const std::string& when);
+
+bool hides(const std::string& name, const std::string& argument);
 
 const Operator& describe(const c10::OperatorHandle& handle);
 
