@@ -5,4 +5,14 @@ recorded (:mod:`repro.trace`), so that a detector can say which pairs no synchro
 
 ``python -m simgpu script.py`` runs a script on it. The device has to be there before torch is imported
 (:mod:`simgpu.launch`), and a process that has it keeps it. This package imports nothing of torch by itself.
+
+Where it departs from the hardware, or does not see all, as far as is known:
+
+* one process and one device; no collectives (``torch.distributed`` with ``nccl`` is not there yet); CUDA graphs, IPC
+  events, external streams, sparse and quantized tensors are refused by name;
+* the trace has no record of reuse: a free is written where the next owner first touches the memory, and judged for
+  the whole block against its owner's stream, so a first touch from another stream may be accused though it is ordered;
+* what the host reads of pinned memory through ``numpy()``, ``tolist()`` or ``data_ptr()`` is not seen;
+* work that autograd's thread issues has the call site of ``backward()``, of the main thread;
+* a trace can be judged, not replayed: calls, values, labels and phases are not in it.
 """
