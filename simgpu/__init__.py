@@ -8,7 +8,7 @@ recorded (:mod:`repro.trace`), so that a detector can say which pairs no synchro
 
 Where it departs from the hardware, or does not see all, as far as is known:
 
-* one process and one device; no collectives (``torch.distributed`` with ``nccl`` is not there yet); CUDA graphs, IPC
+* one device a process; CUDA graphs, IPC
   events, external streams, sparse and quantized tensors are refused by name;
 * the trace has no record of reuse: a free is written where the next owner first touches the memory, and judged for
   the whole block against its owner's stream, so a first touch from another stream may be accused though it is ordered;

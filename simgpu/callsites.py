@@ -24,7 +24,8 @@ class CallSites:
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         torch = str(torch_folder()) + os.sep
         self._torch, self._shown = torch, torch + "distributed" + os.sep
-        self._skipped = (*skipped, "typing_extensions.py")  # torch's "deprecated" decorator
+        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
+        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
         self._same: dict[tuple[Frame, ...], int] = {}
         self.fresh: list[Stack] = []
 
@@ -35,8 +36,8 @@ class CallSites:
     def told(self, code: int) -> int:
         """Is the frame of the code object at this address told?"""
         path = _code(code).co_filename
-        if path.startswith(self._torch):
-            return int(path.startswith(self._shown))
+        if path.startswith(self._torch) and not path.startswith(self._shown):
+            return 0
         return int(not (path.startswith((_OURS, "<")) or path.endswith(self._skipped)))
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:

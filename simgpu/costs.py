@@ -27,11 +27,18 @@ class Costs:
     kernel_ns: int = 2000
     flops_per_ns: float = 150e3
     bytes_per_ns: float = 1500.0
+    collective_ns: int = 10000
+    link_bytes_per_ns: float = 100.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
     def kernel(self, name: str, nbytes: int, shapes: list[tuple[int, ...]]) -> float:
         """A kernel by itself. ``nbytes``: of all its tensors."""
         return max(self.kernel_ns, flops(name, shapes) / self.flops_per_ns, nbytes / self.bytes_per_ns)
+
+    def collective(self, name: str, nbytes: int, members: int) -> float:
+        """A collective by itself: a ring over links of one speed. ``nbytes``: of the whole that is exchanged."""
+        passes = (members - 1) / members if members > 2 or "send" not in name else 1.0
+        return self.collective_ns + nbytes * passes * (2 if "all_reduce" in name else 1) / self.link_bytes_per_ns
 
     def factor(self, kernel: str, stream: int) -> float:
         """By how much this timing stretches it."""
@@ -47,18 +54,18 @@ def flops(name: str, shapes: list[tuple[int, ...]]) -> int:
     return 2 * math.prod(one) * other[-1]
 
 
-_used: list[Costs] = [Costs()]
+_current = [Costs()]
 
 
 def current() -> Costs:
-    """By which the device of this process is timed."""
-    return _used[0]
+    """What the device of this process is timed by."""
+    return _current[0]
 
 
 def use(costs: Costs) -> None:
     """Time the device of this process by ``costs`` from now on."""
     f = functions()
-    _used[0] = costs
+    _current[0] = costs
 
     def kernel(name: bytes, nbytes: int, words: Any, count: int) -> float:
         shapes, at = [], 0

@@ -180,6 +180,16 @@ def _given(count: int) -> dict[str, Any]:
     }
 
 
+def see(count: int) -> None:
+    """Let the process see ``count`` devices, of which it uses the first until it says ``torch.cuda.set_device``."""
+    cuda: Any = torch.cuda
+    c: Any = torch._C
+    functions().devices(count, 0, int(os.environ.get("RANK", "0")))
+    c._cuda_getDeviceCount = cuda.device_count = lambda: count
+    cuda.is_available = lambda: count > 0
+    cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
+
+
 def install(*, count: int = 1) -> None:
     """Give ``torch.cuda`` its face. Called once, right after torch is imported."""
     cuda: Any = torch.cuda

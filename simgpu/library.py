@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "python_ends": (None, ()),
     "costs": (None, (c_int64, c_int64, c_int64, _KernelCost, _Factor)),
     "now": (c_int64, ()),
+    "effective": (c_int64, ()),
     "current_stream": (c_int64, ()),
     "advance": (c_int64, (c_int64,)),
     "drain": (c_int64, ()),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
+
+from simgpu import trace
 
 
 class Stream(torch.Stream):
@@ -42,6 +45,16 @@ class Stream(torch.Stream):
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+_numbers = itertools.count(66)  # behind torch's pools and the host: no program gets one of these
+
+
+def hidden(name: str) -> Stream:
+    """A stream of ours, which no program can get."""
+    made = Stream(stream_id=next(_numbers), device_index=torch.cuda.current_device(), device_type=1)
+    trace.streams[made.stream_id] = name
+    return made
 
 
 class ExternalStream(Stream):

@@ -17,6 +17,7 @@ from repro.trace import (
     Collective,
     End,
     Free,
+    Group,
     HostStep,
     HostWait,
     Launch,
@@ -35,6 +36,9 @@ _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 # What the C++ part told or asked once in this process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
 _sites: list[CallSites] = []
+# Told by whoever makes them (simgpu.nccl).
+groups: dict[int, Group] = {}
+streams: dict[int, str] = {}
 
 
 class Tracer:
@@ -50,6 +54,7 @@ class Tracer:
         self._sites = _sites[0]
         self._sites.again()
         self._kernels: dict[int, str] = {}
+        self._groups: set[int] = set()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
         f.trace(1, told, define)
@@ -65,19 +70,23 @@ class Tracer:
         while at < len(words):
             end = at + 2 + words[at + 1]
             record = self._record(words[at], words[at + 2 : end])
+            if isinstance(record, Collective) and record.group in groups and record.group not in self._groups:
+                self._groups.add(record.group)
+                records.append(groups[record.group])
             if record is not None:
                 records.append(record)
             at = end
         if records:
             self._write(records)
 
-    def close(self) -> None:
-        """Let everything end, hand on the rest, and record no more."""
+    def close(self, *, done: bool = True) -> None:
+        """Let everything end, hand on the rest, and record no more. Not ``done``: the program broke off."""
         f = functions()
-        if f.drain() < 0:
+        if done and f.drain() < 0:
             raise RuntimeError(f.problem().decode())
         self.flush(everything=True)
-        self._write([End(f.now())])
+        if done:
+            self._write([End(f.now())])
         f.trace(0, f.keep["told"], f.keep["define"])
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
@@ -122,4 +131,4 @@ class Tracer:
 
 
 def _name(stream: int) -> str:
-    return "host" if stream == HOST else "default" if stream == 0 else f"stream {stream}"
+    return streams.get(stream) or ("host" if stream == HOST else "default" if stream == 0 else f"stream {stream}")

@@ -337,7 +337,7 @@ void empty_cache() {
       state().stats.reserved -= static_cast<int64_t>(chunk->segment->size);
       --state().stats.segments;
       Instant last;
-      for (int64_t stream = 0; stream < kHost; ++stream) last.join(timeline().position(stream));
+      for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
       timeline().shadow(last, [segment = chunk->segment] {
         std::free(segment->data);
         delete segment;

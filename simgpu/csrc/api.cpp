@@ -149,6 +149,7 @@ void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
 }
 
 int64_t simgpu_now() { return timeline().now; }
+int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
@@ -157,7 +158,7 @@ int64_t simgpu_advance(int64_t nanoseconds) {
 int64_t simgpu_drain() {
   return told([] {
     Lock lock;
-    timeline().drain(kHost);
+    timeline().drain();
     device().raise();
     return int64_t{0};
   });

@@ -66,7 +66,7 @@ bool Device::query(const Marker& marker, int64_t site) {
 }
 
 void Device::synchronize(int64_t site) {
-  for (int64_t stream = 0; stream < kHost; ++stream)
+  for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
     if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
       host_wait(record(stream), How::kSynchronize, site);
 }

@@ -1,6 +1,7 @@
 // What torch asks about CUDA from code that does not link it. torch asks for these hooks once, while it is
 // imported: this library has to be loaded before.
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "allocator.h"
 #include "callsite.h"
@@ -48,3 +49,23 @@ class CUDAHooks final : public CUDAHooksInterface {
 REGISTER_CUDA_HOOKS(CUDAHooks)
 
 }  // namespace at
+
+namespace c10d {
+namespace {
+
+// DDP's logger measures its steps: here by the host's clock, as no work of the device may depend on it.
+struct StepTimer final : Timer {
+  explicit StepTimer(c10::Device) {}
+  void record(Event event) override {
+    simgpu::Lock lock;
+    getTimeRef(event) = simgpu::timeline().now;
+  }
+  std::optional<int64_t> measureDifference(Event from, Event to) override {
+    int64_t began = getTimeRef(from), ended = getTimeRef(to);
+    return began < 0 || ended < began ? std::nullopt : std::optional<int64_t>(ended - began);
+  }
+};
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, StepTimer)
+
+}  // namespace
+}  // namespace c10d

@@ -98,14 +98,16 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
   work->seq = ++seq_;
   work->issued = now;
   work->collective = true;
-  Instant& tail = stream(id);
-  tail.settle();
-  work->waits_for = tail.open;
-  work->lower = std::max(tail.lower(), now) + work->late;
-  if (work->members.size() == 1 && tail.open.empty()) {
-    settle(*work, std::max(tail.known, now) + work->late);
+  Instant &tail = stream(id), &before = groups_[work->group];
+  Instant free = tail;
+  free.join(before);  // one communicator's kernels run in the order of issue, on whatever streams
+  free.settle();
+  work->waits_for = free.open;
+  work->lower = std::max(free.lower(), now) + work->late;
+  if (work->members.size() == 1 && free.open.empty()) {
+    settle(*work, std::max(free.known, now) + work->late);
   } else {
-    work->start = tail.known;
+    work->start = free.known;
     open_.push_back(work);
     open_collectives_.push_back(work);
     receive(0.0);
@@ -113,6 +115,7 @@ WorkPtr Timeline::collective(int64_t id, WorkPtr work) {
   }
   if (work->end >= 0) tail.known = work->end, tail.open.clear();
   else tail.open.assign(1, work);
+  before = tail;
   return work;
 }
 
@@ -152,9 +155,9 @@ void Timeline::catch_up_if_free() {
   take_effects(&now);
 }
 
-void Timeline::drain(int64_t streams) {
+void Timeline::drain() {
   Instant last;
-  for (int64_t id = 0; id < streams; ++id) last.join(position(id));
+  for (int64_t id = 0; id < streams(); ++id) last.join(position(id));
   synchronize(last);
   while (!ready_.empty()) {
     now = std::max(now, ready_.front().when);

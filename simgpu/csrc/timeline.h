@@ -74,7 +74,8 @@ class Timeline {
   bool passed(Instant instant);
   void catch_up();         // up to the host's clock, waiting for other ranks where needed
   void catch_up_if_free(); // the same as far as nothing open stands in the way
-  void drain(int64_t streams);
+  void drain();
+  int64_t streams() const { return static_cast<int64_t>(streams_.size()); }
 
   void arrived(int64_t group, int64_t number, int rank, int64_t time);
   void promised(int rank, int64_t floor);
@@ -92,6 +93,7 @@ class Timeline {
   std::vector<WorkPtr> open_, open_collectives_;
   std::map<std::pair<int64_t, int64_t>, std::map<int, int64_t>> arrivals_;
   std::map<int, int64_t> floors_;
+  std::map<int64_t, Instant> groups_;  // when the last collective of each ends
   int64_t seq_ = 0;
 
   WorkPtr enqueue(const Instant& tail, int64_t duration, Effect effect, int64_t& start, int64_t& end);

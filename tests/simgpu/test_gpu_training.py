@@ -20,9 +20,7 @@ def model() -> nn.Module:
 
 def batches(count: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
     numbers = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, 16, generator=numbers), torch.randint(0, 4, (8,), generator=numbers)) for _ in range(count)
-    ]
+    return [(torch.randn(8, 16, generator=numbers), torch.randint(0, 4, (8,), generator=numbers)) for _ in range(count)]
 
 
 def train(device: str, net: nn.Module, make: object, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
