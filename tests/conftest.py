@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.path))
+
+
+_seen: set[Path] = set()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Once a file: what is there by now (torch, DeepSpeed, the tests) is not searched for garbage again and again.
+
+    A trace is read into millions of small objects, and each full search among all modules takes a fifth of a second.
+    """
+    if item.path not in _seen:
+        _seen.add(item.path)
+        gc.collect()
+        gc.freeze()
 
 
 def _turn(path: Path) -> int:
