@@ -13,6 +13,7 @@ import pytest
 
 from detectors.live.incident import load
 from repro import processor
+from repro.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -216,13 +217,31 @@ def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_pa
     ],
 )
 def test_a_mistake_is_one_sentence_before_the_script_starts(
-    arguments: list[str], sentence: str, tmp_path: Path
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """In this process: most of what the command takes is the import of torch."""
     write(tmp_path, "print('started')\n")
-    done = watch(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert f"Error: {sentence}" in done.stderr and "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)  # the command puts the script's in its place
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main(["watch", *arguments])
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"Error: {sentence}" in said.err and "Traceback" not in said.err
+
+
+def test_a_mistake_in_a_process_of_its_own_too(tmp_path: Path) -> None:
+    write(tmp_path, "print('started')\n")
+    done = watch(tmp_path, "--watch", "loss,weights", "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: unknown watch 'weights': choose from inputs, outputs, loss, gradients, \
+output_gradients, parameters, partitions, optimizer\n"
 
 
 def test_ranks_of_torchrun_have_one_finding_and_stop_together(tmp_path: Path) -> None:

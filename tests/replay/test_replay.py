@@ -41,8 +41,15 @@ def live(folder: Path, **options: Any) -> tuple[Recording, dict[int, list[dict[s
     return Recording.load(folder / "trace"), said
 
 
-@pytest.mark.parametrize("hpz", [2, 1], ids=["hpz", "zero3"])
-@pytest.mark.parametrize("model", ["llama", "falcon"])
+@pytest.mark.parametrize(
+    ("model", "hpz"),
+    [
+        ("llama", 2),
+        ("falcon", 1),
+        pytest.param("llama", 1, marks=pytest.mark.wide),
+        pytest.param("falcon", 2, marks=pytest.mark.wide),
+    ],
+)
 def test_the_recorded_timing_gives_the_bits_of_the_live_run(model: str, hpz: int, tmp_path: Path) -> None:
     recording, said = live(tmp_path, model=model, hpz=hpz)
     replayer = Replayer(recording)

@@ -64,7 +64,14 @@ def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
     return folder / "live", folder / "dry"
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+# Each setting stands in one of these once; those that others imply are wide.
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(name, marks=[pytest.mark.wide] if name in ("hpZ", "checkpointing") else [])
+        for name in TRAININGS
+    ],
+)
 def test_every_record_is_that_of_the_live_run(training: str, tmp_path: Path) -> None:
     """Operations, bytes they touch, streams, events, waits, allocations, frees, labels, all virtual times."""
     made = chosen(**TRAININGS[training])

@@ -69,6 +69,7 @@ def test_parameters_that_do_not_divide_by_the_ranks(run: Run) -> None:
     assert_identical(run(size="odd", **PAIR))
 
 
+@pytest.mark.wide
 def test_eight_ranks(run: Run) -> None:
     assert_identical(run(ranks=8, nodes=2, hpz=4, size="odd", **SHORT))
 
@@ -83,7 +84,9 @@ def test_frozen_parameters(run: Run) -> None:
     assert_identical(run(frozen=("*layers.0*", "*norm*"), **PAIR))
 
 
-@pytest.mark.parametrize("bucket", [0, 100, 10_000_000])
+@pytest.mark.parametrize(
+    "bucket", [pytest.param(0, marks=pytest.mark.wide), 100, pytest.param(10_000_000, marks=pytest.mark.wide)]
+)
 def test_any_prefetch_bucket(run: Run, bucket: int) -> None:
     assert_identical(run(prefetch_bucket=bucket, **PAIR))
 

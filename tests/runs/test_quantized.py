@@ -37,7 +37,7 @@ def where(race: Race) -> tuple[str, str]:
         pytest.param({"qwz": True}, marks=pytest.mark.wide),
         {"qwz": True, "qgz": True},
         pytest.param({"qwz": True, "qgz": True, "precision": "fp32", "hpz": 1}, marks=pytest.mark.wide),
-        {"qgz": True, "model": "falcon", "nodes": 4},
+        pytest.param({"qgz": True, "model": "falcon", "nodes": 4}, marks=pytest.mark.wide),
     ],
     ids=" ".join,
 )
