@@ -64,6 +64,8 @@ def workers_of_a_study(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
+    """As in a program that has not frozen anything, as the tests' own process has."""
+    gc.unfreeze()
     gc.collect()
     gc.disable()
     yield
