@@ -75,7 +75,8 @@ class Groups:
         count = sum(self._collectives[rank, group] for rank, groups in self._alone.items() for group in groups)
         if not count:
             return []
-        return [f"{count} collectives ran in process groups of one rank, where nobody is to be waited for"]
+        word = "collective" if count == 1 else "collectives"
+        return [f"{count} {word} ran in process groups of one rank, where nobody is to be waited for"]
 
 
 BUILT_IN: tuple[Callable[[], Mechanism], ...] = (Streams, Groups)
