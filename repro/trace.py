@@ -91,6 +91,10 @@ class StreamName(NamedTuple):
     name: str
 
 
+HOST_STREAM = "host"
+"""The name of a stream that is none: it stands for what the host itself does to pinned memory."""
+
+
 class Group(NamedTuple):
     """Process group ``group`` has these global ranks, in group order. Ids agree between ranks.
 
@@ -216,7 +220,7 @@ class Wait(NamedTuple):
 
 
 class HostWait(NamedTuple):
-    """All later launches come after ``marker``. ``how``: synchronize, read or query.
+    """All later launches come after ``marker``. ``how``: synchronize, read, copy (to the device) or query.
 
     The host's clock stood at ``began`` (-1: not known) when it began to wait, and at ``time`` afterwards.
     """

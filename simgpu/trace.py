@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 from repro.trace import (
+    HOST_STREAM,
     Access,
     Alloc,
     Collective,
@@ -31,7 +32,7 @@ from simgpu.callsites import CallSites
 from simgpu.library import Define, Told, functions
 
 HOST = 65  # the stream that stands for the host
-_HOW = ("synchronize", "read", "query", "asked")
+_HOW = ("synchronize", "read", "query", "asked", "copy")
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 # What the C++ part told or asked once in this process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
@@ -39,6 +40,13 @@ _sites: list[CallSites] = []
 # Told by whoever makes them (simgpu.nccl).
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
+_made: dict[int, str] = {}  # streams that the program made, and where
+
+
+def made(stream: int) -> None:
+    """The program makes a stream: the trace tells of it also where it gives it no work."""
+    if _sites and (frame := _sites[0].caller()):
+        _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
 
 
 class Tracer:
@@ -55,6 +63,7 @@ class Tracer:
         self._sites.again()
         self._kernels: dict[int, str] = {}
         self._groups: set[int] = set()
+        self._named: set[int] = set()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
         f.trace(1, told, define)
@@ -85,6 +94,8 @@ class Tracer:
         if done and f.drain() < 0:
             raise RuntimeError(f.problem().decode())
         self.flush(everything=True)
+        for stream in sorted(_made.keys() - self._named):
+            self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
         if done:
             self._write([End(f.now())])
         f.trace(0, f.keep["told"], f.keep["define"])
@@ -108,6 +119,7 @@ class Tracer:
         if kind == 8:
             return HostStep(_HOW[words[0]], words[1])
         if kind == 9:
+            self._named.add(words[0])
             return StreamName(words[0], _name(words[0]))
         sizes, strides = tuple(words[2::2]), tuple(words[3::2])
         _layouts[words[0]] = (words[1], sizes, strides)
@@ -131,4 +143,4 @@ class Tracer:
 
 
 def _name(stream: int) -> str:
-    return streams.get(stream) or ("host" if stream == HOST else "default" if stream == 0 else f"stream {stream}")
+    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")

@@ -37,7 +37,7 @@ int (*is_told)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
 void* main_thread = nullptr;
 // All under Python's lock. Codes in the map are held for ever, so no address is used twice.
-std::unordered_map<void*, bool> codes;
+std::unordered_map<void*, int> codes;
 std::unordered_map<Key, int64_t, Hash> stacks;
 
 void* frame_here() {
@@ -67,9 +67,13 @@ int64_t call_site() {
     auto known = codes.find(code);
     if (known == codes.end()) {
       Py_IncRef(code);
-      known = codes.emplace(code, is_told(code) != 0).first;
+      known = codes.emplace(code, is_told(code)).first;
     }
     Py_DecRef(code);
+    if (known->second == 2) {  // who runs the program, and what is above it, is no part of it
+      Py_DecRef(frame);
+      break;
+    }
     if (known->second) {
       key.codes[key.count] = code;
       key.instructions[key.count++] = PyFrame_GetLasti(frame);

@@ -76,7 +76,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Tensor to = place_of(self, true, accesses);
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
                     device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
-    if (!non_blocking) device().host_wait(device().record(stream), How::kSynchronize, site);
+    if (!non_blocking) device().host_wait(device().record(stream), How::kCopy, site);
     return self;
   }
   Tensor from = place_of(source, false, accesses), to = self;
