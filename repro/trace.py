@@ -33,7 +33,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 FORMAT = "stream-race-trace"
-VERSION = 2
+NOBODY = -1
+VERSION = 3
+_READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
 class TraceError(Exception):
@@ -132,11 +134,37 @@ class Free(NamedTuple):
     """The host dropped its last reference: from now on the allocator may hand the memory out again.
 
     ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
+    ``quiet``: it touched nothing, and who gets the memory is told by :class:`Reuse`.
     """
 
     block: int
     time: int
     poisoned: bool = False
+    quiet: bool = False
+
+
+class Reuse(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of the new ``block`` were those of the freed ``former`` from ``start`` on.
+
+    ``stack``: of the allocation. ``last``: nothing of ``former`` is left to hand out. ``block`` NOBODY: only that.
+    """
+
+    block: int
+    former: int
+    lo: int
+    hi: int
+    start: int
+    stack: int
+    last: bool
+
+
+class Export(NamedTuple):
+    """The program was given the address of a block (``how``: numpy, data_ptr): what it does there is not seen."""
+
+    block: int
+    how: str
+    stack: int
+    time: int
 
 
 class RecordStream(NamedTuple):
@@ -325,12 +353,12 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
-    | Seal
+    | Seal | Reuse | Export
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = (
-    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch,
-    Collective, Record, Wait, HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal,
+    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch, Collective, Record, Wait,
+    HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal, Reuse, Export,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 
@@ -414,9 +442,9 @@ class TraceReader:
         if not self._begun:
             if not isinstance(record, Begin) or record.format != FORMAT:
                 raise TraceError(f"{self._path} is not a trace of this project")
-            if record.version != VERSION:
+            if record.version not in _READ:
                 raise TraceError(
-                    f"trace {self._path} has format version {record.version}, this release reads {VERSION}: "
+                    f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
                     "run the scenario again, or use the release that wrote it"
                 )
             self._begun = True
