@@ -17,6 +17,9 @@ from simgpu.build import torch_folder
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
+PASSING: set[str] = set()
+"""Path endings of a framework's files whose frames only pass a call on; its adapter tells them."""
+
 
 class CallSites:
     """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
@@ -38,7 +41,7 @@ class CallSites:
         path = _code(code).co_filename
         if path.startswith(self._torch) and not path.startswith(self._shown):
             return 0
-        return int(not (path.startswith((_OURS, "<")) or path.endswith(self._skipped)))
+        return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """The number of a stack: code addresses and instructions, innermost first."""
