@@ -52,14 +52,14 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Held:
-    """``races`` that are there as soon as the waits of ``sites`` are not: of one site, or of several at once."""
+    """``races`` that are there as soon as the waits of ``sites`` are not: of one site, or of several, all at once."""
 
     sites: tuple[Site, ...]
     races: tuple[Race, ...]
 
     def sentence(self) -> str:
         """What holds which pairs."""
-        where = " and ".join(str(one) for one in self.sites)
+        where = ", ".join(str(one) for one in self.sites)
         pairs = "; ".join(
             f"{describe(race.first.kernel, race.first.stack)} and {describe(race.second.kernel, race.second.stack)}"
             for race in self.races
@@ -190,9 +190,24 @@ def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int 
     rest: dict[tuple[Site, ...], list[Race]] = defaultdict(list)
     for race in found:
         if _key(race) not in explained:  # each of several is enough to order it
-            rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(_shortened(race))
-    held += [Held(sites, tuple(races)) for sites, races in rest.items()]
+            rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
+    for sites, races in rest.items():
+        held.append(_fewest(sites, races, without, most))
     return Holding(tuple(held), len(waits.sites), max(0, len(candidates) - most))
+
+
+def _fewest(
+    sites: tuple[Site, ...], races: Sequence[Race], without: Callable[[Iterable[Site]], list[Race]], most: int
+) -> Held:
+    """The races with no more sites than it takes to have all of them, of the first ``most``."""
+    wanted = {_key(race) for race in races}
+    left = list(sites)
+    for one in sites[:most]:
+        fewer = [other for other in left if other != one]
+        again = [race for race in without(fewer) if _key(race) in wanted] if fewer else []
+        if wanted <= {_key(race) for race in again}:
+            left, races = fewer, again
+    return Held(tuple(left), tuple(map(_shortened, races)))
 
 
 def _but_for(races: Sequence[Race], own: set[tuple[int, int]]) -> list[Race]:

@@ -83,8 +83,13 @@ def _places(side: Side, own: str) -> list[str]:
 
 
 def _held(held: Held, own: str) -> Text:
-    where = " and ".join(map(str, held.sites))
-    lines = Text(f"Held only by {where}. Without {'it' if len(held.sites) == 1 else 'them'}:", "bold")
+    if len(held.sites) == 1:
+        lines = Text(f"Held only by {held.sites[0]}. Without it:", "bold")
+    else:
+        lines = Text(f"Held only by {len(held.sites)} waits, each of which is enough for some of it:", "bold")
+        for one in held.sites:
+            lines.append(f"\n  {one}", "not bold cyan")
+        lines.append("\nWithout all of them:")
     for race in held.races[:_MOST]:
         lines.append("\n")
         lines.append_text(race_text(f"  {race.kind}", race, own))

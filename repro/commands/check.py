@@ -51,7 +51,7 @@ def check(
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
 
     SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m repro check
-    SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch -m repro check SCRIPT'.
+    SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch --multi_gpu -m repro check SCRIPT'.
     Exit status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race
     was seen, but not all of the script was), 130 interrupted.
     """

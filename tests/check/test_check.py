@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,3 +192,16 @@ def test_a_race_before_the_end_is_told_all_the_same(check: Any) -> None:
         "race",
         "it ended with exit status 5",
     )
+
+
+def test_the_readmes_example_says_what_the_readme_says(check: Any) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    program, output = re.findall(
+        r"<!-- (?:train\.py|the output of: python -m repro check --name train train\.py) -->\n```\w*\n(.*?)```",
+        readme,
+        re.DOTALL,
+    )
+    done = check("--name", "train", check.script(program), COLUMNS="100")
+    assert (done.status, done.out) == (0, output)
+    quiet = check.script("".join(line for line in program.splitlines(keepends=True) if "print" not in line))
+    assert check(quiet).status == 1

@@ -69,18 +69,27 @@ def test_under_a_launcher_rank_0_judges_when_all_are_done(check: Any, how: str, 
         assert len(both[0].findings["races"]) == statuses[0]
 
 
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"],
+    "deepspeed": ["deepspeed.launcher.runner", "--num_gpus", "2", "--module"],
+    "accelerate": ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "-m"],
+}
+
+
 @pytest.mark.wide
-def test_torchrun_starts_the_ranks(check: Any) -> None:
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "repro", "check"]
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_launchers_start_the_ranks(check: Any, launcher: str) -> None:
+    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     done = subprocess.run(
-        [sys.executable, "-m", *command, check.script(SUMS), "race"],
+        [sys.executable, "-m", *LAUNCHERS[launcher], "repro", "check", check.script(SUMS), "race"],
         cwd=check.folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cuda"},
+        env={**shell, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{shell['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=250,
     )
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert done.stdout.count("verdict: race") == 1
-    assert len(list((check.folder / "runs").iterdir())) == 1
+    (folder,) = (check.folder / "runs").iterdir()
+    assert len(list((folder / "trace").iterdir())) == 2
