@@ -13,17 +13,17 @@ namespace {
 
 using at::Tensor;
 
-// They look at a tensor's kind alone.
+// They look at a tensor's kind alone; _to_copy leaves the reading to a copy_, which may be the device's.
 bool asks(const std::string& name) {
   auto ends = [&](const char* with) { return name.size() >= strlen(with) && name.compare(name.size() - strlen(with), strlen(with), with) == 0; };
-  return name == "aten::is_pinned" || name == "aten::is_same_size" || name == "aten::is_set_to" || ends("_like") ||
+  return name == "aten::is_pinned" || name == "aten::_to_copy" || name == "aten::is_same_size" || name == "aten::is_set_to" || ends("_like") ||
       name.rfind("aten::new_", 0) == 0 || name.rfind("aten::sym_", 0) == 0;
 }
 
 // What the host's kernels do to pinned memory are accesses too, on its own clock. They are seen where the
 // dispatcher is entered; this watch is set when memory is pinned for the first time.
 std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& function) {
-  if (executing) return nullptr;
+  if (executing || !PyGILState_GetThisThreadState()) return nullptr;  // a thread of gloo, for which the device waits
   auto schema = function.operator_schema();
   if (!schema || asks(schema->name()) || schema->name() == "simgpu::host_looks") return nullptr;
   auto inputs = function.inputs();

@@ -59,7 +59,7 @@ def plain(cases: dict[str, Case], folder: Path) -> None:
     """Run all on the CPU with gloo, in another process: ``folder/RANKS/NAME``."""
     for ranks in sorted({case.ranks for case in cases.values()}):
         chosen = {name: case for name, case in cases.items() if case.ranks == ranks}
-        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "OMP_NUM_THREADS": "1"}
         configs = [json.dumps(case.config) for case in chosen.values()]
         done = subprocess.run(
             [sys.executable, str(HERE / "zero_plain.py"), str(ranks), str(folder / f"of {ranks}"), *configs],
