@@ -21,8 +21,7 @@ detectors pass over them.
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
 rank, never used twice) and byte offsets within it.
 
-On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated. msgpack is
-imported where files are: a detector that is fed records in memory needs nothing of it.
+On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -93,8 +92,7 @@ class StreamName(NamedTuple):
     name: str
 
 
-HOST_STREAM = "host"
-"""The name of a stream that is none: it stands for what the host itself does to pinned memory."""
+HOST_STREAM = "host"  # no stream: it stands for what the host itself does to pinned memory
 
 
 class Group(NamedTuple):
@@ -405,10 +403,7 @@ def sealed(path: Path) -> bool:
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is still being written.
-
-    :meth:`read` returns what is new since the last call. Raises :class:`TraceError`.
-    """
+    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack
@@ -423,6 +418,7 @@ class TraceReader:
         self._begun = False
 
     def read(self) -> Iterator[TraceRecord]:
+        """What is new since the last call."""
         while chunk := self._file.read(1 << 20):
             self._unpacker.feed(chunk)
             try:
