@@ -13,5 +13,8 @@ Where it departs from the hardware, or does not see all, as far as is known:
 * an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
   through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
 * work that autograd's thread issues has the call site of ``backward()``, of the main thread;
+* what a run came to see (:mod:`simgpu.sights`), by which a race is called harmful or benign, is what the host read and
+  what work wrote into the memory that is alive when the last kernel has been given: a value that is used in between
+  and leaves no trace in either is not compared;
 * a trace can be judged, not replayed: calls, values, labels and phases are not in it.
 """

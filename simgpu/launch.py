@@ -1,5 +1,6 @@
 """Starts a program on the simulated GPU: ``python -m simgpu [--ranks N] [--trace FILE] script.py its arguments``.
 
+``--timing TOKEN`` runs it in a timing of one's own (:mod:`simgpu.timing`).
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
@@ -16,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from repro.tokens import TokenError
 from repro.trace import file_of
 from simgpu.build import BuildError
 from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
+from simgpu.timing import Timing, timed
 
-_USAGE = "usage: python -m simgpu [--ranks N] [--trace FILE] (script.py | -m module) [arguments]"
+_USAGE = "usage: python -m simgpu [--ranks N] [--trace FILE] [--timing TOKEN] (script.py | -m module) [arguments]"
 
 
 def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
@@ -60,22 +63,28 @@ def run(
     ranks: int = 0,
     trace: Path | None = None,
     slow: Mapping[str, float] | None = None,
+    timing: Timing | None = None,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
     ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
+    ``timing``: deviations from that.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
-    return _run(program, ranks, None if trace is None else partial(file_of, trace), slow or {})
+    return _run(program, ranks, None if trace is None else partial(file_of, trace), slow or {}, timing or Timing())
 
 
 def _run(
-    program: Program, ranks: int, file: Callable[[int], Path] | None, slow: Mapping[str, float] = MappingProxyType({})
+    program: Program,
+    ranks: int,
+    file: Callable[[int], Path] | None,
+    slow: Mapping[str, float] = MappingProxyType({}),
+    timing: Timing = Timing(),  # noqa: B008 - it is frozen
 ) -> int:
     _ = program.folder
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
@@ -88,7 +97,8 @@ def _run(
 
     def rank(number: int) -> int:
         try:
-            _traced(program, file and file(number))
+            with timed(timing, rank=number):
+                _traced(program, file and file(number))
         except BaseException as error:
             return fail(error, ("simgpu.launch", "simgpu.scripts"))
         return 0
@@ -104,7 +114,7 @@ def _run(
 def _traced(program: Program, trace: Path | None) -> None:
     """Run the program to its end, and the device's work to its own, unless the program breaks off."""
     from repro.trace import TraceWriter
-    from simgpu import collectives
+    from simgpu import collectives, sights
     from simgpu.trace import Tracer
 
     writer = tracer = None
@@ -112,9 +122,10 @@ def _traced(program: Program, trace: Path | None) -> None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         writer = TraceWriter(trace, rank=rank, world=world, info={})
         tracer = Tracer(writer.write)
+        sights.begin()
     done = False
     try:
-        program.run()
+        _held = program.run()  # what it holds at its end is looked at
         _join_threads()
         done = True
     except SystemExit as leaving:
@@ -123,6 +134,8 @@ def _traced(program: Program, trace: Path | None) -> None:
     finally:
         collectives.leave(done=done)
         if tracer is not None and writer is not None:
+            tracer.flush(everything=True)
+            writer.write(sights.told())
             tracer.close(done=done)
             writer.close()
 
@@ -136,14 +149,19 @@ def _join_threads() -> None:
 
 def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
-    given = {"--trace": "", "--ranks": ""}
+    given = {"--trace": "", "--ranks": "", "--timing": "t1"}
+    needs = {"--trace": "file", "--ranks": "number", "--timing": "token"}
     while arguments and arguments[0] in given:
         if len(arguments) < 2:
-            return _wrong(f"{arguments[0]} needs a {'number' if arguments[0] == '--ranks' else 'file'}")
+            return _wrong(f"{arguments[0]} needs a {needs[arguments[0]]}")
         given[arguments[0]], arguments = arguments[1], arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
     if ranks and not (ranks.isdecimal() and int(ranks) > 0):
         return _wrong(f"--ranks needs a number, not '{ranks}'")
+    try:
+        timing = Timing.parse(given["--timing"])
+    except TokenError as problem:
+        return _wrong(str(problem))
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         return _wrong("name a script or a module to run")
     module = arguments[0] == "-m"
@@ -159,7 +177,9 @@ def main(arguments: list[str]) -> int:
         return file_of(Path(trace), rank) if several else Path(trace)
 
     try:
-        return _run(Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None)
+        return _run(
+            Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None, timing=timing
+        )
     except WrongUse as problem:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:

@@ -45,6 +45,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
     "hand_on": (None, (_HandOn,)),
+    "deviate_never": (None, ()),
+    "jitter": (None, (c_double, c_int64, c_int64)),
+    "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
+    "delay_met": (c_int, (c_int64,)),
+    "sights_begin": (None, ()),
+    "sights_take": (POINTER(c_int64), (POINTER(c_int64),)),
     "memory": (None, (c_int64, c_int64)),
 }
 

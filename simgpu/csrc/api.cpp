@@ -5,9 +5,11 @@
 #include <torch/library.h>
 
 #include "callsite.h"
+#include "deviations.h"
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "sights.h"
 
 namespace simgpu {
 namespace {
@@ -61,12 +63,13 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   auto& time = timeline();
   time.now += device().costs.launch_ns;
   auto work = std::make_shared<Work>();
-  work->duration = duration;
+  auto change = deviations().next(stream, name, trace().ops + 1, duration);
+  work->duration = duration + change.longer;
   work->read = python(ticket, 0);
   work->effect = python(ticket, 1);
   work->group = group;
   work->number = number;
-  work->late = late;
+  work->late = late + change.late;
   work->members.assign(members.begin(), members.end());
   int64_t issued = time.now;
   time.collective(stream, work);
@@ -185,6 +188,23 @@ void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), i
 }
 void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
 void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
+
+void simgpu_deviate_never() { deviations().never(); }
+void simgpu_jitter(double percent, int64_t seed, int64_t rank) { deviations().jitter(percent, seed, rank); }
+int64_t simgpu_delay(int64_t stream, const char* kernel, int64_t occurrence, int64_t late, int64_t longer) {
+  Lock lock;
+  return deviations().delay(stream, name_id(kernel), occurrence, {late, longer});
+}
+int simgpu_delay_met(int64_t delay) { return deviations().met(delay); }
+
+void simgpu_sights_begin() {
+  Lock lock;
+  sights().begin();
+}
+const int64_t* simgpu_sights_take(int64_t* words) {
+  Lock lock;
+  return sights().take(words);
+}
 
 void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }
 void simgpu_memory(int64_t total, int64_t allowed) {

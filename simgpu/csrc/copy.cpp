@@ -19,6 +19,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "sights.h"
 
 namespace simgpu {
 namespace {
@@ -96,7 +97,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     to = self.detach();  // its version was counted where the copy was issued
   }
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
-                  device().guarded(down, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
+                  device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {
+                    Executing quiet(dtype);
+                    to.copy_(from);
+                    see(op, to);
+                  }), site);
   if (!non_blocking || !direct) device().host_wait(device().record(stream), How::kRead, site);
   return self;
 }

@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include "deviations.h"
+#include "sights.h"
+
 namespace simgpu {
 
 Device& device() {
@@ -84,6 +87,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
   }
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
+  duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;
   WorkPtr work = time.launch(stream, duration, std::move(effect), start, end);
   trace().launch(stream, kernel, accesses, site, issued, start, end, nominal, work);
   if (deferred) time.catch_up_if_free();
@@ -96,6 +100,7 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
   int64_t now = timeline().now;
   timeline().catch_up();
   trace().launch(kHost, kernel, accesses, site, now, now, now, 0, nullptr);
+  for (auto& access : accesses.reads) sights().read(trace().ops, access);
   int64_t marker = ++trace().markers;
   trace().note(Kind::kRecord, {marker, kHost});
   trace().note(Kind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});

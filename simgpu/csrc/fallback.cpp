@@ -18,6 +18,7 @@
 #include "callsite.h"
 #include "generator.h"
 #include "operators.h"
+#include "sights.h"
 
 namespace simgpu {
 
@@ -51,6 +52,12 @@ at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) 
   TORCH_CHECK(tensor.device().index() == device().index, "simgpu: this process has cuda:", device().index, " alone");
   add_access(tensor, *block, written ? accesses.writes : accesses.reads);
   return alias(tensor, *block);
+}
+
+void see(int64_t op, const at::Tensor& tensor) {
+  if (!sights().on || !tensor.defined()) return;
+  at::Tensor row = tensor.contiguous();
+  sights().read(op, row.data_ptr(), row.nbytes());
 }
 
 namespace {
@@ -289,12 +296,29 @@ Signature learn(const Call& call) {
   return made;
 }
 
+void see(int64_t op, const IValue& value) {
+  if (value.isTensor()) {
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    simgpu::see(op, value.toTensor());
+  } else if (value.isTensorList()) {
+    Executing quiet(c10::get_default_dtype_as_scalartype());
+    for (const Tensor& one : value.toTensorList()) simgpu::see(op, one);
+  } else if (value.isBool() || value.isInt() || value.isDouble()) {
+    auto number = value.isDouble() ? c10::bit_cast<int64_t>(value.toDouble()) : value.isInt() ? value.toInt() : int64_t{value.toBool()};
+    sights().read(op, &number, sizeof number);
+  } else if (value.isComplexDouble()) {
+    auto number = value.toComplexDouble();
+    sights().read(op, &number, sizeof number);
+  }
+}
+
 // The host needs the result: it waits for the current stream, as a device-to-host read does.
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
   int64_t stream = Device::current();
   auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
   device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
+  int64_t op = trace().ops;
   device().host_wait(device().record(stream), How::kRead, site);
   auto numbers = numbers_of(call.op, given);
   for (int place : call.op.outs) {  // the kernel may want more memory than is there
@@ -305,6 +329,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   Stack outs = call.inputs;
   results = std::move(call.inputs);
   execute(call.handle, call.op, results, c10::get_default_dtype_as_scalartype(), numbers);
+  for (auto& value : results) see(op, value);
   Accesses written;
   auto own = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "allocator.h"
+#include "sights.h"
 
 namespace simgpu {
 namespace {
@@ -66,6 +67,7 @@ void free_pinned(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
   let_go(*block);
+  sights().dropped(block->number);
   Free free{block->data, {}};
   for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
   pinned().used.erase(block->data);

@@ -1,5 +1,7 @@
 #include "trace.h"
 
+#include "sights.h"
+
 namespace simgpu {
 
 Trace& trace() {
@@ -24,6 +26,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   ++ops;
   if (!on) return;
   bool met = work && work->collective;
+  sights().launched(accesses, met);
   auto reads = static_cast<int64_t>(accesses.reads.size()), writes = static_cast<int64_t>(accesses.writes.size());
   words_.push_back(static_cast<int64_t>(met ? Kind::kCollective : Kind::kLaunch));
   words_.push_back(10 + (met ? 4 : 0) + 4 * (reads + writes));
@@ -40,6 +43,7 @@ int64_t Trace::layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, 
   for (auto& [size, stride] : dims) key.insert(key.end(), {size, stride});
   auto [place, fresh] = layouts_.try_emplace(key, static_cast<int64_t>(layouts_.size()) + 1);
   if (fresh) {
+    keys_.push_back(&place->first);
     words_.push_back(static_cast<int64_t>(Kind::kLayout));
     words_.push_back(static_cast<int64_t>(key.size()) + 1);
     words_.push_back(place->second);

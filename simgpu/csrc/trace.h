@@ -33,6 +33,7 @@ class Trace {
   void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
               int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);
   int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
+  const std::vector<int64_t>& layout(int64_t id) const { return *keys_[id - 1]; }  // an item's bytes, then size, stride, ...
   // The finished part of the buffer, valid until the next call of anything here.
   const int64_t* take(int64_t* words, bool everything);
   bool full() const { return full_.load(std::memory_order_relaxed); }  // time to take what there is
@@ -44,6 +45,7 @@ class Trace {
   std::vector<int64_t> words_, taken_;
   std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
   std::map<std::vector<int64_t>, int64_t> layouts_;
+  std::vector<const std::vector<int64_t>*> keys_;  // of the map, by number
 };
 
 Trace& trace();

@@ -1,0 +1,212 @@
+"""Does a race of a program on the simulated GPU harm it? The program runs again with the accesses the other way round.
+
+The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
+new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.sights`): the one that was
+judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
+moves what waits for the delayed work, so where a program has several races the difference may come from another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from detectors.races import Occurrence, Race, Side
+from fuzz.live.recorded import Run, Touch, difference, load
+from fuzz.live.runs import Outcome, Program, Runner
+from simgpu.timing import Delay, Place, Timing
+
+Verdict = Literal["harmful", "benign", "not confirmed"]
+
+_US = 1000
+_MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+_EXAMPLES = 3  # of a race are tried at most, each with a run of its own
+_HOST = "host"  # the stream that stands for what the host itself does to pinned memory
+_Wanted = Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
+    issued second comes first, and ``command`` runs the program in it; both empty where none was found.
+    """
+
+    race: Race
+    verdict: Verdict
+    reason: str
+    token: str = ""
+    command: str = ""
+
+
+class _Pair(NamedTuple):
+    """One occurrence, in terms that another run of the program understands."""
+
+    rank: int
+    first: Place
+    first_touch: Touch
+    second: Place
+    second_touch: Touch
+
+    def gap(self, run: Run) -> int | None:
+        """Nanoseconds from the first to the second; 0 or more: in the program's order. None: not both are there."""
+        if self.rank not in run:
+            return None
+        first = run[self.rank].time(self.first, self.first_touch)
+        second = run[self.rank].time(self.second, self.second_touch)
+        return None if first is None or second is None else second - first
+
+
+def examine(
+    folder: Path,
+    races: Sequence[Race],
+    command: Sequence[str],
+    *,
+    timing: Timing | None = None,
+    limit: int = 8,
+    shown: Sequence[str] = ("python", "-m", "simgpu"),
+    runner: Runner | None = None,
+) -> list[Witness]:
+    """A witness for each race of the run whose traces lie in ``folder``, in their order.
+
+    ``command``: what ran, as it stands behind ``python -m simgpu``. ``timing``: in which it ran. Of more than ``limit``
+    races the rest is not examined, and says so. ``shown``: the words with which the witnesses' commands begin.
+    ``runner``: runs the program (None: one of its own).
+
+    Runs the program once, and at most three times for each example of a race. It writes the files that it writes
+    again. Raises :class:`repro.trace.TraceError` where the folder has no traces.
+    """
+    if not races:
+        return []
+    timing = timing or Timing()
+    judged = load(folder)
+    with contextlib.ExitStack() as stack:
+        runner = runner or stack.enter_context(Runner())
+        return _Examination(judged, Program(command, runner), timing, shown).all(races, limit)
+
+
+class _Examination:
+    """The runs of one program. Raises nothing that it could tell as a reason."""
+
+    def __init__(self, judged: Run, program: Program, timing: Timing, shown: Sequence[str]) -> None:
+        self._judged, self._program, self._timing, self._shown = judged, program, timing, shown
+        self._control = program.run(timing)
+        self._at_once: Outcome | None = None
+
+    def all(self, races: Sequence[Race], limit: int) -> list[Witness]:
+        other = difference(self._judged, self._control.run)
+        if self._control.status is None:
+            other = "whether it ends in time"
+        if other:
+            return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
+        made = [self._examined(race) for race in races[:limit]]
+        beyond = f"not examined, as only {limit} races are"
+        return made + [_unconfirmed(race, beyond) for race in races[limit:]]
+
+    def _examined(self, race: Race) -> Witness:
+        """The first example that is harmful; else the first that is benign; else why none could be reversed."""
+        found: Witness | None = None
+        for occurrence in _spread(race.examples):
+            pair = self._pair(race, occurrence)
+            one = self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+            if one.verdict == "harmful":
+                return one
+            if found is None or (found.verdict != "benign" and one.verdict == "benign"):
+                found = one
+        assert found is not None  # a race has at least one example
+        return found
+
+    def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
+        rank = self._judged.get(occurrence.rank)
+        if rank is None:
+            return None
+        first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
+        if first is None or second is None:
+            return None
+        return _Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
+
+    def _reversed(self, race: Race, pair: _Pair) -> Witness:
+        gap = pair.gap(self._control.run)
+        if gap is None:
+            return _unconfirmed(race, "its work never came to its end")
+        if gap < 0:
+            return self._shown_already(race, pair, gap)
+        found = self._delayed(pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
+        if isinstance(found, str):
+            return _unconfirmed(race, found)
+        timing, outcome = found
+        return self._judged_by(race, timing, outcome, self._control)
+
+    def _shown_already(self, race: Race, pair: _Pair, gap: int) -> Witness:
+        """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
+        found: tuple[Timing, Outcome] | str = "the host's own access cannot be delayed"
+        if race.second.stream != _HOST:
+            found = self._delayed(pair, pair.second, pair.second_touch, -gap, wanted=lambda now: now >= 0)
+        if isinstance(found, str):
+            if self._at_once is None:
+                self._at_once = self._program.run(self._timing, at_once=True)
+            now = pair.gap(self._at_once.run)
+            if now is None or now < 0:
+                return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
+            return self._judged_by(race, self._timing, self._control, self._at_once)
+        return self._judged_by(race, self._timing, self._control, found[1])
+
+    def _delayed(
+        self, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+    ) -> tuple[Timing, Outcome] | str:
+        """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
+        needed = gap + 1
+        while needed <= _MOST:
+            ns = _rounded(needed)
+            delay = Delay(place, "late" if touch == "start" else "long", ns)
+            timing = Timing((*self._timing.deviations, delay))
+            outcome = self._program.run(timing)
+            now = pair.gap(outcome.run)
+            if now is None:
+                return f"with {_short(place)} delayed the program does not come to both"
+            if wanted(now):
+                return timing, outcome
+            if abs(now) >= gap:
+                other = pair.second if place == pair.first else pair.first
+                return f"{_short(other)} comes after {_short(place)} however late that is"
+            needed = 8 * ns
+        return "no delay is long enough"
+
+    def _judged_by(self, race: Race, timing: Timing, outcome: Outcome, reference: Outcome) -> Witness:
+        """``outcome`` is the run in ``timing``, in which the race shows; ``reference`` has the program's order."""
+        if None in (outcome.status, reference.status):
+            return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
+        token, other = str(timing), outcome.differs(reference)
+        command = shlex.join([*self._shown, "--timing", token, *self._program.command])
+        if other:
+            return Witness(race, "harmful", f"with the two the other way round, {other} differs", token, command)
+        return Witness(race, "benign", "with the two the other way round, the program sees the same", token, command)
+
+
+def _unconfirmed(race: Race, reason: str) -> Witness:
+    return Witness(race, "not confirmed", reason)
+
+
+def _spread(examples: Sequence[Occurrence]) -> list[Occurrence]:
+    """A few of them: the first, the last, and one between."""
+    places = dict.fromkeys((0, len(examples) // 2, len(examples) - 1))
+    return [examples[at] for at in [*places][:_EXAMPLES]]
+
+
+def _touch(side: Side) -> Touch:
+    return "start" if side.access == "read" and side.kernel.startswith("nccl::") else "end"
+
+
+def _rounded(ns: int) -> int:
+    """The next power of two of microseconds: short to write, and not off by a hair."""
+    us = 1
+    while us * _US < ns:
+        us *= 2
+    return us * _US
+
+
+def _short(place: Place) -> str:
+    return f"{place.kernel.rpartition('::')[2]} on stream {place.stream}"

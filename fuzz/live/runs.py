@@ -1,0 +1,109 @@
+"""Runs a program on the simulated GPU in a timing of its own, and reads what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from fuzz.live.recorded import Run, difference, load
+from repro.trace import TraceError, file_of
+from simgpu.timing import Timing
+
+# A launcher's words to the rank that asks; the runs here fork their ranks themselves.
+_OF_LAUNCHERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that was made. ``status``: its exit status, None where it was ended because it took too long."""
+
+    run: Run
+    status: int | None
+
+    def differs(self, reference: Outcome) -> str:
+        """What is otherwise than in ``reference``, as the subject of a sentence; empty where nothing is."""
+        if self.status != reference.status and 0 in (self.status, reference.status):
+            return "how the program ends"
+        return difference(reference.run, self.run)
+
+
+class Runner:
+    """A process from which programs are run, one after the other (:mod:`simgpu.again`). To be used in a ``with``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "simgpu.again"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+
+    def run(self, arguments: Sequence[str], *, at_once: bool = False, patience_s: float = 600.0) -> int | None:
+        """Run what stands behind ``python -m simgpu``; gives its exit status, None where it was ended after so long.
+
+        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. Raises RuntimeError where there is no
+        simulated GPU; why was told on standard error.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
+        with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the program cannot be run again: the simulated GPU does not start")
+        status: int | None = json.loads(answer)
+        return status
+
+    def close(self) -> None:
+        """End the process, and what runs in it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Program:
+    """``command``: what stands behind ``python -m simgpu``, as ``--ranks 2 train.py --steps 3``.
+
+    A run that takes longer than ``patience_s`` is ended. What it prints goes nowhere; files that it writes, it writes
+    again.
+    """
+
+    command: Sequence[str]
+    runner: Runner
+    patience_s: float = 600.0
+
+    def run(self, timing: Timing, *, at_once: bool = False) -> Outcome:
+        """Run it in ``timing``. Raises RuntimeError as :meth:`Runner.run` does."""
+        with tempfile.TemporaryDirectory(prefix="witness-") as made:
+            folder = Path(made)
+            place = folder if "--ranks" in self.command[:1] else file_of(folder, 0)
+            options = ["--trace", str(place), "--timing", str(timing)]
+            status = self.runner.run([*options, *self.command], at_once=at_once, patience_s=self.patience_s)
+            try:
+                return Outcome(load(folder), status)
+            except TraceError:  # it was ended in the middle of a record
+                return Outcome({}, status)
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_LAUNCHERS}
+    return {name: value for name, value in kept.items() if not name.startswith("TORCHELASTIC_")}
