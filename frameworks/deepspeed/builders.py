@@ -61,8 +61,7 @@ def supply(accelerator: type[Any]) -> None:
     def looked(self: Any) -> None:
         if self.class_dict is None:
             look(self)
-            found: dict[str, type[Any] | None] = self.class_dict
-            replace(found)
+            replace(self.class_dict or {})
 
     accelerator._lazy_init_class_dict = looked
 
