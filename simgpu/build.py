@@ -17,7 +17,10 @@ import subprocess
 from pathlib import Path
 
 _SOURCES = Path(__file__).with_name("csrc")
-_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
+# NDEBUG as torch itself is built: its headers lay objects out differently without it (at::RecordFunction).
+_FLAGS = (
+    "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined",
+)  # fmt: skip
 # CPython's functions come from the interpreter that loads the library.
 _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
 

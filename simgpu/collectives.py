@@ -73,16 +73,26 @@ class Job:
 
 
 class Work(dist.Work):
-    """A collective that was issued. ``event`` stands behind it; None: the current stream is its stream."""
+    """A collective that was issued. ``event`` stands behind it on ``stream``; None: the current stream is its stream.
+
+    Who drops it without a wait drops the tensors that it holds: their memory is handed out again when the collective is
+    done, as NCCL's watchdog sees to it (ProcessGroupNCCL.cpp, TensorShelf).
+    """
 
     def __init__(
-        self, event: torch.Event | None, result: Sequence[Tensor], held: Sequence[Tensor], *, blocks: bool = False
-    ) -> None:
+        self, event: torch.Event | None, result: Sequence[Tensor], held: Sequence[Tensor], *,
+        blocks: bool = False, stream: torch.Stream | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self._event = event
         self._result = list(result)
         self._held: Sequence[Tensor] = held
         self._blocks = blocks
+        self._stream = stream
+
+    def __del__(self) -> None:
+        for tensor in self._held if self._stream is not None else ():
+            tensor.record_stream(self._stream)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""

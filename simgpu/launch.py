@@ -32,7 +32,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
-    from simgpu import c10d, costs, cuda, foreign, hidden, rnn, storage, work
+    from simgpu import c10d, costs, cuda, foreign, hidden, imports, refusals, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
@@ -41,6 +41,8 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     hidden.install()
     rnn.install()
     foreign.install()
+    refusals.install()
+    imports.install()
     c10d.install()
     atexit.register(f.python_ends)
 

@@ -28,7 +28,7 @@ from repro.trace import (
     Wait,
 )
 from simgpu.callsites import CallSites
-from simgpu.library import Define, Told, functions
+from simgpu.library import Backward, Define, Told, functions
 
 HOST = 65  # the stream that stands for the host
 _HOW = ("synchronize", "read", "query", "asked")
@@ -57,7 +57,7 @@ class Tracer:
         self._groups: set[int] = set()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
-        f.trace(1, told, define)
+        f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
@@ -87,7 +87,7 @@ class Tracer:
         self.flush(everything=True)
         if done:
             self._write([End(f.now())])
-        f.trace(0, f.keep["told"], f.keep["define"])
+        f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
         if kind == 3 or kind == 4:

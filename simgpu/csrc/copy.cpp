@@ -43,7 +43,7 @@ at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
-  int64_t site = call_site();
+  int64_t site = call_site_of(self, source);
   Lock lock;
   Accesses accesses;
   int64_t stream = Device::current();
