@@ -182,6 +182,8 @@ def _given(count: int) -> dict[str, Any]:
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": f.empty_cache,
         "_accelerator_emptyHostCache": lambda: None,
+        "_host_emptyCache": lambda: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_accelerator_getDeviceStats": _nested_stats,
         "_accelerator_resetAccumulatedStats": lambda _: None,
         "_accelerator_resetPeakStats": lambda _: f.reset_peaks(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,19 @@ STEPS = 3
 WIDTH = 32
 Configuration = Callable[[int, int, str], Any]
 """Gets rank, world and device; gives what must be the same on each device."""
+
+
+def warm() -> None:
+    """Import what torch imports when it is first used: once, before the ranks are forked."""
+    for name in (
+        "torch._dynamo",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+        "torch.distributed.algorithms.model_averaging.averagers",
+        "torch.distributed.fsdp.sharded_grad_scaler",
+        "torch.distributed.optim",
+    ):
+        importlib.import_module(name)
 
 
 class Block(nn.Module):

@@ -32,6 +32,7 @@ def check(configurations: Mapping[str, stock.Configuration], folder: Path, *, wo
                 raise AssertionError(f"{name}, on {device}: {error}") from error
         return made
 
+    stock.warm()
     plain = together(world, program, folder / "plain", device="cpu")
     for timing, slow in (("even", None), ("slow", SLOW)):
         here = together(world, program, folder / timing, slow=slow)
