@@ -32,6 +32,7 @@ Move = Callable[[list[Tensor], list[Tensor]], Any]
 """Starts the transfer: from copies of what is read, to memory for what is written. Gives gloo's work, or None."""
 
 _exchange: list[PipeExchange] = []
+_behind: dict[int, streams.Stream] = {}
 
 
 def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
@@ -124,7 +125,11 @@ class Work(dist.Work):
         if self._event is None:
             made.set_result(self._result)
             return made
-        behind: Any = streams.hidden("nccl future")
+        # A stream of its own for each stream of collectives: its waits add no order, as they end there in turn.
+        assert self._stream is not None
+        if self._stream.stream_id not in _behind:
+            _behind[self._stream.stream_id] = streams.hidden("nccl future")
+        behind: Any = _behind[self._stream.stream_id]
         behind.wait_event(self._event)
         with torch.cuda.stream(behind):
             made.set_result(self._result)

@@ -11,16 +11,24 @@ import stock
 import torch
 from world import races, together
 
-SLOW = {"kernel:nccl::*": 50.0, "kernel:aten::*mm*": 20.0}
 CORE = (
     "ddp, fp16 with an overflow", "ddp, batch norm", "ddp, optimizer in backward", "fsdp1", "fsdp1, offloaded",
     "fsdp1, bf16 reduced in fp32", "fsdp2, checkpointed", "fsdp2, offloaded",
 )  # fmt: skip
 
 
-def check(configurations: Mapping[str, stock.Configuration], folder: Path, *, world: int = 2) -> None:
-    """One process for each rank trains in all of them, one after the other; three times: on the CPU with gloo, on the
-    device, and on the device with slow collectives and products."""
+TIMINGS = {"slow": {"kernel:nccl::*": 50.0, "kernel:aten::*mm*": 20.0}, "even": None}
+
+
+def check(
+    configurations: Mapping[str, stock.Configuration],
+    folder: Path,
+    *,
+    world: int = 2,
+    timings: tuple[str, ...] = ("slow",),
+) -> None:
+    """One process for each rank trains in all of them, one after the other: on the CPU with gloo, and on the device in
+    each timing, of which one has slow collectives and products."""
 
     def program(rank: int, world: int, device: str) -> Any:
         made = {}
@@ -34,8 +42,8 @@ def check(configurations: Mapping[str, stock.Configuration], folder: Path, *, wo
 
     stock.warm()
     plain = together(world, program, folder / "plain", device="cpu")
-    for timing, slow in (("even", None), ("slow", SLOW)):
-        here = together(world, program, folder / timing, slow=slow)
+    for timing in timings:
+        here = together(world, program, folder / timing, slow=TIMINGS[timing])
         different = [
             name for name in configurations if any(a[name] != b[name] for a, b in zip(plain, here, strict=True))
         ]
@@ -53,7 +61,7 @@ def test_stock_sharding_trains_as_on_the_cpu_and_is_clean(tmp_path: Path) -> Non
 @pytest.mark.wide
 @pytest.mark.parametrize("family", ["DDP", "FSDP1", "FSDP2"])
 def test_every_configuration_does(family: str, tmp_path: Path) -> None:
-    check(getattr(stock, family), tmp_path)
+    check(getattr(stock, family), tmp_path, timings=("slow", "even"))
 
 
 @pytest.mark.wide
