@@ -2,8 +2,8 @@
 // the order that it makes is in the trace.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "allocator.h"
 #include "callsite.h"
-#include "device.h"
 
 namespace simgpu {
 namespace {
@@ -76,6 +76,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     int64_t site = call_site();
     Lock lock;
     device().host_wait(static_cast<Event*>(event)->marker, How::kSynchronize, site);
+  }
+  // torch's futures do so for the streams on which their callbacks run.
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
+    Lock lock;
+    if (Block* block = block_of(data)) record_stream(*block, on.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     Lock lock;
