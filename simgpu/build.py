@@ -17,7 +17,11 @@ import subprocess
 from pathlib import Path
 
 _SOURCES = Path(__file__).with_name("csrc")
-_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
+# NDEBUG as in torch's own build: without it some of its classes (at::RecordFunction) have more members here than there.
+_FLAGS = (
+    *("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden"),
+    "-Wl,-z,defs,--allow-shlib-undefined",
+)
 # CPython's functions come from the interpreter that loads the library.
 _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
 
@@ -43,7 +47,7 @@ def torch_folder() -> Path:
 def library() -> Path:
     """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
     torch = torch_folder()
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    compiler = find_compiler()
     place = _folder() / f"libsimgpu-{_digest(compiler)}.so"
     if place.exists():
         return place
@@ -53,7 +57,7 @@ def library() -> Path:
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
-            _compile(compiler, torch, place)
+            compile_library(compiler, torch, place)
     return place
 
 
@@ -62,7 +66,13 @@ def sources() -> list[Path]:
     return sorted(_SOURCES.glob("*.cpp"))
 
 
-def _compile(compiler: str, torch: Path, place: Path) -> None:
+def find_compiler() -> str | None:
+    """The C++ compiler that is there; ``CXX`` says which."""
+    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+
+
+def compile_library(compiler: str, torch: Path, place: Path) -> None:
+    """Compile the sources into the library ``place``. Raises :class:`BuildError`."""
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]

@@ -32,6 +32,9 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
+    from simgpu import sanitizer
+
+    switch_on = sanitizer.postpone()
     from simgpu import c10d, costs, cuda, foreign, hidden, rnn, storage, work
 
     cuda.install(count=devices)
@@ -43,6 +46,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     foreign.install()
     c10d.install()
     atexit.register(f.python_ends)
+    switch_on()
 
 
 def main(arguments: list[str]) -> int:

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "gpu_trace.h"
+
 namespace simgpu {
 
 struct Segment {
@@ -45,13 +47,19 @@ struct State {
   std::map<std::pair<int64_t, bool>, Pool> pools;  // by stream, and whether small
   std::vector<Held> held;
   std::set<int64_t> untold;  // blocks freed, not yet told
-  std::map<const char*, Block*> pinned;
+  std::map<const char*, Block*> pinned;  // changed and read under pinned_mutex()
   std::map<size_t, std::vector<std::pair<Block*, std::vector<Instant>>>> pinned_free;
   int64_t blocks = 0;
   MemoryStats stats;
 };
 State& state() {
   static auto* one = new State;
+  return *one;
+}
+
+// For questions from threads that may not wait for the device, as gloo's, for which an effect waits. Held for a look.
+std::mutex& pinned_mutex() {
+  static auto* one = new std::mutex;
   return *one;
 }
 
@@ -145,6 +153,7 @@ Block* make_block(size_t nbytes, char* data, int64_t stream) {
 void free_block(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
+  tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
   Chunk* chunk = block->chunk;
   state().untold.insert(block->number);
   chunk->ghosts.push_back({block->number, block->data, block->data + block->nbytes});
@@ -165,7 +174,10 @@ void free_pinned(void* context) {
   state().untold.insert(block->number);
   std::vector<Instant> until;
   for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
-  state().pinned.erase(block->data);
+  {
+    std::lock_guard<std::mutex> look(pinned_mutex());
+    state().pinned.erase(block->data);
+  }
   size_t size = 64;
   while (size < block->nbytes) size *= 2;
   state().pinned_free[size].emplace_back(block, std::move(until));
@@ -192,6 +204,7 @@ struct DeviceAllocator final : c10::Allocator {
     stats.allocated += static_cast<int64_t>(chunk->size);
     stats.allocated_peak = std::max(stats.allocated_peak, stats.allocated);
     ++stats.blocks, ++stats.allocations;
+    tell(&Told::trace_gpu_memory_allocation, reinterpret_cast<uintptr_t>(block->data));
     return {block->data, block, &free_block, here};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -225,6 +238,7 @@ struct PinnedAllocator final : c10::Allocator {
       block->ghosts.push_back(old->number);
       delete old;
     }
+    std::lock_guard<std::mutex> look(pinned_mutex());
     state().pinned[data] = block;
     return {data, block, &free_pinned, c10::kCPU};
   }
@@ -243,6 +257,7 @@ Block* block_of(const c10::StorageImpl* storage) {
 }
 
 Block* pinned_block_of(const void* address) {
+  std::lock_guard<std::mutex> look(pinned_mutex());
   auto& pinned = state().pinned;
   auto* at = static_cast<const char*>(address);
   auto behind = pinned.upper_bound(at);

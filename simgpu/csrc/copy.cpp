@@ -76,7 +76,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Tensor to = place_of(self, true, accesses);
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
                     device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
-    if (!non_blocking) device().host_wait(device().record(stream), How::kSynchronize, site);
+    if (!non_blocking) device().synchronize(stream, How::kSynchronize, site);
     return self;
   }
   Tensor from = place_of(source, false, accesses), to = self;
@@ -92,7 +92,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   }
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
                   device().guarded(down, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
-  if (!non_blocking || !direct) device().host_wait(device().record(stream), How::kRead, site);
+  if (!non_blocking) device().synchronize(stream, How::kRead, site);
+  else if (!direct) device().host_wait(device().record(stream), How::kRead, site);
   return self;
 }
 
@@ -127,7 +128,7 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
   look([&](const Tensor& one, bool) {
     if (!one.defined()) return;
     device_too |= one.is_cuda();
-    any |= one.is_cpu() && one.has_storage();
+    any |= pinned(one) != nullptr;
   });
   if (!any || device_too) return nullptr;
   for (auto& result : schema->returns()) only_looks &= result.alias_info() && !result.alias_info()->isWrite();
