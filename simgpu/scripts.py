@@ -48,10 +48,7 @@ class Program:
             _find_module(self.name)
 
     def run(self) -> dict[str, Any]:
-        """Run it as ``__main__``, to its end; gives its globals, which hold what it ends with.
-
-        Whatever it raises comes through.
-        """
+        """Run it as ``__main__``, to its end; gives what its names stand for then. Whatever it raises comes through."""
         sys.argv = [self.name, *self.arguments]
         if self.module:
             return runpy.run_module(self.name, run_name="__main__", alter_sys=True)
