@@ -18,6 +18,9 @@ from simgpu.build import torch_folder
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RUNS = _OURS + "scripts.py"
 
+PASSING: set[str] = set()
+"""Path endings of a framework's files whose frames only pass a call on; its adapter tells them."""
+
 
 class CallSites:
     """Numbers stacks. ``fresh`` holds those that the trace does not have yet."""
@@ -41,7 +44,7 @@ class CallSites:
             return 2
         if path.startswith(self._torch) and not path.startswith(self._shown):
             return 0
-        return int(not (path.startswith((_OURS, "<")) or path.endswith(self._skipped)))
+        return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
 
     def caller(self) -> Frame | None:
         """The place from which this process's own Python code was called."""

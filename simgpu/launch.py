@@ -38,7 +38,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
-    from simgpu import c10d, costs, cuda, foreign, hidden, rnn, storage, work
+    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
@@ -47,7 +47,9 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     hidden.install()
     rnn.install()
     foreign.install()
+    host.install()
     c10d.install()
+    adapters.install()
     atexit.register(f.python_ends)
 
 

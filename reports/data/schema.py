@@ -51,6 +51,7 @@ class _Side(_Part):
     stream: str
     issuer: str = ""
     stack: list[_Frame]
+    allocated: list[_Frame] | None = None
 
 
 class _Moment(_Part):
@@ -94,7 +95,7 @@ class _Witnessed(_Witness):
 class RaceModel(_Part):
     """A race, as :meth:`detectors.Race.as_dict` writes it."""
 
-    kind: Literal["write-write", "read-write", "write-read", "freed"]
+    kind: Literal["write-write", "read-write", "write-read", "freed", "reused"]
     first: _Side
     second: _Side
     missing_wait: str

@@ -34,6 +34,7 @@ from repro.trace import (
     Phase,
     Record,
     RecordStream,
+    Reuse,
     Stack,
     StreamName,
     TraceRecord,
@@ -164,6 +165,19 @@ class StoryHost:
 
     def frees(self, view: View, *, time: int = 0) -> None:
         self.says(Free(view.block, time))
+
+    def lets_go(self, view: View) -> None:
+        """A free that touches nothing; :meth:`again` tells who gets the memory."""
+        self.says(Free(view.block, 0, quiet=True))
+
+    def again(self, former: View, *, on: StoryStream, at: int | None = None, last: bool = True) -> View:
+        """A new block of the very bytes of ``former``, a part of a block that was let go. ``at``: its line."""
+        new = self.block(former.hi - former.lo, on=on)
+        stack = -1
+        if at is not None:
+            _, _, _, stack = self.operation(at, None)
+        self.says(Reuse(new.block, former.block, 0, new.hi, former.lo, stack, last))
+        return new
 
     def record_stream(self, view: View, stream: StoryStream) -> None:
         self.says(RecordStream(view.block, stream.number))
