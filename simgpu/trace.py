@@ -125,7 +125,7 @@ class Tracer:
         if kind == 3 or kind == 4:
             return self._work(kind, words)
         if kind == 0:
-            return Alloc(words[0], words[1], words[2], words[3])
+            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3])
         if kind == 1:
             return Free(words[0], words[1], quiet=True)
         if kind == 2:

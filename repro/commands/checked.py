@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from detectors import Race, find_races
 from detectors.exercise import BUILT_IN, Mechanism
+from detectors.exports import Exports
 from detectors.holding import Holding, Waits, holding
 from reports.data import checked as checked_file
 from reports.data import sources
@@ -40,7 +41,7 @@ class Escapes(_Reader, Protocol):
 
 
 MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN]
-ESCAPES: list[Callable[[], Escapes]] = []
+ESCAPES: list[Callable[[], Escapes]] = [Exports]
 
 
 def judge(
