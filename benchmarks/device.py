@@ -77,7 +77,8 @@ def _start() -> list[Figure]:
         "print()\n"
         "print(loaded, time.process_time())\n"
     )
-    seconds, loaded = [], 0
+    seconds: list[float] = []
+    loaded = 0
     for _ in range(ROUNDS):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         modules, spent = done.stdout.splitlines()[-1].split()
