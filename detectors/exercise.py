@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from repro.trace import HOST_STREAM, Collective, Group, Launch, Remark, StreamName, TraceRecord
+from repro.trace import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
 
 
 class Mechanism(Protocol):
@@ -74,34 +74,7 @@ class Groups:
         return [f"{count} {word} ran in process groups of one rank, where nobody is to be waited for"]
 
 
-class Remarks:
-    """What the processes themselves know (:class:`repro.trace.Remark`)."""
-
-    def __init__(self) -> None:
-        self._told: dict[tuple[str, str], list[int]] = defaultdict(list)
-        self._ranks: set[int] = set()
-
-    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        self._ranks.add(rank)
-        for record in records:
-            if isinstance(record, Remark):
-                self._told[record.kind, record.text].append(rank)
-
-    def unexercised(self) -> list[str]:
-        return self._of("unexercised")
-
-    def unseen(self) -> list[str]:
-        return self._of("unseen")
-
-    def _of(self, kind: str) -> list[str]:
-        return [
-            text if len(ranks) == len(self._ranks) else f"{text}{_on(sorted(ranks), len(self._ranks))}"
-            for (of, text), ranks in self._told.items()
-            if of == kind
-        ]
-
-
-BUILT_IN: tuple[Callable[[], Mechanism], ...] = (Streams, Groups, Remarks)
+BUILT_IN: tuple[Callable[[], Mechanism], ...] = (Streams, Groups)
 
 
 def _on(ranks: Sequence[int], world: int) -> str:

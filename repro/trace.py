@@ -1,20 +1,25 @@
 """The record of a run: one file per rank, the only thing detectors and reports read.
 
-A trace is what the *host* did, in the order in which it did it: launches with the memory they touch, records, waits,
-synchronisations, allocations and frees. When the work ran stands in the launches (``start``, ``end``); it is one timing
-among many, and happens-before ignores it. Four ordering primitives are all that a detector needs:
+A trace is what the *host* did, in the order in which it did it: launches with the memory they
+touch, records, waits, synchronisations, allocations and frees. When the work ran stands in the
+launches (``start``, ``end``); it is one timing among many, and happens-before ignores it.
+
+Everything is reduced to four ordering primitives, so that a detector needs no more than these:
 
 * :class:`Launch` and :class:`Collective`: host to stream,
-* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait for it: stream to
-  stream. ``wait_stream`` is a record and a wait; recording an event again makes a new marker,
-* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that answered True).
+* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait
+  for it: stream to stream. ``wait_stream`` is a record and a wait; recording an event again makes
+  a new marker, so a wait always names the marker it really waits for,
+* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that
+  answered True).
 
-A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
-with their arguments), :class:`Initial` (memory that the host brought along), :class:`Sight` and :class:`Seen` (values
-that training used). :mod:`repro.replay` reads these; detectors pass over them.
+A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and
+:class:`Transfer` (operators with their arguments), :class:`Initial` (memory that the host brought
+along), :class:`Sight` and :class:`Seen` (values that training used). :mod:`repro.replay` reads these;
+detectors pass over them.
 
-Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
-twice) and byte offsets within it.
+Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
+rank, never used twice) and byte offsets within it.
 
 On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
@@ -160,13 +165,6 @@ class Export(NamedTuple):
     time: int
 
 
-class Remark(NamedTuple):
-    """What only the process knows: ``text``, without a full stop. ``kind``: unexercised, or unseen (accesses)."""
-
-    kind: str
-    text: str
-
-
 class RecordStream(NamedTuple):
     """``tensor.record_stream``: reuse of the block waits for ``stream``'s position at the free."""
 
@@ -208,10 +206,12 @@ class Launch(NamedTuple):
 class Collective(NamedTuple):
     """One rank's part of a collective, on its group's stream. It reads at ``start``, writes at ``end``.
 
-    The wait of the group's stream for the issuing stream, and of the current stream in ``Work.wait()``, are records of
-    their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
-    (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
-    stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged (-1: not known).
+    The wait of the group's stream for the issuing stream, and of the current stream in
+    ``Work.wait()``, are records of their own. ``number`` counts the collectives of ``group`` and is
+    the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
+    destination), or -1 when every output depends on every input. ``issuer`` is the stream that was
+    current when it was issued (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which
+    its duration follows (-1: not known).
     """
 
     op: int
@@ -351,12 +351,12 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
-    | Seal | Reuse | Export | Remark
+    | Seal | Reuse | Export
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = (
     Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch, Collective, Record, Wait,
-    HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal, Reuse, Export, Remark,
+    HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal, Reuse, Export,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from repro.trace import (
     HOST_STREAM,
@@ -27,7 +27,6 @@ from repro.trace import (
     Launch,
     Record,
     RecordStream,
-    Remark,
     Reuse,
     StreamName,
     TraceRecord,
@@ -45,8 +44,6 @@ _sites: list[CallSites] = []
 # Told by whoever makes them (simgpu.nccl).
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
-remarks: list[Callable[[], Iterable[Remark]]] = []
-"""Asked when a trace ends: what frameworks' adapters know of the program. Any may be asked again, for another trace."""
 _made: dict[int, str] = {}  # streams that the program made, and where
 
 
@@ -119,7 +116,6 @@ class Tracer:
         self.flush(everything=True)
         for stream in sorted(_made.keys() - self._named):
             self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
-        self._write([remark for ask in remarks for remark in ask()])
         if done:
             self._write([End(f.now())])
         f.trace(0, f.keep["told"], f.keep["define"])

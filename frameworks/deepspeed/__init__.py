@@ -28,11 +28,10 @@ PASSING = (
 def adapt(module: ModuleType) -> None:
     """Supply what ``module`` of DeepSpeed needs. It has just been imported."""
     from frameworks.deepspeed import builders, exercised
-    from simgpu import callsites, trace
+    from simgpu import callsites
 
     if module.__name__ == "deepspeed.accelerator.cuda_accelerator":
         callsites.PASSING.update(PASSING)
         builders.supply(module.CUDA_Accelerator)
     else:
         exercised.watch(module.PartitionedParameterCoordinator)
-        trace.remarks.append(exercised.remarks)

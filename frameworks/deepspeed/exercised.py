@@ -11,8 +11,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from repro.trace import Remark
-
 
 @dataclass(frozen=True)
 class Exercised:
@@ -31,12 +29,6 @@ class Exercised:
             "hpZ is on, and no secondary partition was ever read: the model stays below stage3_max_live_parameters, "
             "or its parameters below stage3_param_persistence_threshold"
         )
-
-
-def remarks() -> list[Remark]:
-    """For the trace of this process."""
-    sentence = exercised().sentence()
-    return [Remark("unexercised", sentence)] if sentence else []
 
 
 _reads = [0]

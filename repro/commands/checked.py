@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detectors import Race, find_races
-from detectors.exercise import BUILT_IN, Mechanism, Remarks
+from detectors.exercise import BUILT_IN, Mechanism
 from detectors.holding import Holding, Waits, holding
 from reports.data import checked as checked_file
 from reports.data import sources
@@ -40,7 +40,7 @@ class Escapes(_Reader, Protocol):
 
 
 MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN]
-ESCAPES: list[Callable[[], Escapes]] = [Remarks]
+ESCAPES: list[Callable[[], Escapes]] = []
 
 
 def judge(

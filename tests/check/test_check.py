@@ -109,22 +109,6 @@ def test_a_program_that_gives_the_device_nothing_is_not_called_clean(check: Any)
     assert "Unknown: nothing was issued to the device" in done.told
 
 
-@pytest.mark.parametrize(("kind", "status", "verdict"), [("unexercised", 0, "clean"), ("unseen", 4, "unknown")])
-def test_what_a_frameworks_adapter_knows_reaches_the_verdict(check: Any, kind: str, status: int, verdict: str) -> None:
-    done = check(
-        check.script(f"""
-            import torch
-            from repro.trace import Remark
-            from simgpu import trace
-
-            trace.remarks.append(lambda: [Remark("{kind}", "hpZ is on, and no secondary partition was ever read")])
-            torch.ones(3, device="cuda")
-        """)
-    )
-    assert (done.status, done.findings["verdict"]) == (status, verdict), done.err
-    assert "hpZ is on, and no secondary partition was ever read" in done.findings["checked"][kind]
-
-
 PROGRAM = """
     import sys, threading
     import torch

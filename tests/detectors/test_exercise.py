@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detectors.exercise import BUILT_IN, Remarks
-from repro.trace import HOST_STREAM, Remark, StreamName
+from detectors.exercise import BUILT_IN
+from repro.trace import HOST_STREAM, StreamName
 from tests.detectors.story import Story
 
 
@@ -59,17 +59,3 @@ def test_a_collective_of_one_rank_meets_nobody() -> None:
     compute.writes(story.block())
     nccl.collective(group)
     assert unexercised(story) == ["1 collective ran in process groups of one rank, where nobody is to be waited for"]
-
-
-def test_what_only_the_process_knows_is_remarked() -> None:
-    story = Story(ranks=2)
-    for host in story.hosts:
-        for name in ("compute", "side"):
-            host.streams(name)[0].writes(host.block())
-        host.says(Remark("unexercised", "hpZ is on, and no secondary partition was ever read"))
-    story.says(Remark("unseen", "an extension was given memory"))
-    assert unexercised(story) == ["hpZ is on, and no secondary partition was ever read"]
-    remarks = Remarks()
-    for host in story.hosts:
-        remarks.feed(host.rank, host.trace)
-    assert remarks.unseen() == ["an extension was given memory on rank 0"]

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "repro": ("repro", "frameworks"),
     "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),
-    "frameworks": ("frameworks", "simgpu", "repro.trace"),
+    "frameworks": ("frameworks", "simgpu"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "simgpu": ("simgpu", "repro.trace"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
