@@ -12,6 +12,7 @@ from detectors import Race, find_races
 from detectors.exercise import BUILT_IN, Mechanism
 from detectors.exports import Exports
 from detectors.holding import Holding, Waits, holding
+from frameworks.deepspeed.exercised import SecondaryPartitions
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
@@ -40,7 +41,7 @@ class Escapes(_Reader, Protocol):
         ...
 
 
-MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN]
+MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN, SecondaryPartitions]
 ESCAPES: list[Callable[[], Escapes]] = [Exports]
 
 
