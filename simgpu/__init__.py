@@ -11,9 +11,8 @@ Where it departs from the hardware, or does not see all, as far as is known:
 * one device a process; what cannot be simulated is refused by name (:mod:`simgpu.refusals`, :mod:`simgpu.imports`), as
   are sparse and quantized tensors; ``torch.compile`` and TorchScript run operator by operator, the first says so;
 * a C++ extension that takes a tensor's address and works on it past torch's operators is not seen;
-* the trace has no record of reuse: a free is written where the next owner first touches the memory, and judged for
-  the whole block against its owner's stream, so a first touch from another stream may be accused though it is ordered;
-* what the host reads of pinned memory through ``numpy()``, ``tolist()`` or ``data_ptr()`` is not seen;
+* an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
+  through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
 * backward work has the line of its forward work, marked ``(backward)``; where that is not known (gradients summed into
   parameters, in-place operators on views) it has the line where the main thread stands, which is that of ``backward()``
   unless another thread called it;

@@ -6,7 +6,6 @@ here, over the guard that the C++ part registers. What would need a real GPU is 
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -14,11 +13,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from simgpu import streams, work
+from simgpu import memory, streams, work
 from simgpu.library import functions
 from simgpu.refusals import refusal
 
-_GIB = 1 << 30
 _CUDA = 1  # c10::DeviceType
 
 
@@ -27,7 +25,7 @@ class DeviceProperties:
 
     name = "Simulated GPU"
     major, minor = 8, 0
-    total_memory = 80 * _GIB
+    total_memory = memory.total()
     multi_processor_count = 108
     is_integrated = is_multi_gpu_board = 0
     max_threads_per_multi_processor = 2048
@@ -46,41 +44,6 @@ class DeviceProperties:
         return f"_CudaDeviceProperties(name='{self.name}', major=8, minor=0, total_memory={self.total_memory >> 20}MB)"
 
 
-def memory_stats() -> dict[str, int]:
-    """Bytes and counts of the caching allocator."""
-    numbers = (ctypes.c_int64 * 7)()
-    functions().memory_stats(numbers)
-    names = ("allocated", "allocated_peak", "reserved", "reserved_peak", "blocks", "allocations", "segments")
-    return dict(zip(names, numbers, strict=True))
-
-
-def _nested_stats(_: int) -> dict[str, Any]:
-    now = memory_stats()
-
-    def stat(current: int, peak: int) -> dict[str, Any]:
-        whole = {"current": current, "peak": peak, "allocated": 0, "freed": 0}
-        return {"all": whole, "small_pool": dict.fromkeys(whole, 0), "large_pool": dict.fromkeys(whole, 0)}
-
-    allocated = stat(now["allocated"], now["allocated_peak"])
-    return {
-        "allocated_bytes": allocated,
-        "active_bytes": allocated,
-        "requested_bytes": allocated,
-        "reserved_bytes": stat(now["reserved"], now["reserved_peak"]),
-        "inactive_split_bytes": stat(0, 0),
-        "inactive_split": stat(0, 0),
-        "oversize_allocations": stat(0, 0)["all"],
-        "oversize_segments": stat(0, 0)["all"],
-        "allocation": stat(now["blocks"], now["blocks"]),
-        "active": stat(now["blocks"], now["blocks"]),
-        "segment": stat(now["segments"], now["segments"]),
-        "num_alloc_retries": 0,
-        "num_ooms": 0,
-        "num_sync_all_streams": 0,
-        "num_device_alloc": now["segments"],
-        "num_device_free": 0,
-        "max_split_size": -1,
-    }
 
 
 def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
@@ -119,7 +82,8 @@ class _Runtime(ModuleType):
         super().__init__("torch._C._cudart")
 
     def cudaMemGetInfo(self, _: int) -> tuple[int, int]:  # noqa: N802
-        return DeviceProperties.total_memory - memory_stats()["reserved"], DeviceProperties.total_memory
+        free, total = torch._C._accelerator_getMemoryInfo(torch._C._accelerator_getDeviceIndex())
+        return free, total
 
     def cudaProfilerStart(self) -> int:  # noqa: N802
         return 0
@@ -151,7 +115,6 @@ class _Nvtx(ModuleType):
 
 def _given(count: int) -> dict[str, Any]:
     """Functions of ``torch._C`` that a CUDA build has."""
-    f = functions()
     c: Any = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
@@ -170,24 +133,13 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: "sm_80",
         "_cuda_sleep": _sleep,
-        "_cuda_memoryStats": _nested_stats,
-        "_cuda_resetPeakMemoryStats": lambda _: f.reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda _: None,
-        "_cuda_emptyCache": lambda *_: f.empty_cache(),
-        "_cuda_setMemoryFraction": lambda fraction, device: None,
-        "_cuda_getMemoryFraction": lambda device: 1.0,
+        **memory.given(),
         "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace tells every block of it (--trace)"),
         "_cuda_resetPeakHostMemoryStats": lambda: None,
         "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-        "_accelerator_isAllocatorInitialized": lambda: True,
-        "_accelerator_emptyCache": f.empty_cache,
         "_accelerator_emptyHostCache": lambda: None,
         "_host_emptyCache": lambda: None,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-        "_accelerator_getDeviceStats": _nested_stats,
-        "_accelerator_resetAccumulatedStats": lambda _: None,
-        "_accelerator_resetPeakStats": lambda _: f.reset_peaks(),
-        "_accelerator_getMemoryInfo": lambda _: c._cudart.cudaMemGetInfo(0),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,

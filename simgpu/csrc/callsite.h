@@ -29,5 +29,7 @@ inline void note_view_of(const at::Tensor& base) {
 // a stack's twin for backward work.
 void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
                      int64_t (*backward)(int64_t stack));
+// Called, with Python's lock held, when the trace has become long (Trace::full).
+void give_hand_on(void (*hand_on)());
 
 }  // namespace simgpu
