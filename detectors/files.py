@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from detectors.happens_before import HappensBefore
 from detectors.races import Race
+from detectors.tally import EXAMPLES
 from repro.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 
 
-def find_races(trace_folder: Path) -> list[Race]:
+def find_races(
+    trace_folder: Path,
+    *,
+    keep: Callable[[int, TraceRecord], bool] | None = None,
+    beside: Callable[[int, list[TraceRecord]], object] | None = None,
+    examples: int | None = EXAMPLES,
+) -> list[Race]:
     """The races in the run whose ``rank*.trace`` files lie in ``trace_folder``.
 
+    ``keep`` says which records of a rank count; ``beside`` is shown all of them, each rank's in order; ``examples``:
+    how many occurrences of each race are kept (None: all).
     A mirrored trace (:mod:`detectors.collectives`) stands for all ranks and is the only file: the races are its rank's.
     A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`repro.trace.TraceError` where the folder has no traces, a rank's is missing, or
@@ -24,7 +33,7 @@ def find_races(trace_folder: Path) -> list[Race]:
     """
     ranks = _ranks(trace_folder)
     paths = {rank: file_of(trace_folder, rank) for rank in ranks}
-    detector = HappensBefore()
+    detector = HappensBefore(examples)
     readers = {rank: TraceReader(path) for rank, path in paths.items()}
     try:
         traces = {rank: _checked(reader.read(), paths[rank], ranks) for rank, reader in readers.items()}
@@ -32,9 +41,13 @@ def find_races(trace_folder: Path) -> list[Race]:
             # Ranks held up by others come last: they go on only where no other rank has anything to say.
             for rank in [rank for rank in traces if not detector.waits(rank)] or list(traces):
                 batch = list(islice(traces[rank], _BATCH))
-                _feed(detector, rank, batch, paths[rank])
                 if len(batch) < _BATCH:
                     del traces[rank]
+                if beside is not None:
+                    beside(rank, batch)
+                if keep is not None:
+                    batch = [record for record in batch if keep(rank, record)]
+                _feed(detector, rank, batch, paths[rank])
     finally:
         for reader in readers.values():
             reader.close()

@@ -15,13 +15,16 @@ each pair is: of several that end in the same access, the newest is named.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from detectors.clocks import Vector
 from detectors.labels import Labels
 from detectors.overlap import Layout, overlap
 from detectors.tally import Tally
 from repro.trace import Collective, Launch, Phase
+
+if TYPE_CHECKING:
+    from detectors.reuse import Inheritance
 
 Entry: TypeAlias = tuple[int, int, Layout | None, int, int, Launch | Collective, Phase]
 """``(lo, hi, layout, thread, epoch, operation, phase)`` of an access. A plain tuple: they are many."""
@@ -58,6 +61,10 @@ class Shelf:
     def __init__(self) -> None:
         self.items: list[Entry] = []
         self.rows: dict[int, _Row] | None = None  # set: `items` is empty
+
+    @property
+    def empty(self) -> bool:
+        return not (self.items or self.rows)
 
     def search(self, lo: int, hi: int) -> list[Entry]:
         """The entries that may overlap [lo, hi)."""
@@ -131,13 +138,14 @@ def _size_class(entry: Entry) -> int:
 class Block:
     """What is known of one block, from its first mention to its free."""
 
-    __slots__ = ("labels", "owner", "pending", "reads", "recorded", "writes")
+    __slots__ = ("inherited", "labels", "owner", "pending", "reads", "recorded", "writes")
 
     def __init__(self) -> None:
         self.reads = Shelf()
         self.writes = Shelf()
         self.owner: int | None = None  # the stream whose order the allocator reuses it in; None: allocated unseen
         self.recorded: tuple[int, ...] = ()  # streams named by record_stream
+        self.inherited: Inheritance | None = None  # what former owners of its memory did; None: nothing that can race
         self.labels: Labels | None = None
         self.pending: set[tuple[Tally, int, int]] | None = None  # raced bytes that wait for their labels
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from repro.trace import Frame
 
 AccessKind = Literal["read", "write", "free"]
-RaceKind = Literal["write-write", "read-write", "write-read", "freed"]
+RaceKind = Literal["write-write", "read-write", "write-read", "freed", "reused"]
 
 
 class Name(NamedTuple):
@@ -63,6 +63,8 @@ class Side:
     """One of the two accesses: which kernel, on which stream, from where (innermost frame first).
 
     ``issuer`` names the stream that a collective was issued from, whose order its own stream takes over.
+    ``allocated``: of the second side of a race about memory that was freed and handed out again, where its
+    owner got it (no frames: not known). None: the two sides have one owner.
     """
 
     kernel: str
@@ -70,6 +72,7 @@ class Side:
     stack: tuple[Frame, ...]
     stream: str
     issuer: str = ""
+    allocated: tuple[Frame, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.access} by {describe(self.kernel, self.stack)} on stream {self.stream!r}"
@@ -104,6 +107,13 @@ class Race:
         sentence = f"stream {waiting!r} never waits for stream {self.first.stream!r} after {where}"
         if self.second.issuer:
             sentence += f"; stream {self.second.stream!r} takes its order from it"
+        if self.second.allocated is not None:
+            frame = site(self.second.allocated)
+            place = f"{_place(frame)} " if frame else ""
+            return (
+                f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed: "
+                f"the allocation {place}got it again"
+            )
         if self.kind == "freed":
             return f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed"
         return sentence
@@ -138,7 +148,11 @@ def describe(kernel: str, frames: tuple[Frame, ...]) -> str:
     frame = site(frames)
     if frame is None:
         return short
-    return f"{short} ({PurePath(frame.file).name}:{frame.line} {frame.function})"
+    return f"{short} ({_place(frame)})"
+
+
+def _place(frame: Frame) -> str:
+    return f"{PurePath(frame.file).name}:{frame.line} {frame.function}"
 
 
 def _side(side: Side) -> dict[str, Any]:
@@ -148,4 +162,5 @@ def _side(side: Side) -> dict[str, Any]:
         "stream": side.stream,
         "issuer": side.issuer,
         "stack": [frame._asdict() for frame in side.stack],
+        **({} if side.allocated is None else {"allocated": [frame._asdict() for frame in side.allocated]}),
     }

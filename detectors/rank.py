@@ -18,6 +18,7 @@ from detectors.collectives import Arrival, Meetings
 from detectors.history import Block, Entry
 from detectors.labels import Labels
 from detectors.races import AccessKind, Moment, Occurrence, Side
+from detectors.reuse import Freed, Inheritance
 from detectors.tally import Tallies
 from repro.trace import (
     Alloc,
@@ -32,6 +33,7 @@ from repro.trace import (
     Phase,
     Record,
     RecordStream,
+    Reuse,
     Stack,
     StreamName,
     TraceError,
@@ -60,6 +62,7 @@ class Rank:
         self._markers: dict[int, tuple[Snapshot, int]] = {}  # and when, in this timing, the marker is passed
         self._highest_marker = -1
         self._blocks: dict[int, Block] = {}
+        self._freed = Freed()
         self._raced: dict[int, Block] = {}  # the blocks whose races wait for labels
         self._phase = Phase(0, 0, "init")
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -70,6 +73,7 @@ class Rank:
             Alloc: self._alloc,
             Free: self._free,
             RecordStream: self._record_stream,
+            Reuse: self._reuse,
             Label: self._label,
             Phase: self._enter_phase,
             Stack: self._stack,
@@ -81,7 +85,7 @@ class Rank:
     @property
     def live_state(self) -> int:
         """How many blocks and markers are remembered. Bounded by what is alive in the traced run."""
-        return len(self._blocks) + len(self._raced) + len(self._markers)
+        return len(self._blocks) + len(self._freed) + len(self._raced) + len(self._markers)
 
     @property
     def raced(self) -> list[Block]:
@@ -138,6 +142,8 @@ class Rank:
         if block is None:
             block = self._blocks[number] = Block()
         entry = (lo, hi, layout, stream.thread, stream.epoch, record, self._phase)
+        if block.inherited is not None:
+            self._meet_former(number, block, block.inherited, entry, stream, "read")
         writes = block.read(entry, stream.known)
         if writes:
             self._report(number, block, writes, "write", entry, "read")
@@ -150,10 +156,24 @@ class Rank:
         if block is None:
             block = self._blocks[number] = Block()
         entry = (lo, hi, layout, stream.thread, stream.epoch, record, self._phase)
+        if block.inherited is not None:
+            self._meet_former(number, block, block.inherited, entry, stream, "write")
         found = block.write(entry, stream.known)
         if found:
             self._report(number, block, found[0], "read", entry, "write")
             self._report(number, block, found[1], "write", entry, "write")
+
+    def _meet_former(
+        self, number: int, block: Block, inherited: Inheritance, entry: Entry, stream: Stream, access: AccessKind
+    ) -> None:
+        """The new owner of memory that was freed touches it: is it ordered after what the former owners did?"""
+        reads, writes = inherited.met(entry, stream.known, write=access == "write")
+        if reads or writes:
+            got = self._stacks.get(inherited.stack, ())
+            self._report(number, block, reads, "read", entry, access, got)
+            self._report(number, block, writes, "write", entry, access, got)
+        if not inherited:
+            block.inherited = None
 
     # -- order --------------------------------------------------------------------------------
 
@@ -225,6 +245,8 @@ class Rank:
     def _free(self, record: Free) -> None:
         """The memory may be handed out again, in the order of its owner and after the recorded streams.
 
+        A quiet one touches nothing: who gets the memory is told (:meth:`_reuse`). Of others no more is known.
+
         As torch's caching allocator does it: blocks are reused on the stream they were allocated on
         without any wait, and ``record_stream`` makes the reuse wait for an event recorded at the free.
         The next owner may do anything, so this counts as a write of all of it. It only looks at the
@@ -234,13 +256,18 @@ class Rank:
         block = self._blocks.pop(record.block, None)
         if block is None:
             return
-        if block.owner is not None and (block.reads.everything() or block.writes.everything()):
+        if record.quiet:
+            self._freed.add(record.block, block, [self._on(number).position() for number in block.recorded])
+        elif block.owner is not None and (block.reads.everything() or block.writes.everything()):
             self._check_free(record, block, block.owner)
         if block.pending is not None:
             del self._raced[record.block]
             for tally, lo, hi in block.pending:
                 if block.labels is not None:
                     tally.names |= block.labels.of(lo, hi)
+
+    def _reuse(self, record: Reuse) -> None:
+        self._freed.hand_out(record, self._blocks.get(record.block), self._host)
 
     def _check_free(self, record: Free, block: Block, owner: int) -> None:
         mine = self._on(owner)
@@ -287,9 +314,17 @@ class Rank:
     # -- reports ------------------------------------------------------------------------------
 
     def _report(
-        self, number: int, block: Block, olds: list[Entry], before: AccessKind, entry: Entry, after: AccessKind
+        self,
+        number: int,
+        block: Block,
+        olds: list[Entry],
+        before: AccessKind,
+        entry: Entry,
+        after: AccessKind,
+        got: tuple[Frame, ...] | None = None,
     ) -> None:
-        side, moment, effect = self._side(entry, after), _moment(entry), _effect(entry, after)
+        """``got``: where the block was allocated, if ``olds`` are of former owners of its memory."""
+        side, moment, effect = self._side(entry, after, got), _moment(entry), _effect(entry, after)
         for old in olds:
             lo, hi = max(old[0], entry[0]), min(old[1], entry[1])
             self._count(number, block, old, before, side, moment, effect, lo, hi)
@@ -314,11 +349,11 @@ class Rank:
             self._raced[number] = block
         block.pending.add((tally, lo, hi))
 
-    def _side(self, entry: Entry, access: AccessKind) -> Side:
+    def _side(self, entry: Entry, access: AccessKind, allocated: tuple[Frame, ...] | None = None) -> Side:
         operation = entry[5]
         issuer = self._name(operation.issuer) if type(operation) is Collective and operation.issuer >= 0 else ""
         frames = self._stacks.get(operation.stack, ())
-        return Side(operation.kernel, access, frames, self._name(operation.stream), issuer)
+        return Side(operation.kernel, access, frames, self._name(operation.stream), issuer, allocated)
 
 
 def _moment(entry: Entry) -> Moment:

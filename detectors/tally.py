@@ -15,12 +15,16 @@ class Key(NamedTuple):
 
     first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream
     second: tuple[str, str, Frame | None, str]
+    allocated: Frame | None  # of memory that was handed out again: where
+    reused: bool
 
 
 def key_of(first: Side, second: Side) -> Key:
     return Key(
         (first.kernel, first.access, site(first.stack), first.stream),
         (second.kernel, second.access, site(second.stack), second.stream),
+        site(second.allocated or ()),
+        second.allocated is not None,
     )
 
 
@@ -64,7 +68,9 @@ class Tally:
         parts = [self._ranks[rank] for rank in ranks]
         first, second = parts[0].first, parts[0].second
         kind: RaceKind
-        if second.access == "free":
+        if second.allocated is not None:
+            kind = "reused"
+        elif second.access == "free":
             kind = "freed"
         elif first.access == "read":
             kind = "read-write"

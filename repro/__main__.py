@@ -10,7 +10,6 @@ _SENTENCES = (
     ("detectors.live.incident", "IncidentError"),
     ("detectors.recordings", "RecordingError"),
     ("reports.data.schema", "ReportError"),
-    ("repro.commands.watch", "WrongUse"),
     ("repro.releases", "ReleaseError"),
     ("repro.replay.faults", "ReplayError"),
     ("repro.replay.names", "UnknownOperation"),
@@ -18,6 +17,8 @@ _SENTENCES = (
     ("repro.trace", "TraceError"),
     ("scenarios.scenario", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
+    ("simgpu.build", "BuildError"),
+    ("simgpu.scripts", "WrongUse"),
 )
 _FAILURES = (("fuzz.engines", "EngineError"), ("repro.cluster", "RankFailed"))
 
@@ -61,7 +62,7 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
         return None
     from repro.commands import group
 
-    return group.run(given)
+    return group.run(given, launched)
 
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:

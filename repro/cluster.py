@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import gc
 import math
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from typing import Any, NoReturn
 import msgpack
 
 from repro.accelerator.exchange import Links
-from repro.forks import forking
+from repro.forks import as_often_as_python, forking
 from repro.interrupts import held
 
 _PR_SET_PDEATHSIG = 1
@@ -191,7 +190,7 @@ def _rank_main(me: Rank, target: Callable[[Rank], None], log: Path) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable()
-    gc.collect()  # hardly anything is in its sight, but when the next one comes does not depend on who forked
+    as_often_as_python()
     status = 0
     try:
         target(me)

@@ -7,7 +7,7 @@ time, and why:
 * ``PartitionedParameterCoordinator.fetch_sub_module`` is called through a wrapper that looks at the
   parameters *after* it returns (:func:`watch_parameters`): the values that training is about to use.
   The look takes no time, issues nothing and orders nothing.
-* DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`repro.quantizer` stands in for it. An
+* DeepSpeed's quantizer (qwZ, qgZ) is CUDA code without a CPU build: :mod:`frameworks.deepspeed.quantizer` stands in. An
   accelerator says which builder there is (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder`` asks
   the accelerator that DeepSpeed finds while it is imported, and ``set_accelerator`` asks no one again: the name is
   set anew with the accelerator (:func:`_use`).
@@ -29,7 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repro import needs, quantizer
+from frameworks.deepspeed import quantizer
+from repro import needs
 from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
 from repro.accelerator.device import Device

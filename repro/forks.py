@@ -8,6 +8,25 @@ from contextlib import contextmanager
 
 from repro.interrupts import held
 
+_OFTEN = (700, 10, 10)  # Python's own
+_SELDOM = (50_000, 20, 20)
+
+
+def seldom() -> None:
+    """Look for garbage seldom from here on, and never among what is there now: for a process that reads traces.
+
+    Their records come by the hundred thousand and are in no circle; as often as Python looks by itself, a fourth of the
+    time in which a run is judged went into that.
+    """
+    gc.freeze()
+    gc.set_threshold(*_SELDOM)
+
+
+def as_often_as_python() -> None:
+    """In a fork: when the next search comes does not depend on who forked."""
+    gc.set_threshold(*_OFTEN)
+    gc.collect()  # hardly anything is in its sight
+
 
 @contextmanager
 def forking() -> Iterator[None]:

@@ -21,8 +21,9 @@ KERNELS = {
 }
 
 
-def answer() -> None:
-    """Before torch is imported. What the environment says already stands."""
+def answer(*, deepspeed: bool = True) -> None:
+    """Before torch is imported. What the environment says already stands. ``deepspeed``: answer what it asks, too."""
     for name, value in KERNELS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices, and warns
+    if deepspeed:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed looks for devices, and warns

@@ -21,8 +21,7 @@ detectors pass over them.
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
 rank, never used twice) and byte offsets within it.
 
-On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated. msgpack is
-imported where files are: a detector that is fed records in memory needs nothing of it.
+On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 FORMAT = "stream-race-trace"
-VERSION = 2
+NOBODY = -1
+VERSION = 3
+_READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
 class TraceError(Exception):
@@ -91,6 +92,9 @@ class StreamName(NamedTuple):
     name: str
 
 
+HOST_STREAM = "host"  # no stream: it stands for what the host itself does to pinned memory
+
+
 class Group(NamedTuple):
     """Process group ``group`` has these global ranks, in group order. Ids agree between ranks.
 
@@ -128,11 +132,37 @@ class Free(NamedTuple):
     """The host dropped its last reference: from now on the allocator may hand the memory out again.
 
     ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
+    ``quiet``: it touched nothing, and who gets the memory is told by :class:`Reuse`.
     """
 
     block: int
     time: int
     poisoned: bool = False
+    quiet: bool = False
+
+
+class Reuse(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of the new ``block`` were those of the freed ``former`` from ``start`` on.
+
+    ``stack``: of the allocation. ``last``: nothing of ``former`` is left to hand out. ``block`` NOBODY: only that.
+    """
+
+    block: int
+    former: int
+    lo: int
+    hi: int
+    start: int
+    stack: int
+    last: bool
+
+
+class Export(NamedTuple):
+    """The program was given the address of a block (``how``: numpy, data_ptr): what it does there is not seen."""
+
+    block: int
+    how: str
+    stack: int
+    time: int
 
 
 class RecordStream(NamedTuple):
@@ -216,7 +246,7 @@ class Wait(NamedTuple):
 
 
 class HostWait(NamedTuple):
-    """All later launches come after ``marker``. ``how``: synchronize, read or query.
+    """All later launches come after ``marker``. ``how``: synchronize, read, copy (to the device) or query.
 
     The host's clock stood at ``began`` (-1: not known) when it began to wait, and at ``time`` afterwards.
     """
@@ -321,12 +351,12 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
-    | Seal
+    | Seal | Reuse | Export
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = (
-    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch,
-    Collective, Record, Wait, HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal,
+    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch, Collective, Record, Wait,
+    HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal, Reuse, Export,
 )  # fmt: skip
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 
@@ -373,10 +403,7 @@ def sealed(path: Path) -> bool:
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is still being written.
-
-    :meth:`read` returns what is new since the last call. Raises :class:`TraceError`.
-    """
+    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack
@@ -391,6 +418,7 @@ class TraceReader:
         self._begun = False
 
     def read(self) -> Iterator[TraceRecord]:
+        """What is new since the last call."""
         while chunk := self._file.read(1 << 20):
             self._unpacker.feed(chunk)
             try:
@@ -410,9 +438,9 @@ class TraceReader:
         if not self._begun:
             if not isinstance(record, Begin) or record.format != FORMAT:
                 raise TraceError(f"{self._path} is not a trace of this project")
-            if record.version != VERSION:
+            if record.version not in _READ:
                 raise TraceError(
-                    f"trace {self._path} has format version {record.version}, this release reads {VERSION}: "
+                    f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
                     "run the scenario again, or use the release that wrote it"
                 )
             self._begun = True

@@ -27,6 +27,7 @@ from repro.accelerator.device import Device, Rule
 from repro.accelerator.dry import DryDevice
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
+from repro.forks import seldom
 from repro.releases import PINNED
 from repro.trace import TraceWriter, file_of
 from scenarios.mmlu_batches import batches
@@ -42,6 +43,7 @@ Hear = Callable[[int, dict[str, Any]], None]
 def preload() -> None:
     """Do once, in the process that will be forked, what each rank would do at its start."""
     adapter.warm_up()
+    seldom()
 
 
 def run(

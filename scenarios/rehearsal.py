@@ -20,6 +20,7 @@ from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.dry import DryDevice, Unrehearsable
 from repro.cluster import Rank, RankFailed, run_ranks
+from repro.forks import seldom
 from repro.trace import TraceWriter, file_of
 from scenarios import quantized
 from scenarios.full_size import ModelError, Subject, subject
@@ -36,6 +37,7 @@ _REFUSALS = (Unrehearsable, ModelError, ScenarioError, ShardingError)
 def preload() -> None:
     """Do once, in the process that will be forked, what the rank would do at its start."""
     adapter.warm_up()
+    seldom()
 
 
 def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:

@@ -10,9 +10,8 @@ Where it departs from the hardware, or does not see all, as far as is known:
 
 * one device a process; CUDA graphs, IPC
   events, external streams, sparse and quantized tensors are refused by name;
-* the trace has no record of reuse: a free is written where the next owner first touches the memory, and judged for
-  the whole block against its owner's stream, so a first touch from another stream may be accused though it is ordered;
-* what the host reads of pinned memory through ``numpy()``, ``tolist()`` or ``data_ptr()`` is not seen;
+* an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
+  through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
 * work that autograd's thread issues has the call site of ``backward()``, of the main thread;
 * a trace can be judged, not replayed: calls, values, labels and phases are not in it.
 """

@@ -17,17 +17,28 @@ import subprocess
 from pathlib import Path
 
 _SOURCES = Path(__file__).with_name("csrc")
-# NDEBUG as in torch's own build: without it some of its classes (at::RecordFunction) have more members here than there.
-_FLAGS = (
-    *("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden"),
-    "-Wl,-z,defs,--allow-shlib-undefined",
-)
+# NDEBUG as torch itself is built: its headers lay objects out differently without it (at::RecordFunction).
+_FLAGS = ("-std=c++20", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
+# SIMGPU_SANITIZE names one, for tests of the C++ part. ASan's runtime has to be there first: LD_PRELOAD=libasan.so
+_SANITIZERS = {
+    "": ("-O2",),
+    "address": ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"),
+    "undefined": ("-O1", "-g", "-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"),
+}
 # CPython's functions come from the interpreter that loads the library.
 _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
 
 
 class BuildError(Exception):
     """The library cannot be built here; the message says what to do."""
+
+
+def _flags() -> tuple[str, ...]:
+    wanted = os.environ.get("SIMGPU_SANITIZE", "")
+    if wanted not in _SANITIZERS:
+        names = " or ".join(name for name in _SANITIZERS if name)
+        raise BuildError(f"SIMGPU_SANITIZE names a sanitizer of the C++ part, {names}, not '{wanted}'")
+    return _FLAGS + _SANITIZERS[wanted]
 
 
 def torch_folder() -> Path:
@@ -76,7 +87,7 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    command = [compiler, *_FLAGS, *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
+    command = [compiler, *_flags(), *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
     unit = "".join(f'#include "{source.name}"\n' for source in sources())
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -90,7 +101,7 @@ def _digest(compiler: str | None) -> str:
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     digest.update(importlib.metadata.version("torch").encode())
-    digest.update(" ".join(_FLAGS + _UNDEFINED).encode())
+    digest.update(" ".join(_flags() + _UNDEFINED).encode())
     if compiler is not None:
         real = Path(compiler).resolve()
         digest.update(f"{real} {real.stat().st_size} {real.stat().st_mtime_ns}".encode())

@@ -16,6 +16,10 @@ from repro.trace import Frame, Stack
 from simgpu.build import torch_folder
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_RUNS = _OURS + "scripts.py"
+
+PASSING: set[str] = set()
+"""Path endings of a framework's files whose frames only pass a call on; its adapter tells them."""
 
 
 class CallSites:
@@ -24,8 +28,15 @@ class CallSites:
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         torch = str(torch_folder()) + os.sep
         self._torch, self._shown = torch, torch + "distributed" + os.sep
-        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
-        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
+        # torch's "deprecated" decorator, the functions of torch.distributed that all programs call, and the wrapper
+        # that DeepSpeed puts around most of its own
+        self._skipped = (
+            *skipped,
+            "typing_extensions.py",
+            "/distributed_c10d.py",
+            "/c10d_logger.py",
+            "/deepspeed/utils/nvtx.py",
+        )
         self._same: dict[tuple[Frame, ...], int] = {}
         self.fresh: list[Stack] = []
 
@@ -34,11 +45,20 @@ class CallSites:
         self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
 
     def told(self, code: int) -> int:
-        """Is the frame of the code object at this address told?"""
+        """Is the frame of the code object at this address told? 2: neither it nor what called it."""
         path = _code(code).co_filename
+        if path == _RUNS:
+            return 2
         if path.startswith(self._torch) and not path.startswith(self._shown):
             return 0
-        return int(not (path.startswith((_OURS, "<")) or path.endswith(self._skipped)))
+        return int(not (path.startswith((_OURS, "<")) or path.endswith((*self._skipped, *PASSING))))
+
+    def caller(self) -> Frame | None:
+        """The place from which this process's own Python code was called."""
+        frame = sys._getframe(1)
+        while frame is not None and not (told := self.told(id(frame.f_code))):
+            frame = frame.f_back  # type: ignore[assignment]
+        return _frame(frame.f_code, frame.f_lasti) if frame is not None and told == 1 else None
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """The number of a stack: code addresses and instructions, innermost first."""

@@ -6,7 +6,6 @@ here, over the guard that the C++ part registers. What would need a real GPU is 
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -14,10 +13,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from simgpu import streams
+from simgpu import memory, streams
 from simgpu.library import functions
 
-_GIB = 1 << 30
 _CUDA = 1  # c10::DeviceType
 
 
@@ -26,7 +24,7 @@ class DeviceProperties:
 
     name = "Simulated GPU"
     major, minor = 8, 0
-    total_memory = 80 * _GIB
+    total_memory = memory.total()
     multi_processor_count = 108
     is_integrated = is_multi_gpu_board = 0
     max_threads_per_multi_processor = 2048
@@ -50,40 +48,6 @@ def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
         raise RuntimeError(f"simgpu: {what} cannot be simulated: {instead}")
 
     return refuse
-
-
-def memory_stats() -> dict[str, int]:
-    """Bytes and counts of the caching allocator."""
-    numbers = (ctypes.c_int64 * 7)()
-    functions().memory_stats(numbers)
-    names = ("allocated", "allocated_peak", "reserved", "reserved_peak", "blocks", "allocations", "segments")
-    return dict(zip(names, numbers, strict=True))
-
-
-def _nested_stats(_: int) -> dict[str, Any]:
-    now = memory_stats()
-
-    def stat(current: int, peak: int) -> dict[str, Any]:
-        whole = {"current": current, "peak": peak, "allocated": 0, "freed": 0}
-        return {"all": whole, "small_pool": dict.fromkeys(whole, 0), "large_pool": dict.fromkeys(whole, 0)}
-
-    allocated = stat(now["allocated"], now["allocated_peak"])
-    return {
-        "allocated_bytes": allocated,
-        "active_bytes": allocated,
-        "requested_bytes": allocated,
-        "reserved_bytes": stat(now["reserved"], now["reserved_peak"]),
-        "inactive_split_bytes": stat(0, 0),
-        "allocation": stat(now["blocks"], now["blocks"]),
-        "active": stat(now["blocks"], now["blocks"]),
-        "segment": stat(now["segments"], now["segments"]),
-        "num_alloc_retries": 0,
-        "num_ooms": 0,
-        "num_sync_all_streams": 0,
-        "num_device_alloc": now["segments"],
-        "num_device_free": 0,
-        "max_split_size": -1,
-    }
 
 
 def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
@@ -113,7 +77,8 @@ class _Runtime(ModuleType):
         super().__init__("torch._C._cudart")
 
     def cudaMemGetInfo(self, _: int) -> tuple[int, int]:  # noqa: N802
-        return DeviceProperties.total_memory - memory_stats()["reserved"], DeviceProperties.total_memory
+        free, total = torch._C._accelerator_getMemoryInfo(torch._C._accelerator_getDeviceIndex())
+        return free, total
 
     def cudaProfilerStart(self) -> int:  # noqa: N802
         return 0
@@ -141,7 +106,6 @@ class _Nvtx(ModuleType):
 
 def _given(count: int) -> dict[str, Any]:
     """Functions of ``torch._C`` that a CUDA build has."""
-    f = functions()
     c = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
@@ -161,11 +125,7 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: "sm_80",
         "_cuda_sleep": lambda cycles: refusal("torch.cuda._sleep", "make a kernel slow in the timing instead")(),
-        "_cuda_memoryStats": _nested_stats,
-        "_cuda_resetPeakMemoryStats": lambda _: f.reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda _: None,
-        "_cuda_emptyCache": lambda *_: f.empty_cache(),
-        "_cuda_setMemoryFraction": lambda fraction, device: None,
+        **memory.given(),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_memorySnapshot": refusal("a snapshot of the allocator", "read the trace"),
         "_cuda_record_memory_history": refusal("the allocator's history", "read the trace"),

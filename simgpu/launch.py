@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import atexit
 import os
-import runpy
 import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
+from repro.trace import file_of
 from simgpu.build import BuildError
+from simgpu.ranks import RankFailed
+from simgpu.scripts import Program, WrongUse, fail
 
 _USAGE = "usage: python -m simgpu [--ranks N] [--trace FILE] (script.py | -m module) [arguments]"
 
@@ -35,7 +41,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from simgpu import sanitizer
 
     switch_on = sanitizer.postpone()
-    from simgpu import c10d, costs, cuda, foreign, hidden, rnn, storage, work
+    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
@@ -44,9 +50,92 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     hidden.install()
     rnn.install()
     foreign.install()
+    host.install()
     c10d.install()
+    adapters.install()
     atexit.register(f.python_ends)
     switch_on()
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    module: bool = False,
+    ranks: int = 0,
+    trace: Path | None = None,
+    slow: Mapping[str, float] | None = None,
+) -> int:
+    """Run a program on the simulated GPU, to its end; gives its exit status.
+
+    ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
+    as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
+    rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
+
+    Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
+    there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
+    """
+    program = Program(arguments[0], tuple(arguments[1:]), module=module)
+    return _run(program, ranks, None if trace is None else partial(file_of, trace), slow or {})
+
+
+def _run(
+    program: Program, ranks: int, file: Callable[[int], Path] | None, slow: Mapping[str, float] = MappingProxyType({})
+) -> int:
+    _ = program.folder
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    program.find()
+    if slow:
+        from simgpu import costs
+
+        costs.use(costs.Costs(slow=slow))
+
+    def rank(number: int) -> int:
+        try:
+            _traced(program, file and file(number))
+        except BaseException as error:
+            return fail(error, ("simgpu.launch", "simgpu.scripts"))
+        return 0
+
+    if not ranks:
+        return rank(int(os.environ.get("RANK", "0")))
+    from simgpu.ranks.processes import run as run_ranks
+
+    run_ranks(ranks, lambda number: sys.exit(rank(number)))
+    return 0
+
+
+def _traced(program: Program, trace: Path | None) -> None:
+    """Run the program to its end, and the device's work to its own, unless the program breaks off."""
+    from repro.trace import TraceWriter
+    from simgpu import collectives
+    from simgpu.trace import Tracer
+
+    writer = tracer = None
+    if trace is not None:
+        rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        writer = TraceWriter(trace, rank=rank, world=world, info={})
+        tracer = Tracer(writer.write)
+    done = False
+    try:
+        program.run()
+        _join_threads()
+        done = True
+    except SystemExit as leaving:
+        done = not leaving.code
+        raise
+    finally:
+        collectives.leave(done=done)
+        if tracer is not None and writer is not None:
+            tracer.close(done=done)
+            writer.close()
+
+
+def _join_threads() -> None:
+    """The interpreter waits for a program's threads before it ends; the trace ends earlier, and is to have them."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def main(arguments: list[str]) -> int:
@@ -62,70 +151,27 @@ def main(arguments: list[str]) -> int:
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         return _wrong("name a script or a module to run")
     module = arguments[0] == "-m"
-    if not module and not Path(arguments[0]).is_file():
-        return _wrong(f"there is no script '{arguments[0]}'")
+    name, *rest = arguments[1:] if module else arguments
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun
     if ranks and launched:
         return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
+    several = bool(ranks) or launched
+    if trace and several:
+        Path(trace).mkdir(parents=True, exist_ok=True)
+
+    def file(rank: int) -> Path:
+        return file_of(Path(trace), rank) if several else Path(trace)
+
     try:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
-        start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+        return _run(Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None)
+    except WrongUse as problem:
+        return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:
         print(f"simgpu: {problem}", file=sys.stderr)
         return 2
-    sys.argv = arguments[1:] if module else arguments
-    sys.path[0] = os.getcwd() if module else str(Path(arguments[0]).resolve().parent)
-    if trace and (ranks or launched):
-        Path(trace).mkdir(parents=True, exist_ok=True)
-
-    def run(rank: int) -> None:
-        file = Path(trace, f"rank{rank}.trace") if ranks or launched else Path(trace)
-        _traced(file if trace else None, arguments, module=module)
-
-    if not ranks:
-        run(int(os.environ.get("RANK", "0")))
-        return 0
-    from simgpu.ranks.processes import RankFailed
-    from simgpu.ranks.processes import run as run_ranks
-
-    try:
-        run_ranks(int(ranks), run)
     except RankFailed as failed:
         print(f"simgpu: {failed}; the others were ended", file=sys.stderr)
         return failed.status
-    return 0
-
-
-def _traced(trace: Path | None, arguments: list[str], *, module: bool) -> None:
-    """Run the script to its end, and the device's work to its own, unless the script breaks off."""
-    from repro.trace import TraceWriter
-    from simgpu import collectives
-    from simgpu.trace import Tracer
-
-    writer = tracer = None
-    if trace is not None:
-        rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info={})
-        tracer = Tracer(writer.write)
-    done = False
-    try:
-        _run(arguments, module=module)
-        done = True
-    except SystemExit as leaving:
-        done = not leaving.code
-        raise
-    finally:
-        collectives.leave(done=done)
-        if tracer is not None and writer is not None:
-            tracer.close(done=done)
-            writer.close()
-
-
-def _run(arguments: list[str], *, module: bool) -> None:
-    if module:
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _wrong(problem: str) -> int:

@@ -22,6 +22,7 @@ _Effect = CFUNCTYPE(None, c_int64, c_int64)
 _Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
 _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
+_HandOn = CFUNCTYPE(None)
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
@@ -43,9 +44,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "exchange": (None, (_Post, _Receive, _Promise)),
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
-    "empty_cache": (None, ()),
-    "memory_stats": (None, (POINTER(c_int64),)),
-    "reset_peaks": (None, ()),
+    "hand_on": (None, (_HandOn,)),
+    "memory": (None, (c_int64, c_int64)),
 }
 
 
@@ -68,7 +68,7 @@ class Functions:
 
 
 KernelCost, Factor, Told, Define, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Effect
-Post, Receive, Promise = _Post, _Receive, _Promise
+Post, Receive, Promise, HandOn = _Post, _Receive, _Promise, _HandOn
 
 _functions: Functions | None = None
 

@@ -19,7 +19,9 @@ class Stream(torch.Stream):
         if "stream_ptr" in kwargs:
             raise RuntimeError("simgpu: a stream of another library (ExternalStream) cannot be simulated")
         index = torch.cuda._utils._get_device_index(device, optional=True)
-        return super().__new__(cls, device=torch.device("cuda", index), priority=priority)
+        stream = super().__new__(cls, device=torch.device("cuda", index), priority=priority)
+        trace.made(stream.stream_id)
+        return stream
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         event = Event() if event is None else event

@@ -1,21 +1,25 @@
 """Makes records (:mod:`repro.trace`) of the words that the C++ part wrote, in batches.
 
-In this trace an allocation is a block. ``Free`` stands where the next owner first touches the memory, not where the
-program let go of it: until then a late access harms nobody, on hardware too. A block whose memory nobody gets again
-is never told freed. What the host itself does to pinned memory is a launch on a stream called "host", for which the
-host waits at once, so such accesses are ordered as the host's own.
+In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
+nothing; ``Reuse`` tells who got it again. What the host itself does to pinned memory is a launch on a stream called
+"host", for which the host waits at once, so such accesses are ordered as the host's own.
+
+What is finished is handed on while the program runs, some 32,000 words at a time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 
 from repro.trace import (
+    HOST_STREAM,
     Access,
     Alloc,
     Collective,
     End,
+    Export,
     Free,
     Group,
     HostStep,
@@ -23,15 +27,18 @@ from repro.trace import (
     Launch,
     Record,
     RecordStream,
+    Reuse,
     StreamName,
     TraceRecord,
     Wait,
 )
 from simgpu.callsites import CallSites
-from simgpu.library import Define, Told, functions
+from simgpu.library import Define, HandOn, Told, functions
 
 HOST = 65  # the stream that stands for the host
-_HOW = ("synchronize", "read", "query", "asked")
+_HOW = ("synchronize", "read", "query", "asked", "copy")
+_LAUNCH = 3
+_new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 # What the C++ part told or asked once in this process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
@@ -39,6 +46,13 @@ _sites: list[CallSites] = []
 # Told by whoever makes them (simgpu.nccl).
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
+_made: dict[int, str] = {}  # streams that the program made, and where
+
+
+def made(stream: int) -> None:
+    """The program makes a stream: the trace tells of it also where it gives it no work."""
+    if _sites and (frame := _sites[0].caller()):
+        _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
 
 
 class Tracer:
@@ -55,12 +69,29 @@ class Tracer:
         self._sites.again()
         self._kernels: dict[int, str] = {}
         self._groups: set[int] = set()
+        self._named: set[int] = set()
+        self._flushing = threading.Lock()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
+        f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
         f.trace(1, told, define)
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
+        with self._flushing:
+            self._flush(everything)
+
+    def _hand_on(self) -> None:
+        """The C++ part asks for it, in the midst of the program, in any of its threads."""
+        if self._flushing.acquire(blocking=False):
+            try:
+                self._flush(False)
+            except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+                functions().failed(f"the trace cannot be written: {problem}".encode())
+            finally:
+                self._flushing.release()
+
+    def _flush(self, everything: bool) -> None:
         count = ctypes.c_int64()
         data = functions().trace_take(ctypes.byref(count), everything)
         words = data[: count.value]
@@ -69,6 +100,10 @@ class Tracer:
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
+            if words[at] == _LAUNCH:  # most of them are
+                records.append(self._launch(words, at + 2, end))
+                at = end
+                continue
             record = self._record(words[at], words[at + 2 : end])
             if isinstance(record, Collective) and record.group in groups and record.group not in self._groups:
                 self._groups.add(record.group)
@@ -85,17 +120,20 @@ class Tracer:
         if done and f.drain() < 0:
             raise RuntimeError(f.problem().decode())
         self.flush(everything=True)
+        for stream in sorted(_made.keys() - self._named):
+            self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
         if done:
             self._write([End(f.now())])
         f.trace(0, f.keep["told"], f.keep["define"])
+        f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        if kind == 3 or kind == 4:
-            return self._work(kind, words)
+        if kind == 4:
+            return self._collective(words)
         if kind == 0:
             return Alloc(words[0], words[1], words[2], words[3])
         if kind == 1:
-            return Free(words[0], words[1])
+            return Free(words[0], words[1], quiet=True)
         if kind == 2:
             return RecordStream(*words)
         if kind == 5:
@@ -108,27 +146,42 @@ class Tracer:
         if kind == 8:
             return HostStep(_HOW[words[0]], words[1])
         if kind == 9:
+            self._named.add(words[0])
             return StreamName(words[0], _name(words[0]))
+        if kind == 11:
+            block, former, lo, hi, start, stack, last = words
+            return Reuse(block, former, lo, hi, start, stack, bool(last))
+        if kind == 12:
+            return Export(words[0], self._kernel(words[1]), words[2], words[3])
         sizes, strides = tuple(words[2::2]), tuple(words[3::2])
         _layouts[words[0]] = (words[1], sizes, strides)
         return None
 
-    def _work(self, kind: int, words: Sequence[int]) -> TraceRecord:
-        op, stream, kernel, stack, issued, start, end, nominal, reads, writes = words[:10]
-        at = 10 if kind == 3 else 14
-        name = self._kernels.get(kernel)
-        if name is None:
-            name = self._kernels[kernel] = functions().kernel_name(kernel).decode()
-        accesses = [
-            Access(words[i], words[i + 1], words[i + 2], _layouts[words[i + 3]]) for i in range(at, len(words), 4)
-        ]
-        assert len(accesses) == reads + writes
-        fixed = (op, stream, name, tuple(accesses[:reads]), tuple(accesses[reads:]), stack, issued, start, end)
-        if kind == 3:
-            return Launch(*fixed, nominal)
-        group, number, root, issuer = words[10:14]
+    def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
+        op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]
+        made = _accesses(words, at + 10, end)
+        name = self._kernels.get(kernel) or self._kernel(kernel)
+        return _new(Launch, (op, stream, name, made[:reads], made[reads:], stack, issued, start, done, nominal))
+
+    def _collective(self, words: Sequence[int]) -> Collective:
+        op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
+        made = _accesses(words, 14, len(words))
+        fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
         return Collective(*fixed, group, number, root, issuer, nominal)
+
+    def _kernel(self, number: int) -> str:
+        name = self._kernels.get(number)
+        if name is None:
+            name = self._kernels[number] = functions().kernel_name(number).decode()
+        return name
+
+
+def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
+    layouts = _layouts
+    return tuple(
+        [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
+    )
 
 
 def _name(stream: int) -> str:
-    return streams.get(stream) or ("host" if stream == HOST else "default" if stream == 0 else f"stream {stream}")
+    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")

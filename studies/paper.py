@@ -209,7 +209,7 @@ def _recorded(
 def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> Timed:
     key, wanted, networks, goals = item
     mine = folder / "-".join(map(str, key))
-    found = rehearse(wanted, mine, answers=False)
+    found = rehearse(wanted, mine, answers=False, races=False)
     retimer = Retimer(mine / "trace", ())
 
     @cache

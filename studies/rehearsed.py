@@ -23,8 +23,9 @@ class Rehearsed:
     """What a dry run found.
 
     ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
-    whole run, against the hardware profile's capacity. ``flops``: floating point operations of the last step on each
-    GPU; ``forward_flops``: those of its forward passes. ``host_s``: what the dry run itself took, seconds.
+    whole run, against the hardware profile's capacity. ``judged``: the races, None where nobody looked for any.
+    ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
+    ``host_s``: what the dry run itself took, seconds.
     """
 
     job: Job
@@ -34,7 +35,7 @@ class Rehearsed:
     micro_batch: int
     accumulation: int
     operations: int
-    races: tuple[Race, ...]
+    judged: tuple[Race, ...] | None
     step: StepTime
     steps: tuple[StepTime, ...]
     traffic: Traffic
@@ -42,6 +43,13 @@ class Rehearsed:
     flops: int
     forward_flops: int
     host_s: float
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """Raises RuntimeError where nobody looked for races: that there are none is not known then."""
+        if self.judged is None:
+            raise RuntimeError("this dry run was timed and not judged: rehearse it with races=True")
+        return self.judged
 
     @property
     def fits(self) -> bool:
@@ -104,12 +112,19 @@ class _Heard:
 
 
 def rehearse(
-    job: Job, folder: Path, tell: Tell = lambda text: None, *, answers: bool = True, examples: int | None = EXAMPLES
+    job: Job,
+    folder: Path,
+    tell: Tell = lambda text: None,
+    *,
+    answers: bool = True,
+    races: bool = True,
+    examples: int | None = EXAMPLES,
 ) -> Rehearsed:
     """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
 
     The detectors read while the rank runs, in this process. ``answers``: see
-    :class:`repro.accelerator.dry.DryDevice`; ``examples``: how many occurrences of each race are kept (None: all).
+    :class:`repro.accelerator.dry.DryDevice`; ``races``: whether any are looked for, which takes a third of the time;
+    ``examples``: how many occurrences of each race are kept (None: all).
 
     Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,
     :class:`repro.cluster.RankFailed` when the dry run itself breaks.
@@ -126,7 +141,8 @@ def rehearse(
             readers.append(TraceReader(path))
         for reader in readers:
             records = list(reader.read())
-            detector.feed(0, records)
+            if races:
+                detector.feed(0, records)
             for account in (memory, traffic, busy):
                 account.feed(records)
 
@@ -163,7 +179,7 @@ def rehearse(
         micro_batch=heard.batch[0],
         accumulation=heard.batch[1],
         operations=heard.operations,
-        races=tuple(detector.races),
+        judged=tuple(detector.races) if races else None,
         step=steps[-1],
         steps=steps,
         traffic=traffic.result(),

@@ -9,6 +9,7 @@ import pytest
 from xdist.remote import Producer
 
 from repro import processor
+from repro.forks import seldom
 from tests.examples import register
 from tests.scheduling import ByFile
 
@@ -47,7 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path not in _seen:
         _seen.add(item.path)
         gc.collect()
-        gc.freeze()
+        seldom()
 
 
 def _turn(path: Path) -> int:

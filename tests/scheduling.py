@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # Folders whose files share fixtures that take seconds to make.
-TOGETHER = ("tests/fuzz/recorded",)
+TOGETHER = ("tests/fuzz/recorded", "tests/simgpu/zero")
 
 
 class ByFile(LoadScopeScheduling):

@@ -32,7 +32,7 @@ def svg(race: Mapping[str, Any]) -> Markup:
     if begin == end and bent is None:  # both on one line, as with a stream that nobody named
         end = begin + _LANE
     height = max(*lane.values(), end) + 34
-    wait = "wait or record_stream" if race.get("kind") == "freed" else "wait"
+    wait = "wait or record_stream" if race.get("kind") in {"freed", "reused"} else "wait"
     parts = [_lane(y, stream) for stream, y in lane.items()]
     parts += _edges(begin, end, bent, wait)
     parts.append(_access(4, begin, FIRST, "1", first))

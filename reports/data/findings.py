@@ -27,6 +27,10 @@ class Verdict(StrEnum):
     UNCOVERED = "uncovered"  # a part of a partition is read that nothing wrote
     DIVERGED = "diverged"  # values differ, and no race explains it
     CLEAN = "clean"  # neither
+    # Of a program of the user's own, whose values are compared with nothing (reports.data.checked):
+    RACE = "race"
+    FRAGILE = "fragile"  # ordered, and by nothing but waits that are there for another reason
+    UNKNOWN = "unknown"  # nothing was found, and not all was seen; or the run was killed
 
 
 class WitnessOf(NamedTuple):
@@ -112,6 +116,7 @@ class Findings:
             "distance": f"{self.distance:.3g}",
             "diverged": bool(self.divergence and self.divergence.diverged),
             "watch": _told(self.watch) if self.watch else None,
+            "checked": None,  # of a program of the user's own
             "races": [
                 {**race.as_dict(), "witness": witness._asdict() if witness else None}
                 for race, witness in zip_longest(self.races, self.witnesses)
@@ -130,9 +135,14 @@ def _told(found: Stale | Uncovered | Finding) -> dict[str, Any]:
 
 def write(findings: Findings, folder: Path) -> Path:
     """Write ``findings.json``, whole or not at all: who reads it may come while the run ends. Raises OSError."""
+    return put(findings.as_dict(), folder)
+
+
+def put(data: Mapping[str, Any], folder: Path) -> Path:
+    """What :func:`write` writes, as data."""
     path = folder / "findings.json"
     beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(findings.as_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    beside.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(beside, path)
     return path
 

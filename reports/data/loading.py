@@ -217,6 +217,8 @@ def _findings(folder: Path) -> dict[str, Any]:
         return model.model_dump(mode="json")
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
+    if (asked := folder / "check.json").is_file():
+        return _killed(dict(schema.read_json(asked).get("asked") or {}))
     raise ReportError(f"{folder} is not a run: {_instead(folder)}")
 
 

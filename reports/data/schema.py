@@ -18,7 +18,7 @@ from reports.data.findings import Verdict
 
 Model = TypeVar("Model", bound=BaseModel)
 
-VERDICTS = (*map(str, Verdict), "unknown")  # unknown: the run was killed
+VERDICTS = tuple(map(str, Verdict))
 _LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
 _LONGEST_PROBLEM = 200  # characters of what pydantic says
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
@@ -51,6 +51,7 @@ class _Side(_Part):
     stream: str
     issuer: str = ""
     stack: list[_Frame]
+    allocated: list[_Frame] | None = None
 
 
 class _Moment(_Part):
@@ -86,7 +87,7 @@ class _Witness(_Part):
 class RaceModel(_Part):
     """A race, as :meth:`detectors.Race.as_dict` writes it."""
 
-    kind: Literal["write-write", "read-write", "write-read", "freed"]
+    kind: Literal["write-write", "read-write", "write-read", "freed", "reused"]
     first: _Side
     second: _Side
     missing_wait: str
@@ -155,8 +156,24 @@ def _known(verdict: str) -> str:
     return verdict
 
 
+class _Held(_Part):
+    sentence: str
+    races: list[RaceModel]
+
+
+class _Checked(_Part):
+    seen: str
+    held: list[_Held]
+    unexamined: _Count
+    unexercised: list[str]
+    unseen: list[str]
+
+
 class FindingsFile(_Part):
-    """``findings.json``, in the order in which :meth:`reports.data.findings.Findings.as_dict` writes it."""
+    """``findings.json``, in the order in which :meth:`reports.data.findings.Findings.as_dict` writes it.
+
+    ``checked``: of a program of the user's own (:class:`reports.data.checked.Checked`).
+    """
 
     format: str
     version: _Count
@@ -171,6 +188,7 @@ class FindingsFile(_Part):
     distance: str = "0"
     diverged: bool = False
     watch: dict[str, Any] | None = None
+    checked: _Checked | None = None
     races: list[RaceModel]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None

@@ -23,16 +23,17 @@ _LONGEST = 500  # characters of a line
 _ROOT = Path(__file__).resolve().parents[2]  # of this repository: paths in a trace may be relative to it
 
 
-def kept(races: Sequence[Race]) -> dict[str, Any]:
+def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
     """The file's contents: lines around the innermost frames of both stacks of each race.
 
-    A file that is not found, or that is no text, is left out.
+    ``folders``: where files are looked for first, before the places that modules are imported from. A file that is not
+    found, or that is no text, is left out.
     """
     found = []
     texts: dict[str, list[str] | None] = {}
     for frame in dict.fromkeys(_frames(races)):
         if frame.file not in texts:
-            texts[frame.file] = _lines(frame.file)
+            texts[frame.file] = _lines(frame.file, folders)
         lines = texts[frame.file]
         if lines is not None and 1 <= frame.line <= len(lines):
             first = max(1, frame.line - _AROUND)
@@ -41,9 +42,9 @@ def kept(races: Sequence[Race]) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION, "sources": found}
 
 
-def write(races: Sequence[Race], folder: Path) -> None:
+def write(races: Sequence[Race], folder: Path, folders: Sequence[Path] = ()) -> None:
     """Write ``sources.json``, also where there is no race: run folders are alike. Raises OSError."""
-    (folder / "sources.json").write_text(json.dumps(kept(races), indent=1) + "\n", encoding="utf-8")
+    (folder / "sources.json").write_text(json.dumps(kept(races, folders), indent=1) + "\n", encoding="utf-8")
 
 
 def _frames(races: Iterable[Race]) -> Iterable[Frame]:
@@ -54,10 +55,10 @@ def _frames(races: Iterable[Race]) -> Iterable[Frame]:
                 yield frame._replace(function="")
 
 
-def _lines(name: str) -> list[str] | None:
+def _lines(name: str, more: Sequence[Path]) -> list[str] | None:
     """Of the file that a frame names: in the first folder that has it, of those that modules are imported from."""
     folders = [Path(os.path.abspath(folder)) for folder in sys.path]
-    for folder in (*folders, _ROOT):
+    for folder in (*more, *folders, _ROOT):
         try:
             file = folder / name  # an absolute name stands for itself
             if file.is_file():

@@ -58,9 +58,22 @@ def report(runs: Sequence[Run]) -> str:
         failures=failures,
         told=told.name,
         races=[race(one) for one in told.findings["races"]],
+        checked=_checked(told),
         versions=dict(told.findings["versions"]),
         scenario=[f"{name}={_plain(value)}" for name, value in told.findings["scenario"].items() if _says(value)],
     )
+
+
+def _checked(run: Run) -> dict[str, list[str]] | None:
+    """Of a program of the user's own: what its verdict rests on, and what it knows nothing of."""
+    told = run.findings.get("checked")
+    if told is None:
+        return None
+    return {
+        "held": [one["sentence"] for one in told["held"]],
+        "unexercised": told["unexercised"],
+        "unseen": told["unseen"],
+    }
 
 
 def _findings(runs: Sequence[Run]) -> dict[str, Any]:

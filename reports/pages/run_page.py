@@ -30,7 +30,7 @@ _FILES = {
     "metrics.csv": "the numbers",
     "metrics.parquet": "the same for pandas",
 }
-_TONES = {"clean": "good", "hidden": "warn", "unknown": "warn"}
+_TONES = {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}
 
 
 def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[Campaign] = ()) -> str:
@@ -57,6 +57,7 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         told=told.name,
         facts=summary.facts(told),
         races=[race(one, told.sources) for one in told.findings["races"]],
+        checked=_checked(told),
         compared=bool(len(told.checksums)),
         spread=_spread(told),
         watch=_watch(told),
@@ -104,6 +105,29 @@ def race(race: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, An
         "sides": [_side(word, race[word], sources) for word in ("first", "second")],
         "memory": html.shortened(", ".join(names[:_NAMES]) + more or "unnamed"),
     }
+
+
+def _checked(run: Run) -> dict[str, Any] | None:
+    """Of a program of the user's own: what its verdict rests on, and what it knows nothing of."""
+    told = run.findings.get("checked")
+    if told is None:
+        return None
+    return {
+        "held": [
+            {
+                "sentence": html.shortened(_capital(one["sentence"])),
+                "races": [race(pair, run.sources) for pair in one["races"]],
+            }
+            for one in told["held"]
+        ],
+        "unexamined": told["unexamined"],
+        "unexercised": [html.shortened(one) for one in told["unexercised"]],
+        "unseen": [html.shortened(one) for one in told["unseen"]],
+    }
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _side(word: str, side: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from reports.pages.html import shortened
 from reports.text import closeness, replays
 
 _RANKS = 16  # ranks named one by one
-_BAD = ("unstable", "hidden", "stale", "uncovered", "diverged")
+_BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
 
 
 class Fact(NamedTuple):
@@ -60,7 +60,7 @@ def first_bad_step(run: Run) -> int | None:
 
 def worst(runs: Sequence[Run]) -> Run:
     """The run that a report tells of: the gravest verdict, of equals the first."""
-    order = ("unstable", "diverged", "stale", "uncovered", "hidden", "unknown", "clean")
+    order = ("unstable", "race", "diverged", "stale", "uncovered", "hidden", "unknown", "fragile", "clean")
     return min(runs, key=lambda run: order.index(verdict(run)))
 
 
@@ -95,6 +95,8 @@ def _titled(run: Run) -> str:
 
 
 def _sentence(run: Run) -> str:
+    if run.findings.get("checked"):
+        return str(run.findings["sentence"])
     kind, step = verdict(run), first_bad_step(run)
     since = f" from step {step}" if step is not None else ""
     race = next(iter(run.findings["races"]), None)
@@ -173,6 +175,9 @@ def facts(run: Run) -> list[Fact]:
         rows.append(Fact("stale", str(findings["stale"].get("sentence", "an older version is used")), "stale"))
     for one in findings.get("uncovered") or ():
         rows.append(Fact("uncovered", str(one.get("sentence", "memory that nothing wrote is read")), "uncovered"))
+    if checked := findings.get("checked"):
+        rows.append(Fact("program", str(findings["scenario"].get("program", ""))))
+        rows.append(Fact("looked at", str(checked["seen"])))
     if findings.get("failure"):
         rows.append(Fact("ended early", str(findings["failure"])))
     return [Fact(name, shortened(value), word) for name, value, word in rows]

@@ -62,11 +62,14 @@ def describe(func: OpOverload) -> Operator:
     name = schema.name
     written: set[int | str] = set()
     aliases: dict[str, int | str] = {}
+    parts_of: int | str | None = None  # the argument whose views are given back in a list
     for position, argument in enumerate(schema.arguments):
         where: int | str = argument.name if argument.kwarg_only else position
         if argument.alias_info is not None:
             for alias in argument.alias_info.before_set:
                 aliases[alias] = where
+            if "*" in argument.alias_info.after_set:
+                parts_of = where
             if argument.alias_info.is_write:
                 written.add(where)
                 if not argument.kwarg_only:
@@ -77,6 +80,9 @@ def describe(func: OpOverload) -> Operator:
         if value.alias_info is not None:
             for alias in value.alias_info.before_set:
                 source = aliases.get(alias, source)
+            # "Tensor(a -> *) self ... -> Tensor(a)[]": of what a list holds the schema object says no more than this.
+            if source is None and isinstance(value.type, torch.ListType):
+                source = parts_of
         returns.append(source)
     tags = func.tags
     random = torch.Tag.nondeterministic_seeded in tags

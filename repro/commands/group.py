@@ -19,8 +19,8 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        if name != "watch":  # that runs the user's own training, as it is
-            processor.answer()
+        if name != "watch":  # that runs the user's own training, as it is; check asks for its own accelerator
+            processor.answer(deepspeed=name != "check")
         command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
         return command
 
@@ -39,10 +39,13 @@ def group() -> None:
     """
 
 
-def run(arguments: list[str]) -> int | None:
-    """Obey. An exit status for what click itself refuses, None where the command ended well; else what it raises."""
+def run(arguments: list[str], launched: str | None = None) -> int | None:
+    """Obey. An exit status for what click itself refuses, None where the command ended well; else what it raises.
+
+    ``launched``: what a launcher adds to the arguments of a script.
+    """
     try:
-        group.main(arguments, prog_name="repro", standalone_mode=False)
+        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
         error.show()
         return 2

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from repro.commands.factors import factors
 from repro.toggles import Fix
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError
@@ -32,7 +33,10 @@ def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[st
     """The options that were given, ready for :func:`scenarios.scenario.scenario` (or :func:`scenarios.job.job`)."""
     options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, ())}
     if "slow" in options:
-        options["slow"] = _factors(options["slow"])
+        try:
+            options["slow"] = factors(options["slow"], "stream:compute=20")
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
     return options
 
 
@@ -70,16 +74,3 @@ def _plain(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return annotation
-
-
-def _factors(texts: tuple[str, ...]) -> dict[str, float]:
-    factors: dict[str, float] = {}
-    for text in texts:
-        pattern, equals, factor = text.rpartition("=")
-        try:
-            factors[pattern] = float(factor)
-        except ValueError:
-            equals = ""
-        if not equals or not pattern:
-            raise ScenarioError(f"--slow takes PATTERN=FACTOR, for example stream:compute=20, not '{text}'")
-    return factors

@@ -17,6 +17,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict."),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side."),
     "fuzz": Command("fuzz", "deepspeed,reports", "Replay a scenario under many timings; the smallest that goes wrong."),

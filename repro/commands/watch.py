@@ -7,14 +7,12 @@ installed and nothing else, so without click.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import runpy
 import sys
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
+
+from simgpu.scripts import Program, WrongUse, fail
 
 _EPILOG = """\
 SCRIPT runs as if python itself had started it, with its own ARGUMENTS. It also works as
@@ -23,10 +21,6 @@ variables that torch reads at that moment (OMP_NUM_THREADS) have to be set outsi
 
 Exit status: the script's own; 1 after a finding with raise or stop; 2 wrong usage.
 """
-
-
-class WrongUse(Exception):
-    """Something cannot be watched as it was asked for. One sentence."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -105,7 +99,8 @@ def run(arguments: list[str], launched: str | None = None) -> None:
         parser.error(f"No such option '{unknown[0]}'")
     options = vars(given)
     module, (script, *rest) = options.pop("module"), options.pop("program")
-    place = None if module else _script(script)
+    program = Program(script, (*([launched] if launched else []), *rest), module=module)
+    _ = program.folder  # a script that is not there is told first
     options["on_finding"] = list(chain.from_iterable(options.get("on_finding", []))) or ["warn", "save"]
     if not options.get("watch", True):  # only commas: nothing was named
         del options["watch"]
@@ -118,85 +113,16 @@ def run(arguments: list[str], launched: str | None = None) -> None:
         auto = AutoWatch(**options)
     except (WatchError, IncidentError, ValueError) as error:
         raise WrongUse(str(error)) from None
-    sys.argv = [script, *([launched] if launched else []), *rest]
-    if not sys.flags.safe_path:  # where the script's neighbours are found: this command's place until now
-        sys.path[0] = str(Path.cwd() if place is None else place if place.is_dir() else place.parent)
-    if place is None:
-        _find_module(script)
+    program.find()
     try:
         with auto:
-            if place is None:
-                runpy.run_module(script, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(str(place), run_name="__main__")
+            program.run()
     except StopTraining:
         sys.exit(1)
     except SystemExit as error:
         if error.code or not auto.failed:
             raise
     except BaseException as error:
-        # As the interpreter would do it, or the program's own hook. Not re-raised: above us stand our frames.
-        _strip(error)
-        sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        sys.exit(fail(error, ("detectors.live.", "repro.commands.watch", "simgpu.scripts")))
     if auto.failed:
         sys.exit(1)
-
-
-def _script(script: str) -> Path:
-    place = Path(script).absolute()
-    if not place.exists():
-        raise WrongUse(f"there is no script '{script}'")
-    if place.is_dir() and not (place / "__main__.py").exists():
-        raise WrongUse(f"'{script}' is a folder without a __main__.py: give the script")
-    return place
-
-
-def _find_module(name: str) -> None:
-    """Is there such a module? A package that fails while it is imported is left to runpy."""
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            return
-        spec = None
-    except Exception:
-        return
-    if spec is None:
-        raise WrongUse(f"there is no module '{name}' to run")
-
-
-def _strip(error: BaseException) -> None:
-    """Take this tool's frames and runpy's out of the tracebacks, so that they show what the program did."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        frames = list(_traces(one.__traceback__))
-        run = [place for place, trace in enumerate(frames) if _module_of(trace) == "runpy"]
-        kept = [trace for trace in frames[run[-1] + 1 if run else 0 :] if not _is_ours(trace)]
-        following: TracebackType | None = None
-        for trace in reversed(kept):
-            trace.tb_next = following
-            following = trace
-        one.__traceback__ = following
-
-
-def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
-def _module_of(trace: TracebackType) -> str:
-    return str(trace.tb_frame.f_globals.get("__name__", ""))
-
-
-def _is_ours(trace: TracebackType) -> bool:
-    return _module_of(trace).startswith(("detectors.live.", "repro.commands.watch"))

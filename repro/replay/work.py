@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import repro.quantizer  # noqa: F401 - its operators may stand in a recording
+import frameworks.deepspeed.quantizer  # noqa: F401 - its operators may stand in a recording
 from repro.accelerator.recorder import checksum
 from repro.replay.faults import ReplayError
 from repro.replay.memory import Arena

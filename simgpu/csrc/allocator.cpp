@@ -1,11 +1,10 @@
 #include "allocator.h"
 
-#include <c10/core/impl/alloc_cpu.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "callsite.h"
 #include "gpu_trace.h"
 
 namespace simgpu {
@@ -23,7 +22,6 @@ struct Chunk {
   Segment* segment;
   bool free = true;
   Chunk *before = nullptr, *behind = nullptr;  // within the segment
-  std::vector<Ghost> ghosts;
 };
 
 namespace {
@@ -38,6 +36,8 @@ struct BySize {
 };
 using Pool = std::set<Chunk*, BySize>;
 
+bool is_small(const Chunk& chunk) { return chunk.segment->size == kSmallSegment; }
+
 struct Held {  // freed, but a stream that record_stream named may still be at work on it
   Chunk* chunk;
   std::vector<Instant> until;
@@ -46,30 +46,28 @@ struct Held {  // freed, but a stream that record_stream named may still be at w
 struct State {
   std::map<std::pair<int64_t, bool>, Pool> pools;  // by stream, and whether small
   std::vector<Held> held;
-  std::set<int64_t> untold;  // blocks freed, not yet told
-  std::map<const char*, Block*> pinned;  // changed and read under pinned_mutex()
-  std::map<size_t, std::vector<std::pair<Block*, std::vector<Instant>>>> pinned_free;
   int64_t blocks = 0;
-  MemoryStats stats;
+  int64_t total = INT64_MAX, allowed = INT64_MAX;
+  c10::CachingDeviceAllocator::DeviceStats stats;
 };
 State& state() {
   static auto* one = new State;
   return *one;
 }
 
-// For questions from threads that may not wait for the device, as gloo's, for which an effect waits. Held for a look.
-std::mutex& pinned_mutex() {
-  static auto* one = new std::mutex;
-  return *one;
+auto& stats() { return state().stats; }
+
+void count(c10::CachingAllocator::StatArray& stat, const Chunk& chunk, size_t by, bool less = false) {
+  using c10::CachingAllocator::StatType;
+  for (auto type : {StatType::AGGREGATE, is_small(chunk) ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+    auto& one = stat[static_cast<size_t>(type)];
+    less ? one.decrease(by) : one.increase(by);
+  }
 }
 
-char* reserve(size_t size) {
-  void* data = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-  TORCH_CHECK(data, "CUDA out of memory. Tried to allocate ", size, " bytes of the host's memory, which the simulated GPU uses.");
-  return static_cast<char*>(data);
-}
+int64_t sum(const c10::CachingAllocator::StatArray& stat) { return stat[0].current; }
 
-Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.stream, chunk.segment->size == kSmallSegment}]; }
+Pool& pool_of(const Chunk& chunk) { return state().pools[{chunk.stream, is_small(chunk)}]; }
 
 void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is dropped
   if (other->before == into) {
@@ -81,11 +79,12 @@ void merge(Chunk*& into, Chunk* other) {  // neighbours; `other` is dropped
     into->data = other->data;
   }
   into->size += other->size;
-  into->ghosts.insert(into->ghosts.end(), other->ghosts.begin(), other->ghosts.end());
   delete other;
 }
 
 void give_back(Chunk* chunk) {
+  count(stats().active, *chunk, 1, true);
+  count(stats().active_bytes, *chunk, chunk->size, true);
   chunk->free = true;
   for (Chunk* other : {chunk->before, chunk->behind}) {
     if (!other || !other->free) continue;
@@ -110,6 +109,63 @@ void look_at_held() {
   }
 }
 
+// Gives free segments back. Work that is still pending may use them: their memory goes once all of it is done.
+// (cudaFree waits for the device; as nothing in CUDA promises that, it is no order here.)
+void empty_cache() {
+  for (auto& [key, pool] : state().pools) {
+    for (auto place = pool.begin(); place != pool.end();) {
+      Chunk* chunk = *place;
+      if (chunk->before || chunk->behind) {
+        ++place;
+        continue;
+      }
+      place = pool.erase(place);
+      count(stats().reserved_bytes, *chunk, chunk->segment->size, true);
+      count(stats().segment, *chunk, 1, true);
+      ++stats().num_device_free;
+      take_away(chunk->data, chunk->size);
+      Instant last;
+      for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
+      timeline().shadow(last, [segment = chunk->segment] {
+        std::free(segment->data);
+        delete segment;
+      });
+      delete chunk;
+    }
+  }
+}
+
+std::string mebibytes(int64_t nbytes) { return c10::str(nbytes >> 20, ".", (nbytes & 0xFFFFF) * 100 >> 20, " MiB"); }
+
+// New memory of the device. Where it has none left, what is cached goes back, after the streams for which
+// record_stream keeps it (as CUDACachingAllocator's release_cached_blocks; no order on which a program may rely).
+Chunk* reserve(size_t whole, size_t wanted, int64_t stream) {
+  auto fits = [&] { return sum(stats().reserved_bytes) <= state().allowed - static_cast<int64_t>(whole); };
+  if (!fits()) {
+    ++stats().num_alloc_retries, ++stats().num_sync_all_streams;
+    for (auto& held : std::exchange(state().held, {})) {
+      for (auto& until : held.until) timeline().synchronize(until);
+      give_back(held.chunk);
+    }
+    empty_cache();
+  }
+  if (!fits()) {
+    ++stats().num_ooms;
+    auto reserved = sum(stats().reserved_bytes), allocated = sum(stats().allocated_bytes);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", mebibytes(static_cast<int64_t>(wanted)),
+                     ". GPU ", device().index, " has a total capacity of ", mebibytes(state().total), " of which ",
+                     mebibytes(state().total - reserved), " is free. ", mebibytes(state().allowed), " allowed; of the allocated memory ",
+                     mebibytes(allocated), " is allocated by PyTorch, and ", mebibytes(reserved - allocated),
+                     " is reserved by PyTorch but unallocated. (A simulated GPU: SIMGPU_MEMORY=40GiB gives it another size.)");
+  }
+  char* data = memory_of_host(whole);
+  auto* chunk = new Chunk{data, whole, stream, new Segment{data, whole, data}};
+  count(stats().reserved_bytes, *chunk, whole);
+  count(stats().segment, *chunk, 1);
+  ++stats().num_device_alloc;
+  return chunk;
+}
+
 Chunk* find(size_t size, int64_t stream) {
   bool small = size <= kSmall;
   Pool& pool = state().pools[{stream, small}];
@@ -122,12 +178,7 @@ Chunk* find(size_t size, int64_t stream) {
   } else {
     size_t round = 2 << 20;
     size_t whole = small ? kSmallSegment : size < kMiddle ? kMiddleSegment : (size + round - 1) / round * round;
-    char* data = reserve(whole);
-    chunk = new Chunk{data, whole, stream, new Segment{data, whole, data}};
-    auto& stats = state().stats;
-    stats.reserved += static_cast<int64_t>(whole);
-    stats.reserved_peak = std::max(stats.reserved_peak, stats.reserved);
-    ++stats.segments;
+    chunk = reserve(whole, size, stream);
   }
   size_t rest = chunk->size - size;
   if (small ? rest >= kRound : rest > kSmall) {
@@ -135,19 +186,10 @@ Chunk* find(size_t size, int64_t stream) {
     if (tail->behind) tail->behind->before = tail;
     chunk->behind = tail;
     chunk->size = size;
-    for (auto& ghost : chunk->ghosts)
-      if (ghost.hi > tail->data) tail->ghosts.push_back(ghost);
     pool_of(*tail).insert(tail);
   }
   chunk->free = false;
   return chunk;
-}
-
-Block* make_block(size_t nbytes, char* data, int64_t stream) {
-  auto* block = new Block{++state().blocks, nbytes, data, stream};
-  block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
-  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
-  return block;
 }
 
 void free_block(void* context) {
@@ -155,12 +197,10 @@ void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
   Chunk* chunk = block->chunk;
-  state().untold.insert(block->number);
-  chunk->ghosts.push_back({block->number, block->data, block->data + block->nbytes});
-  for (int64_t older : block->ghosts) chunk->ghosts.push_back({older, block->data, block->data + block->nbytes});
-  auto& stats = state().stats;
-  stats.allocated -= static_cast<int64_t>(chunk->size);
-  --stats.blocks;
+  let_go(*block);
+  count(stats().allocation, *chunk, 1, true);
+  count(stats().allocated_bytes, *chunk, chunk->size, true);
+  count(stats().requested_bytes, *chunk, block->nbytes, true);
   std::vector<Instant> until;
   for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
   if (until.empty()) give_back(chunk);
@@ -168,25 +208,11 @@ void free_block(void* context) {
   delete block;
 }
 
-void free_pinned(void* context) {
-  Lock lock;
-  auto* block = static_cast<Block*>(context);
-  state().untold.insert(block->number);
-  std::vector<Instant> until;
-  for (int64_t stream : block->recorded) until.push_back(timeline().position(stream));
-  {
-    std::lock_guard<std::mutex> look(pinned_mutex());
-    state().pinned.erase(block->data);
-  }
-  size_t size = 64;
-  while (size < block->nbytes) size *= 2;
-  state().pinned_free[size].emplace_back(block, std::move(until));
-}
-
-struct DeviceAllocator final : c10::Allocator {
+struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
     c10::Device here(c10::kCUDA, static_cast<c10::DeviceIndex>(device().index));
     if (nbytes == 0) return {nullptr, nullptr, &free_block, here};
+    int64_t site = Allocating::site();
     Lock lock;
     look_at_held();
     Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current());
@@ -197,13 +223,10 @@ struct DeviceAllocator final : c10::Allocator {
     }
     Block* block = make_block(nbytes, chunk->data, chunk->stream);
     block->chunk = chunk;
-    for (auto& ghost : chunk->ghosts)
-      if (ghost.lo < end && state().untold.count(ghost.block)) block->ghosts.push_back(ghost.block);
-    chunk->ghosts.clear();
-    auto& stats = state().stats;
-    stats.allocated += static_cast<int64_t>(chunk->size);
-    stats.allocated_peak = std::max(stats.allocated_peak, stats.allocated);
-    ++stats.blocks, ++stats.allocations;
+    hand_out(*block, site);
+    for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
+    for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
+    count(stats().requested_bytes, *chunk, nbytes);
     tell(&Told::trace_gpu_memory_allocation, reinterpret_cast<uintptr_t>(block->data));
     return {block->data, block, &free_block, here};
   }
@@ -211,44 +234,68 @@ struct DeviceAllocator final : c10::Allocator {
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "simgpu: memory of the device is copied by a launch, not by its allocator");
   }
-};
-
-// As at::CachingHostAllocator: sizes are powers of two, and a block is handed out again once the streams that
-// copies used it on have passed.
-struct PinnedAllocator final : c10::Allocator {
-  c10::DataPtr allocate(size_t nbytes) override {
-    if (nbytes == 0) return {nullptr, nullptr, &free_pinned, c10::kCPU};
-    watch_pinned_memory();
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {
     Lock lock;
-    size_t size = 64;
-    while (size < nbytes) size *= 2;
-    Block* old = nullptr;
-    auto& free = state().pinned_free[size];
-    for (auto place = free.begin(); place != free.end(); ++place) {
-      if (!std::all_of(place->second.begin(), place->second.end(), [](Instant& until) { return timeline().passed(until); })) continue;
-      old = place->first;
-      free.erase(place);
-      break;
-    }
-    char* data = old ? old->data : reserve(size);
-    if (old) timeline().catch_up();
-    else std::memset(data, 0xFF, size);
-    Block* block = make_block(nbytes, data, kHost);
-    if (old) {
-      block->ghosts.push_back(old->number);
-      delete old;
-    }
-    std::lock_guard<std::mutex> look(pinned_mutex());
-    state().pinned[data] = block;
-    return {data, block, &free_pinned, c10::kCPU};
+    look_at_held();
+    empty_cache();
   }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    Lock lock;
+    if (data.get_deleter() == &free_block && data.get_context()) record_stream(*static_cast<Block*>(data.get_context()), stream.id());
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    Lock lock;
+    auto told = stats();
+    told.max_split_size = -1;
+    for (auto& [key, pool] : state().pools)
+      for (Chunk* chunk : pool)
+        if (chunk->before || chunk->behind) {
+          count(told.inactive_split, *chunk, 1);
+          count(told.inactive_split_bytes, *chunk, chunk->size);
+        }
+    return told;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
+  void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    Lock lock;
+    return {static_cast<size_t>(state().total - sum(stats().reserved_bytes)), static_cast<size_t>(state().total)};
+  }
+
+ private:
+  template <typename Do>
+  void each(Do work) {
+    Lock lock;
+    auto& all = stats();
+    for (auto* stats : {&all.allocation, &all.segment, &all.active, &all.allocated_bytes, &all.reserved_bytes, &all.active_bytes,
+                        &all.requested_bytes})
+      for (auto& stat : *stats) work(stat);
+  }
 };
 
 }  // namespace
 
-MemoryStats& memory_stats() { return state().stats; }
+void size_memory(int64_t total, int64_t allowed) { state().total = total, state().allowed = allowed; }
+
+int64_t& Allocating::here() {
+  thread_local int64_t site = -1;
+  return site;
+}
+int64_t Allocating::site() { return here() >= 0 ? here() : call_site(); }
+
+char* memory_of_host(size_t size) {
+  void* data = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+  TORCH_CHECK_WITH(OutOfMemoryError, data, "simgpu: the host has no ", size, " bytes of memory left, which the simulated GPU uses");
+  return static_cast<char*>(data);
+}
+
+Block* make_block(size_t nbytes, char* data, int64_t stream) {
+  auto* block = new Block{++state().blocks, nbytes, data, stream};
+  block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
+  trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
+  return block;
+}
 
 Block* block_of(const c10::StorageImpl* storage) {
   const auto& data = storage->data_ptr();
@@ -256,22 +303,7 @@ Block* block_of(const c10::StorageImpl* storage) {
   return deleter == &free_block || deleter == &free_pinned ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
-Block* pinned_block_of(const void* address) {
-  std::lock_guard<std::mutex> look(pinned_mutex());
-  auto& pinned = state().pinned;
-  auto* at = static_cast<const char*>(address);
-  auto behind = pinned.upper_bound(at);
-  if (behind == pinned.begin()) return nullptr;
-  Block* block = std::prev(behind)->second;
-  return at < block->data + block->nbytes ? block : nullptr;
-}
-
-void add_access(const at::Tensor& tensor, Block& block, std::vector<Access>& accesses) {
-  if (!block.ghosts.empty()) {
-    for (int64_t number : block.ghosts)
-      if (state().untold.erase(number)) trace().note(Kind::kFree, {number, timeline().now});
-    block.ghosts.clear();
-  }
+void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
   if (!trace().on || tensor.numel() == 0) return;
   auto item = static_cast<int64_t>(tensor.itemsize());
   auto sizes = tensor.sizes(), strides = tensor.strides();
@@ -338,37 +370,8 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
   storage->set_nbytes(nbytes);
 }
 
-// Gives free segments back. Work that is still pending may use them: their memory goes once all of it is done.
-// (cudaFree waits for the device; as nothing in CUDA promises that, it is no order here.)
-void empty_cache() {
-  for (auto& [key, pool] : state().pools) {
-    for (auto place = pool.begin(); place != pool.end();) {
-      Chunk* chunk = *place;
-      if (chunk->before || chunk->behind) {
-        ++place;
-        continue;
-      }
-      place = pool.erase(place);
-      state().stats.reserved -= static_cast<int64_t>(chunk->segment->size);
-      --state().stats.segments;
-      Instant last;
-      for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
-      timeline().shadow(last, [segment = chunk->segment] {
-        std::free(segment->data);
-        delete segment;
-      });
-      delete chunk;
-    }
-  }
-}
-
-c10::Allocator* device_allocator() {
+c10::DeviceAllocator* device_allocator() {
   static auto* one = new DeviceAllocator;
-  return one;
-}
-
-c10::Allocator* pinned_allocator() {
-  static auto* one = new PinnedAllocator;
   return one;
 }
 

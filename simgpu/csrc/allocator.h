@@ -4,12 +4,12 @@
 // another stream still uses it, and has not said so with record_stream, shows it to the next owner. A free
 // touches nothing. Only memory that was never handed out is poisoned (bytes 0xFF: NaN, or -1).
 //
-// In the trace a block is an allocation. That it was freed is told when the next owner first touches the
-// memory, as nothing that happens before that can be harmed; a block that nobody gets again is never told freed.
+// In the trace a block is an allocation. A free is told when the program lets go, and touches nothing. When the
+// memory is handed out again, it is told which bytes of the new block were which of the former one (Kind::kReuse).
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include <set>
 
@@ -19,11 +19,6 @@ namespace simgpu {
 
 struct Chunk;
 
-struct Ghost {  // a block whose memory was freed, and has not been touched by a next owner
-  int64_t block;
-  char *lo, *hi;
-};
-
 struct Block {
   int64_t number;
   size_t nbytes;
@@ -32,28 +27,45 @@ struct Block {
   Chunk* chunk = nullptr;
   c10::Storage alias;  // the same bytes as a CPU storage, which owns nothing
   std::vector<int64_t> recorded;
-  std::vector<int64_t> ghosts;
 };
 
 // The block behind a storage, or null: memory that is not ours.
 Block* block_of(const c10::StorageImpl* storage);
 Block* pinned_block_of(const void* address);  // of any address within it
+Block* pinned_block_of(const at::Tensor& tensor);
 
-// Adds what the tensor covers. Freed blocks whose memory this is are told freed.
-void add_access(const at::Tensor& tensor, Block& block, std::vector<Access>& accesses);
+// Adds what the tensor covers.
+void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses);
 // The same elements as a CPU tensor over the block's memory. It keeps nothing alive, as a kernel does not.
 at::Tensor alias(const at::Tensor& tensor, Block& block);
 void record_stream(Block& block, int64_t stream);
 
-c10::Allocator* device_allocator();
+c10::DeviceAllocator* device_allocator();
 c10::Allocator* pinned_allocator();
+char* memory_of_host(size_t size);  // of a multiple of a page
+Block* make_block(size_t nbytes, char* data, int64_t stream);
+void free_pinned(void* block);
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site);
-void empty_cache();
-void watch_pinned_memory();  // the host's own use of it, from now on (copy.cpp)
+void watch_pinned_memory();  // the host's own use of it, from now on (host.cpp)
 
-struct MemoryStats {
-  int64_t allocated = 0, allocated_peak = 0, reserved = 0, reserved_peak = 0, blocks = 0, allocations = 0, segments = 0;
+// The call site of what allocates in this thread, where it is known already; else the allocator looks itself.
+class Allocating {
+ public:
+  explicit Allocating(int64_t site) : before_(std::exchange(here(), site)) {}
+  ~Allocating() { here() = before_; }
+  static int64_t site();
+
+ private:
+  static int64_t& here();  // -1: not known
+  int64_t before_;
 };
-MemoryStats& memory_stats();
+
+// What the device has, and what a program may take of it: beyond that it is refused as CUDA refuses it.
+void size_memory(int64_t total, int64_t allowed);
+
+// Memory that passes from block to block (reuse.cpp).
+void let_go(const Block& block);                   // nobody has touched it since
+void hand_out(const Block& block, int64_t site);   // whose bytes were others' before
+void take_away(char* data, size_t size);           // there is no such memory any more
 
 }  // namespace simgpu

@@ -186,19 +186,10 @@ void simgpu_exchange(void (*post)(int64_t, int64_t, const int*, int, int64_t), i
 void simgpu_arrived(int64_t group, int64_t number, int rank, int64_t time) { timeline().arrived(group, number, rank, time); }
 void simgpu_promised(int rank, int64_t floor) { timeline().promised(rank, floor); }
 
-void simgpu_empty_cache() {
+void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }
+void simgpu_memory(int64_t total, int64_t allowed) {
   Lock lock;
-  empty_cache();
-}
-void simgpu_memory_stats(int64_t* into) {
-  Lock lock;
-  auto& s = memory_stats();
-  for (int64_t value : {s.allocated, s.allocated_peak, s.reserved, s.reserved_peak, s.blocks, s.allocations, s.segments}) *into++ = value;
-}
-void simgpu_reset_peaks() {
-  Lock lock;
-  memory_stats().allocated_peak = memory_stats().allocated;
-  memory_stats().reserved_peak = memory_stats().reserved;
+  size_memory(total, allowed);
 }
 
 }  // extern "C"

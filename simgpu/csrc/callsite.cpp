@@ -35,9 +35,10 @@ struct Hash {
 
 int (*is_told)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
+void (*hand_on)() = nullptr;
 void* main_thread = nullptr;
 // All under Python's lock. Codes in the map are held for ever, so no address is used twice.
-std::unordered_map<void*, bool> codes;
+std::unordered_map<void*, int> codes;
 std::unordered_map<Key, int64_t, Hash> stacks;
 
 void* frame_here() {
@@ -57,9 +58,12 @@ void give_call_sites(int (*told)(void*), int64_t (*define)(const void* const*, c
   }
 }
 
+void give_hand_on(void (*given)()) { hand_on = given; }
+
 int64_t call_site() {
   if (!trace().on || !is_told || !python_alive) return 0;
   int state = PyGILState_Ensure();
+  if (trace().full() && hand_on) hand_on();
   Key key;
   void* frame = frame_here();
   while (frame) {
@@ -67,9 +71,13 @@ int64_t call_site() {
     auto known = codes.find(code);
     if (known == codes.end()) {
       Py_IncRef(code);
-      known = codes.emplace(code, is_told(code) != 0).first;
+      known = codes.emplace(code, is_told(code)).first;
     }
     Py_DecRef(code);
+    if (known->second == 2) {  // who runs the program, and what is above it, is no part of it
+      Py_DecRef(frame);
+      break;
+    }
     if (known->second) {
       key.codes[key.count] = code;
       key.instructions[key.count++] = PyFrame_GetLasti(frame);

@@ -12,5 +12,7 @@ int64_t call_site();
 
 // Is the frame of this code object told? And: the number of the stack of these (code, instruction) pairs.
 void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count));
+// Called, with Python's lock held, when the trace has become long (Trace::full).
+void give_hand_on(void (*hand_on)());
 
 }  // namespace simgpu

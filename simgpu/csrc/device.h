@@ -21,7 +21,7 @@ struct Marker {  // a position in a stream
   Instant instant;
 };
 
-enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked };
+enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy };  // kCopy: the host gives, kRead: it takes
 
 struct Costs {
   int64_t launch_ns = 5000;       // of the host, for each launch

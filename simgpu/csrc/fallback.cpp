@@ -85,7 +85,8 @@ Spec spec_of(const Tensor& tensor, const Operator& op) {
   return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
 }
 
-Tensor allocate(const Spec& spec) {
+Tensor allocate(const Spec& spec, int64_t site) {
+  Allocating from(site);
   return at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
 }
 
@@ -307,7 +308,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   Accesses written;
   auto own = [&](const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    Tensor made = allocate(spec_of(tensor, call.op));
+    Tensor made = allocate(spec_of(tensor, call.op), site);
     Tensor here = place_of(made, true, written);
     Executing quiet(c10::get_default_dtype_as_scalartype());
     here.copy_(tensor);
@@ -396,7 +397,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   }
   std::vector<Tensor> fresh, places;
   for (auto& spec : signature->fresh) {
-    fresh.push_back(spec ? allocate(*spec) : Tensor());
+    fresh.push_back(spec ? allocate(*spec, site) : Tensor());
     places.push_back(spec ? place_of(fresh.back(), true, call.accesses) : Tensor());
   }
   // Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the generator as it is now,

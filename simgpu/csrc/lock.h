@@ -14,6 +14,7 @@ extern "C" {
 int PyGILState_Ensure(void);
 void PyGILState_Release(int);
 int PyGILState_Check(void);
+void* PyGILState_GetThisThreadState(void);
 void* PyEval_SaveThread(void);
 void PyEval_RestoreThread(void*);
 void* PyThreadState_Get(void);

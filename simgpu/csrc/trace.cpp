@@ -12,6 +12,7 @@ void Trace::note(Kind kind, std::initializer_list<int64_t> words) {
   words_.push_back(static_cast<int64_t>(kind));
   words_.push_back(static_cast<int64_t>(words.size()));
   words_.insert(words_.end(), words);
+  if (words_.size() >= full_at_) full_ = true;
 }
 
 static void put(std::vector<int64_t>& words, const std::vector<Access>& accesses) {
@@ -64,6 +65,8 @@ const int64_t* Trace::take(int64_t* count, bool everything) {
   taken_.assign(words_.begin(), words_.begin() + static_cast<int64_t>(until));
   words_.erase(words_.begin(), words_.begin() + static_cast<int64_t>(until));
   for (auto& one : open_) one.first -= until;
+  full_at_ = words_.size() + kBatch;
+  full_ = false;
   *count = static_cast<int64_t>(taken_.size());
   return taken_.data();
 }

@@ -2,6 +2,7 @@
 // records. Nothing is written while nobody traces.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "timeline.h"
@@ -9,7 +10,8 @@
 namespace simgpu {
 
 enum class Kind : int64_t {
-  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout
+  kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout,
+  kReuse, kExport
 };
 
 // Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
@@ -33,9 +35,12 @@ class Trace {
   int64_t layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims);  // (size, stride in bytes)
   // The finished part of the buffer, valid until the next call of anything here.
   const int64_t* take(int64_t* words, bool everything);
-  size_t waiting() const { return words_.size(); }
+  bool full() const { return full_.load(std::memory_order_relaxed); }  // time to take what there is
 
  private:
+  static constexpr size_t kBatch = 1 << 15;
+  size_t full_at_ = kBatch;  // words, so that a long run does not keep its trace in memory
+  std::atomic<bool> full_{false};
   std::vector<int64_t> words_, taken_;
   std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
   std::map<std::vector<int64_t>, int64_t> layouts_;

@@ -17,17 +17,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from simgpu import cuda
+from simgpu.ranks import RankFailed
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 0.5  # a rank that lost a peer complains at once; the one that was lost is the one to be named
-
-
-class RankFailed(Exception):
-    """A rank ended badly. Says which and how."""
-
-    def __init__(self, rank: int, reason: str, status: int) -> None:
-        self.rank, self.reason, self.status = rank, reason, status
-        super().__init__(f"rank {rank} {reason}")
 
 
 def run(world: int, target: Callable[[int], None]) -> None:

@@ -45,6 +45,15 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "view as another dtype": lambda: [R(4).view(torch.int32) + 1, R(4).view(torch.uint8)],
     "views in place": lambda: then(x := R(2, 1, 3), x.add_(1), x.squeeze_(1), x.t_(), x.unsqueeze_(0), x),
     "write through a view": lambda: then(x := R(3, 3), x.__setitem__((slice(None), 1), 5), x[0].zero_(), x),
+    "write through each of many views": lambda: then(
+        x := torch.zeros(3, 4),
+        [
+            part.add_(n)
+            for views in (x.split(2), x.split([1, 3], 1), x.chunk(3, 1), x.unbind(1), x.tensor_split((1,)))
+            for n, part in enumerate(views)
+        ],
+        x,
+    ),
     "resize": lambda: then(x := torch.arange(6.0), x.resize_(2, 2), x.resize_(3, 2), x + 1),
     "resize beyond": lambda: then(x := R(4) * 2, x.resize_(8), x[4:].fill_(1), x),
     "resize from nothing": lambda: then(x := torch.empty(0), x.resize_(3), x.fill_(2), x),

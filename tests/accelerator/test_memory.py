@@ -44,6 +44,16 @@ def test_the_free_stands_where_the_program_dropped_its_last_reference() -> None:
         assert b.tolist() == [2] * 8  # the work that was pending kept the bytes
 
 
+def test_what_is_written_through_one_of_many_views_is_written_in_the_base() -> None:
+    with Told() as device:
+        base = torch.zeros(2, 4)
+        for part in (*base.chunk(2, 1), *base.unbind(0)):
+            part.add_(1)
+    zeros, *adds = device.of(Launch)
+    assert len(adds) == 4, "to cut it was no work"
+    assert {access.block for add in adds for access in add.writes} == {zeros.writes[0].block}
+
+
 def test_block_numbers_are_never_used_twice() -> None:
     with Told() as device:
         for _ in range(20):

@@ -34,6 +34,7 @@ from repro.trace import (
     Phase,
     Record,
     RecordStream,
+    Reuse,
     Stack,
     StreamName,
     TraceRecord,
@@ -129,7 +130,7 @@ class StoryHost:
         self.trace: list[TraceRecord] = [begin(rank, world)]
         self.numbers: dict[int, int] = {}
         self._ops = self._markers = self._blocks = self._streams = 0
-        self._lines: dict[int, int] = {}
+        self._lines: dict[tuple[str, int], int] = {}
 
     def says(self, record: TraceRecord) -> None:
         self.trace.append(record)
@@ -137,14 +138,16 @@ class StoryHost:
     def operation(self, at: int | None, time: tuple[int, int] | None) -> tuple[int, int, int, int]:
         op = self._ops
         self._ops += 1
-        line = op if at is None else at
-        if line not in self._lines:
-            self._lines[line] = len(self._lines)
-            self.says(
-                Stack(self._lines[line], (Frame("/src/model.py", line, "forward"), Frame("/src/train.py", 1, "main")))
-            )
         start, end = (10 * op, 10 * op + 9) if time is None else time
-        return op, start, end, self._lines[line]
+        return op, start, end, self.stack(op if at is None else at)
+
+    def stack(self, line: int, file: str = "/src/model.py") -> int:
+        """The number of the stack of a line of code."""
+        if (file, line) not in self._lines:
+            self._lines[file, line] = len(self._lines)
+            frames = (Frame(file, line, "forward"), Frame("/src/train.py", 1, "main"))
+            self.says(Stack(self._lines[file, line], frames))
+        return self._lines[file, line]
 
     def new_marker(self) -> int:
         self._markers += 1
@@ -163,6 +166,19 @@ class StoryHost:
     def frees(self, view: View, *, time: int = 0) -> None:
         self.says(Free(view.block, time))
 
+    def lets_go(self, view: View) -> None:
+        """A free that touches nothing; :meth:`again` tells who gets the memory."""
+        self.says(Free(view.block, 0, quiet=True))
+
+    def again(self, former: View, *, on: StoryStream, at: int | None = None, last: bool = True) -> View:
+        """A new block of the very bytes of ``former``, a part of a block that was let go. ``at``: its line."""
+        new = self.block(former.hi - former.lo, on=on)
+        stack = -1
+        if at is not None:
+            _, _, _, stack = self.operation(at, None)
+        self.says(Reuse(new.block, former.block, 0, new.hi, former.lo, stack, last))
+        return new
+
     def record_stream(self, view: View, stream: StoryStream) -> None:
         self.says(RecordStream(view.block, stream.number))
 
@@ -172,11 +188,19 @@ class StoryHost:
     def phase(self, step: int, micro_batch: int, name: str) -> None:
         self.says(Phase(step, micro_batch, name))
 
-    def waits(self, marker: int, how: str = "synchronize") -> None:
-        self.says(HostWait(marker, how, 0, 0))
+    def waits(self, marker: int, how: str = "synchronize", stack: int = 0) -> None:
+        self.says(HostWait(marker, how, stack, 0))
 
-    def synchronizes(self, stream: StoryStream) -> None:
-        self.waits(stream.records())
+    def synchronizes(self, stream: StoryStream, *, at: int | None = None, file: str = "/src/model.py") -> None:
+        self.waits(stream.records(), stack=0 if at is None else self.stack(at, file))
+
+    def looks_at(self, view: View, stream: StoryStream, *, at: int, how: str = "read") -> None:
+        """``view.item()``, or with ``how`` "copy" a blocking copy to the device."""
+        if how == "read":
+            stream.reads(view, kernel="aten::_local_scalar_dense", at=at)
+        else:
+            stream.writes(view, kernel="cudaMemcpyAsync HtoD", at=at)
+        self.waits(stream.records(), how, self.stack(at))
 
 
 class Story(StoryHost):

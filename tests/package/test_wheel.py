@@ -13,7 +13,7 @@ import pytest
 from tests.package.conftest import ROOT, EnvironmentOf
 
 pytestmark = pytest.mark.package
-PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "simgpu", "studies", "reports")
+PACKAGES = ("repro", "accounts", "detectors", "frameworks", "fuzz", "scenarios", "simgpu", "studies", "reports")
 EXTRAS = ("", "watch", "deepspeed", "reports")
 
 TRAINING = """

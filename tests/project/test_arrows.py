@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "simgpu", "studies", "reports")
+PACKAGES = ("repro", "accounts", "detectors", "frameworks", "fuzz", "scenarios", "simgpu", "studies", "reports")
 MOST_LINES = 450
 
 _EXPLAINED = ("accounts", "detectors", "detectors.live", "fuzz", "studies", "repro.trace")  # what reports tell of
@@ -22,9 +22,10 @@ MAY_IMPORT = {
     "repro.values": ("repro.trace",),
     "repro.commands": PACKAGES,
     "repro.__main__": PACKAGES,
-    "repro": ("repro",),
+    "repro": ("repro", "frameworks"),
     "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),
+    "frameworks": ("frameworks", "simgpu"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "simgpu": ("simgpu", "repro.trace"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
@@ -53,7 +54,7 @@ KNOWN_TO = {
     "deepspeed": ("repro.deepspeed", "scenarios"),
     "transformers": ("scenarios", "detectors.live.huggingface"),
     "lightning": ("detectors.live.lightning",),
-    "torch": ("repro", "scenarios", "detectors.live", "fuzz", "simgpu"),
+    "torch": ("repro", "scenarios", "detectors.live", "frameworks", "fuzz", "simgpu"),
 }
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-PACKAGES = ("repro", "accounts", "detectors", "fuzz", "scenarios", "simgpu", "studies", "reports")
+PACKAGES = ("repro", "accounts", "detectors", "frameworks", "fuzz", "scenarios", "simgpu", "studies", "reports")
 # Callbacks for trainers, and the plugin: who imports them has what they are for.
 OF_OTHERS = {"transformers", "lightning", "pytorch_lightning", "pytest"}
 COMES_WITH = {"pydantic_core": "pydantic"}

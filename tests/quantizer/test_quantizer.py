@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from repro import quantizer
+from frameworks.deepspeed import quantizer
+from frameworks.deepspeed.quantizer import Symmetric
 from repro.accelerator.device import Device
-from repro.quantizer import Symmetric
 from repro.replay.record import record
 from repro.replay.replayer import Replayer
 from repro.trace import Call

@@ -1,7 +1,8 @@
 """Tests of the simulated GPU run in processes that have one: each in a fresh fork of a server.
 
 A test module is written as a program for the device. Collected by pytest it sees plain torch, so it touches the
-device inside its functions alone. Tests marked ``host`` run in pytest's own process.
+device inside its functions alone. Tests marked ``host`` run in pytest's own process, those marked ``imports`` in forks
+of a server that has imported what the mark names: so that seconds of imports are paid once.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-_server: list[Connection] = []
+_servers: dict[tuple[str, ...], Connection] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "host: runs in pytest's own process, without the simulated GPU")
+    config.addinivalue_line("markers", "imports(*modules): its process has imported them before")
 
 
-def _start() -> Connection:
-    if not _server:
+def _start(modules: tuple[str, ...]) -> Connection:
+    if modules not in _servers:
         reader, writer = os.pipe()
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment.pop("DS_ACCELERATOR", None)
         child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), str(writer)],
+            [sys.executable, str(Path(__file__).with_name("server.py")), str(writer), *modules],
             pass_fds=[writer],
             env=environment,
             cwd=ROOT,
@@ -39,10 +42,10 @@ def _start() -> Connection:
         os.close(reader)
         if not address:
             raise RuntimeError("the simulated GPU does not start; see above")
-        _server.append(Client(address, "AF_UNIX"))
+        _servers[modules] = Client(address, "AF_UNIX")
         atexit.register(child.wait)
-        atexit.register(_server[0].close)
-    return _server[0]
+        atexit.register(_servers[modules].close)
+    return _servers[modules]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,7 +53,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("host") or ROOT.joinpath("tests/simgpu") not in pyfuncitem.path.parents:
         return None
     names: Any = pyfuncitem._fixtureinfo.argnames
-    server = _start()
+    wanted = pyfuncitem.get_closest_marker("imports")
+    server = _start(wanted.args if wanted else ())
     server.send((str(pyfuncitem.path), pyfuncitem.originalname, {name: pyfuncitem.funcargs[name] for name in names}))
     problem, output = server.recv()
     if output:

@@ -1,8 +1,12 @@
-"""A process with a simulated GPU that forks for each test it is asked for (see conftest.py)."""
+"""A process with a simulated GPU that forks for each test it is asked for (see conftest.py).
+
+``server.py DESCRIPTOR [MODULE ...]``: the modules are imported first.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import os
@@ -63,6 +67,8 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     address = os.path.join(tempfile.mkdtemp(prefix="simgpu-"), "server")
     with Listener(address, "AF_UNIX") as listener:
         os.write(int(sys.argv[1]), address.encode())

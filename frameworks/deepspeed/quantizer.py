@@ -25,7 +25,7 @@ beyond its input. And what may differ from a GPU: DeepSpeed compiles with --use_
 differ in its last bits; a block of nothing but NaN is NaN here, and on a GPU 0 where the launch has idle lanes.
 
 Each function is one operator for the dispatcher, with its shapes known beforehand (``register_fake``): one launch on
-the simulated accelerator, as the compiled one is on a GPU. No value is read by the host.
+the simulated accelerator and on the simulated GPU, as the compiled one is on a GPU. No value is read by the host.
 """
 
 from __future__ import annotations
@@ -256,5 +256,5 @@ for _name, _kernel, _shapes in (
     ("swizzle_quant", _swizzle_quant, _swizzle_shapes),
     ("quantized_reduction", _quantized_reduction, _reduction_shapes),
 ):
-    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    _library.impl(_name, _kernel, "CPU")  # on the simulated GPU it is one launch, which runs this on its memory
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _shapes, lib=_library)

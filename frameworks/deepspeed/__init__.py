@@ -1,0 +1,37 @@
+"""Stock DeepSpeed on the simulated GPU, with its own ``CUDA_Accelerator``. Tried with 0.19.8.
+
+Nothing of DeepSpeed is edited. What it needs beyond torch's device is supplied when a program imports it
+(:mod:`simgpu.adapters`):
+
+* its compiled extensions (``op_builder``) have stand-ins in torch operations, or are refused by name
+  (:mod:`frameworks.deepspeed.builders`);
+* frames that only pass a call on are not told as call sites (:data:`PASSING`);
+* whether hpZ's secondary partitions were read is counted (:mod:`frameworks.deepspeed.exercised`).
+
+With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is supplied.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+PASSING = (
+    "deepspeed/utils/nvtx.py",
+    "deepspeed/comm/comm.py",
+    "deepspeed/comm/torch.py",
+    "deepspeed/runtime/compiler.py",
+    "frameworks/deepspeed/exercised.py",
+)
+"""Files whose frames only pass a call on: the place that matters is their caller."""
+
+
+def adapt(module: ModuleType) -> None:
+    """Supply what ``module`` of DeepSpeed needs. It has just been imported."""
+    from frameworks.deepspeed import builders, exercised
+    from simgpu import callsites
+
+    if module.__name__ == "deepspeed.accelerator.cuda_accelerator":
+        callsites.PASSING.update(PASSING)
+        builders.supply(module.CUDA_Accelerator)
+    else:
+        exercised.watch(module.PartitionedParameterCoordinator)

@@ -1,0 +1,113 @@
+"""The verdict on a program of the user's own, as data: the ``findings.json`` that ``repro check`` writes.
+
+Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
+nothing is said of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from detectors import Race
+from detectors.holding import Holding
+from reports.data.findings import FORMAT, VERSION, Verdict, WitnessOf, put
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was looked at."""
+
+    ranks: int = 0
+    launches: int = 0
+    streams: int = 0
+
+    def sentence(self) -> str:
+        def many(count: int, word: str, ending: str = "s") -> str:
+            return f"{count:,} {word}{'' if count == 1 else ending}"
+
+        return f"{many(self.launches, 'launch', 'es')} on {many(self.streams, 'stream')} of {many(self.ranks, 'rank')}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All that is known about a program that ran. ``asked``: the command, its ranks, what was made slow.
+
+    ``failure``: why it ended early, if it did. ``unexercised``: what was on and never happened. ``unseen``: accesses
+    that escaped, of which the verdict knows nothing. All are sentences without a full stop.
+    """
+
+    asked: Mapping[str, Any]
+    versions: Mapping[str, str]
+    races: Sequence[Race] = ()
+    holding: Holding = field(default_factory=Holding)
+    unexercised: Sequence[str] = ()
+    unseen: Sequence[str] = ()
+    seen: Seen = field(default_factory=Seen)
+    failure: str | None = None
+    witnesses: Sequence[WitnessOf] = ()  # one for each race, or none at all
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.races:
+            return Verdict.RACE
+        if self.failure or not self.seen.launches or self.unseen:
+            return Verdict.UNKNOWN
+        return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
+
+    def sentence(self) -> str:
+        """The verdict for a person."""
+        ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
+        if self.verdict == Verdict.RACE:
+            count = "A race" if len(self.races) == 1 else f"{len(self.races)} races"
+            text = f"{count}: streams use the same memory, and nothing orders them."
+        elif self.failure:
+            return f"Unknown: the program ended early ({self.failure}), and no race was seen until then."
+        elif not self.seen.launches:
+            text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
+        elif self.verdict == Verdict.UNKNOWN:
+            text = "Unknown: no race was seen, but not all that the program does was."
+        elif self.verdict == Verdict.FRAGILE:
+            text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
+        elif self.unexercised:
+            text = f"Clean as far as it went: {ordered}, but not all that it has was exercised."
+        else:
+            text = f"Clean: {ordered}."
+        if self.failure:
+            text += f" The program ended early: {self.failure}."
+        if self.failure and self.seen.ranks > 1:  # HappensBefore.finish: less order is known
+            text += " What the other ranks did then is missing, and with it perhaps what orders the two."
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "verdict": str(self.verdict),
+            "sentence": self.sentence(),
+            "failure": self.failure,
+            "steps_done": 0,
+            "causes": ["race"] if self.races else [],
+            "divergence": None,
+            "checked": {
+                "seen": self.seen.sentence(),
+                "held": [one.as_dict() for one in self.holding.held],
+                "unexamined": self.holding.unexamined,
+                "unexercised": list(self.unexercised),
+                "unseen": list(self.unseen),
+            },
+            "races": [
+                {**race.as_dict(), "witness": witness._asdict() if witness else None}
+                for race, witness in zip_longest(self.races, self.witnesses)
+            ],
+            "scenario": dict(self.asked),
+            "versions": dict(self.versions),
+        }
+
+
+def write(checked: Checked, folder: Path) -> Path:
+    """Write ``findings.json``, whole or not at all. Raises OSError."""
+    return put(checked.as_dict(), folder)

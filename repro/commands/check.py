@@ -1,0 +1,161 @@
+"""``check``: a program of the user's own on the simulated GPU, unmodified, and what its streams do to each other."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repro.commands import child, folders, launched
+from repro.commands.child import Ended
+from repro.commands.factors import factors
+from repro.commands.launched import Launched
+from simgpu.scripts import Program, WrongUse
+
+_FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
+@click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
+@click.option("--name", help="Name of the run's folder. [default: the script's and the time]")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@click.option(
+    "--slow",
+    multiple=True,
+    metavar="PATTERN=FACTOR",
+    help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. What is a race does "
+    "not depend on it; which values come out does.",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
+@click.pass_obj
+def check(
+    argument: str | None,
+    module: bool,
+    ranks: int | None,
+    name: str | None,
+    runs: Path,
+    overwrite: bool,
+    slow: tuple[str, ...],
+    program: tuple[str, ...],
+) -> None:
+    """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
+
+    SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m repro check
+    SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch --multi_gpu -m repro check SCRIPT'.
+    Exit status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race
+    was seen, but not all of the script was), 130 interrupted.
+    """
+    if not program:
+        raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
+    me = launched.here()
+    if ranks and me:
+        raise WrongUse("--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out")
+    if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
+        raise WrongUse(
+            f"DS_ACCELERATOR is set to {os.environ['DS_ACCELERATOR']}, so DeepSpeed would not use the simulated GPU: "
+            "unset it"
+        )
+    what = folders.asked(program, module=module, ranks=me.world if me else ranks or 1, slow=_slow(slow))
+    words = (program[0], *([argument] if argument else []), *program[1:])
+    beside = Program(program[0], module=module).folder
+    began = me.began if me else datetime.now()
+    folder = runs / (name or f"{folders.name_of(program)}-{began:%Y%m%d-%H%M%S}")
+    if me and me.rank:
+        launched.join(folder, me)
+    else:
+        folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
+
+    def work() -> Ended:
+        return _work(words, module=module, ranks=ranks or 0, trace=folder / "trace", slow=what["slow"])
+
+    ended = _as_a_rank(work, folder, me) if me else child.attended(work)
+    if ended is None:
+        return
+    if ended.wrong:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise WrongUse(ended.why)
+    _conclude(ended, folder, what, beside)
+
+
+def _slow(texts: tuple[str, ...]) -> dict[str, float]:
+    try:
+        found = factors(texts, "kernel:aten::mm=20")
+    except ValueError as error:
+        raise WrongUse(str(error)) from None
+    for pattern, factor in found.items():
+        if not pattern.startswith(("kernel:", "stream:")):
+            raise WrongUse(f"--slow '{pattern}' begins with neither kernel: nor stream: (try kernel:aten::mm=20)")
+        if not (factor > 0 and math.isfinite(factor)):
+            raise WrongUse(f"--slow {pattern} needs a factor above 0, not {factor}")
+    return found
+
+
+def _work(words: tuple[str, ...], *, module: bool, ranks: int, trace: Path, slow: dict[str, float]) -> Ended:
+    """In the child: the program, to its end."""
+    from simgpu import launch
+    from simgpu.build import BuildError
+    from simgpu.ranks import RankFailed
+
+    try:
+        status = launch.run(words, module=module, ranks=ranks, trace=trace.absolute(), slow=slow)
+    except (BuildError, RuntimeError, WrongUse) as problem:
+        return Ended(2, str(problem), wrong=True)
+    except RankFailed as failed:
+        return Ended(failed.status, f"{failed}; the others were ended")
+    except KeyboardInterrupt:
+        return Ended(_INTERRUPTED, "it was interrupted")
+    return Ended(status, f"it ended with exit status {status}" if status else "")
+
+
+def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended | None:
+    """How all ranks ended, for rank 0 to judge; None on the others, if they ended well."""
+    launched.present(folder, me)
+    mine = child.attended(work, lambda: launched.failed(folder, me))
+    launched.tell(folder, me, mine)
+    if me.rank:
+        launched.judged(folder)
+        if mine.status:
+            raise SystemExit(2 if mine.wrong else _FAILED)
+        return None
+    ended = launched.all_ended(folder, me)
+    wrong = next((one for one in ended.values() if one.wrong), None)
+    if wrong:
+        return wrong
+    bad = [(one.asked, one.status < _KILLED, one.time, rank) for rank, one in ended.items() if one.status]
+    if not bad:
+        return mine
+    rank = min(bad)[-1]  # a kill is never what another rank's end does; else the first
+    first = ended[rank]
+    why = first.why.removeprefix("it ")
+    return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
+
+
+def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path) -> None:
+    """Judge, tell, and leave with the status that says it."""
+    from rich.console import Console
+
+    from reports.data.findings import Verdict
+    from reports.screen import checked as screen
+    from repro.commands.checked import judge
+
+    interrupted = ended.interrupted and bool(ended.status)
+    failure = "it was interrupted" if interrupted else ended.why or None
+    found = judge(folder, what, failure=failure, beside=beside)
+    screen.verdict(Console(), found, folder)
+    if interrupted:
+        raise SystemExit(_INTERRUPTED)
+    if ended.status:
+        raise SystemExit(_FAILED)
+    status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN}.get(found.verdict, 0)
+    if status:
+        raise SystemExit(status)

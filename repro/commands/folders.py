@@ -1,0 +1,71 @@
+"""The folder of a run of a program of the user's own: its name, and who makes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simgpu.scripts import WrongUse
+
+MARK = "check.json"
+_RANKS = "ranks"
+
+
+def asked(program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float]) -> dict[str, Any]:
+    """What was asked for, as a run's folder keeps it."""
+    words = ["-m", *program] if module else list(program)
+    return {"program": shlex.join(words), "ranks": ranks, "slow": dict(slow)}
+
+
+def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
+    """Make the folder ``path`` for a run, with :data:`MARK` in it, which says what was asked. ``key``: of its launcher.
+
+    Raises :class:`WrongUse` where it is taken, or cannot be made.
+    """
+    if path.exists() and not path.is_dir():
+        raise WrongUse(f"{path} is a file: choose another --name")
+    if path.is_dir() and any(path.iterdir()):
+        if not overwrite:
+            raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
+        if not (path / MARK).exists():
+            raise WrongUse(f"{path} is no run of this command, so it is not overwritten: choose another --name")
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        for inner in ("trace", _RANKS):
+            (path / inner).mkdir(parents=True)
+        put(path / MARK, {"asked": dict(what), "key": key})
+    except OSError as error:
+        raise WrongUse(f"cannot make the run folder {path}: {error.strerror}") from None
+    return path
+
+
+def key_of(path: Path) -> str | None:
+    """The key of the launcher for which the folder was made. None: it is not there yet."""
+    try:
+        key = json.loads((path / MARK).read_text(encoding="utf-8"))["key"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return str(key)
+
+
+def put(file: Path, data: Mapping[str, Any]) -> None:
+    """Written whole or not at all: others look for it."""
+    beside = file.with_name(f".{file.name}.part")
+    beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    beside.replace(file)
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    """Where a launcher's rank says how it ended."""
+    return path / _RANKS / f"{rank}.json"
+
+
+def name_of(program: Sequence[str]) -> str:
+    """A name for a run of this program, without its time: ``train``."""
+    stem = Path(program[0]).stem if program else ""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "program"

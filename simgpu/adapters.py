@@ -1,0 +1,47 @@
+"""Frameworks that need more than torch's device to run: who supplies it, when a program imports them.
+
+Only names stand here. Nothing of a framework, nor of its adapter, is imported before the program does it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+ADAPTERS = {
+    "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
+    "deepspeed.runtime.zero.partitioned_param_coordinator": "frameworks.deepspeed",
+}
+"""Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of :data:`ADAPTERS` as Python would, and has their adapters called."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        adapter = ADAPTERS.get(fullname)
+        spec = PathFinder.find_spec(fullname, path, target) if adapter else None
+        if adapter is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            importlib.import_module(adapter).adapt(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Watch for them from now on. What was imported before is adapted at once."""
+    for name, adapter in ADAPTERS.items():
+        if name in sys.modules:
+            importlib.import_module(adapter).adapt(sys.modules[name])
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,94 @@
+// Pinned memory of the host, as at::CachingHostAllocator gives it: sizes are powers of two, and a block is handed out
+// again once the streams on which copies used it have come to where they stood at its free.
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "allocator.h"
+
+namespace simgpu {
+namespace {
+
+struct Free {
+  char* data;
+  std::vector<Instant> until;
+  bool passed() {
+    return std::all_of(until.begin(), until.end(), [](Instant& one) { return timeline().passed(one); });
+  }
+};
+
+struct Pinned {
+  std::map<const char*, Block*> used;
+  std::map<size_t, std::vector<Free>> free;  // by size
+};
+Pinned& pinned() {
+  static auto* one = new Pinned;
+  return *one;
+}
+
+size_t rounded(size_t nbytes) {
+  size_t size = 64;
+  while (size < nbytes) size *= 2;
+  return size;
+}
+
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (nbytes == 0) return {nullptr, nullptr, &free_pinned, c10::kCPU};
+    watch_pinned_memory();
+    int64_t site = Allocating::site();
+    Lock lock;
+    size_t size = rounded(nbytes);
+    char* data = nullptr;
+    auto& free = pinned().free[size];
+    auto place = std::find_if(free.begin(), free.end(), [](Free& one) { return one.passed(); });
+    if (place != free.end()) {
+      data = place->data;
+      free.erase(place);
+      timeline().catch_up();  // its new owner may read it at once
+    } else {
+      data = memory_of_host(size);
+      std::memset(data, 0xFF, size);
+    }
+    Block* block = make_block(nbytes, data, kHost);
+    hand_out(*block, site);
+    pinned().used[data] = block;
+    return {data, block, &free_pinned, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+};
+
+}  // namespace
+
+void free_pinned(void* context) {
+  Lock lock;
+  auto* block = static_cast<Block*>(context);
+  let_go(*block);
+  Free free{block->data, {}};
+  for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
+  pinned().used.erase(block->data);
+  pinned().free[rounded(block->nbytes)].push_back(std::move(free));
+  delete block;
+}
+
+Block* pinned_block_of(const void* address) {
+  auto& used = pinned().used;
+  auto* at = static_cast<const char*>(address);
+  auto behind = used.upper_bound(at);
+  if (behind == used.begin()) return nullptr;
+  Block* block = std::prev(behind)->second;
+  return at < block->data + block->nbytes ? block : nullptr;
+}
+
+Block* pinned_block_of(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.has_storage() ? pinned_block_of(tensor.storage().data()) : nullptr;
+}
+
+c10::Allocator* pinned_allocator() {
+  static auto* one = new PinnedAllocator;
+  return one;
+}
+
+}  // namespace simgpu

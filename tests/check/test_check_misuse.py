@@ -1,0 +1,71 @@
+"""What cannot be checked is refused in one sentence, with exit status 2, and leaves no run folder behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["nowhere.py"], {}, "there is no script 'nowhere.py'"),
+        (["."], {}, "'.' is a folder without a __main__.py: give the script"),
+        (["-m", "nowhere"], {}, "there is no module 'nowhere' to run"),
+        ([], {}, "Name a script, for example: repro check train.py (or with -m a module)."),
+        (["--what", "train.py"], {}, "No such option '--what'."),
+        (["--ranks", "0", "train.py"], {}, "Invalid value for '--ranks': 0 is not in the range x>=1."),
+        (["--slow", "mm", "train.py"], {}, "--slow takes PATTERN=FACTOR, for example kernel:aten::mm=20, not 'mm'"),
+        (
+            ["--slow", "host=2", "train.py"],
+            {},
+            "--slow 'host' begins with neither kernel: nor stream: (try kernel:aten::mm=20)",
+        ),
+        (["--slow", "stream:1=-2", "train.py"], {}, "--slow stream:1 needs a factor above 0, not -2.0"),
+        (
+            ["train.py"],
+            {"DS_ACCELERATOR": "cpu"},
+            "DS_ACCELERATOR is set to cpu, so DeepSpeed would not use the simulated GPU: unset it",
+        ),
+        (
+            ["--ranks", "2", "train.py"],
+            {"WORLD_SIZE": "2", "RANK": "0"},
+            "--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out",
+        ),
+        (
+            ["train.py"],
+            {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "0"},
+            "the ranks of a simulated run are processes of one machine: start all of them here",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    check: Any, arguments: list[str], environment: dict[str, str], sentence: str
+) -> None:
+    check.script("print('never')")
+    done = check(*arguments, **environment)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == f"Error: {sentence}"
+    assert not (check.folder / "runs" / "it").exists()
+
+
+def test_a_run_is_replaced_only_when_that_is_asked_for(check: Any) -> None:
+    script = check.script("import torch\ntorch.ones(3, device='cuda')")
+    assert check(script).status == 0
+    done = check(script)
+    assert (done.status, done.err) == (
+        2,
+        "Error: runs/it holds a run already: choose another --name, or pass --overwrite\n",
+    )
+    assert check("--overwrite", script).status == 0
+
+
+def test_what_is_no_run_is_never_replaced(check: Any) -> None:
+    folder = check.folder / "runs" / "it"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("all of it")
+    done = check("--overwrite", check.script("print('never')"))
+    assert (done.status, done.out) == (2, "")
+    assert "is no run of this command, so it is not overwritten" in done.err
+    assert (folder / "thesis.txt").exists()

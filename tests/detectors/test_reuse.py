@@ -1,0 +1,159 @@
+"""Memory that is handed out again: what the former owner still does to it, and who has to have waited."""
+
+from __future__ import annotations
+
+from story import Story, StoryStream, View
+
+from repro.trace import NOBODY, Reuse
+
+
+def read_and_let_go(story: Story, *, recorded: bool = False) -> tuple[StoryStream, StoryStream, View]:
+    """A block of the compute stream, which the gather stream still reads when the program lets go of it."""
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    compute.writes(a)
+    gather.waits_for(compute)
+    gather.reads(a)
+    if recorded:
+        story.record_stream(a, gather)
+    story.lets_go(a)
+    return compute, gather, a
+
+
+def test_a_free_alone_accuses_nobody() -> None:
+    story = Story()
+    read_and_let_go(story)
+    story.assert_clean()
+
+
+def test_the_next_owner_writes_under_the_former_ones_reader() -> None:
+    story = Story()
+    compute, _, a = read_and_let_go(story)
+    b = story.again(a, on=compute, at=77)
+    story.assert_clean()
+    compute.writes(b)
+    story.assert_race("reused gather compute")
+    (race,) = story.races()
+    assert race.missing_wait == (
+        "stream 'compute' never waits for stream 'gather' after cat (model.py:1 forward), and no record_stream tells "
+        "the allocator of that use before the memory is freed: the allocation model.py:77 forward got it again"
+    )
+    assert race.as_dict()["second"]["allocated"][0]["line"] == 77
+
+
+def test_record_stream_keeps_the_memory_from_the_next_owner() -> None:
+    story = Story()
+    compute, _, a = read_and_let_go(story, recorded=True)
+    compute.writes(story.again(a, on=compute))
+    story.assert_clean()
+
+
+def test_record_stream_says_nothing_of_what_comes_behind_the_free() -> None:
+    story = Story()
+    compute, gather, a = read_and_let_go(story, recorded=True)
+    c = story.block(on=gather)
+    gather.writes(c)
+    compute.writes(story.again(a, on=compute))
+    compute.reads(c)
+    story.assert_race("write-read gather compute")
+
+
+def test_who_touches_the_memory_first_has_to_wait_not_its_owner() -> None:
+    """The owner's stream knows nothing of the reader; the stream that writes first does."""
+    story = Story()
+    compute, gather, a = read_and_let_go(story)
+    b = story.again(a, on=compute)
+    gather.writes(b)
+    compute.waits_for(gather)
+    compute.writes(b)
+    story.assert_clean()
+
+
+def test_a_first_touch_on_another_stream_has_to_wait_for_the_owner() -> None:
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.writes(a)
+    story.lets_go(a)
+    other.writes(story.again(a, on=compute))
+    story.assert_race("reused compute other")
+
+
+def test_bytes_that_the_late_reader_does_not_touch_are_free() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a[0:16])
+    story.lets_go(a)
+    front, back = story.again(a[0:32], on=compute, last=False), story.again(a[32:64], on=compute)
+    compute.writes(back)
+    compute.writes(front[16:32])
+    story.assert_clean()
+    compute.writes(front[8:20])
+    story.assert_race("reused gather compute")
+
+
+def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
+    story = Story()
+    compute, _, a = read_and_let_go(story)
+    b = story.again(a, on=compute)
+    story.lets_go(b)
+    compute.writes(story.again(b[0:8], on=compute))
+    story.assert_race("reused gather compute")
+
+
+def test_an_owner_who_waited_and_wrote_takes_it_upon_itself() -> None:
+    story = Story()
+    compute, gather, a = read_and_let_go(story)
+    b = story.again(a, on=compute)
+    compute.waits_for(gather)
+    compute.writes(b)
+    story.lets_go(b)
+    compute.writes(story.again(b, on=compute))
+    story.assert_clean()
+
+
+def test_a_late_write_harms_a_next_owner_who_only_reads() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.writes(a)
+    story.lets_go(a)
+    compute.reads(story.again(a, on=compute))
+    story.assert_race("reused gather compute")
+
+
+def test_what_the_host_has_waited_for_is_forgotten() -> None:
+    story = Story()
+    compute, gather, a = read_and_let_go(story)
+    story.synchronizes(gather)
+    compute.writes(story.again(a, on=compute))
+    story.assert_clean()
+    story.says(Reuse(NOBODY, a.block, 0, 0, 0, 0, True))
+    story.assert_clean()
+
+
+def test_what_is_remembered_of_the_freed_is_what_can_be_handed_out() -> None:
+    story = Story()
+    (compute,) = story.streams("compute")
+    a = story.block(on=compute)
+    compute.writes(a)
+    before = story.told().live_state
+    for _ in range(100):
+        story.lets_go(a)
+        a = story.again(a, on=compute)
+        compute.writes(a)
+    assert story.told().live_state == before
+
+
+def test_strided_parts_that_never_meet_are_no_race() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a.strided(0, 4, (8,), (8,)))  # the even elements
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.writes(b.strided(4, 4, (8,), (8,)))  # the odd ones
+    story.assert_clean()
+    compute.writes(b)
+    story.assert_race("reused gather compute")
