@@ -11,7 +11,7 @@ Where it departs from the hardware, or does not see all, as far as is known:
 * one device a process; CUDA graphs, IPC
   events, external streams, sparse and quantized tensors are refused by name;
 * an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
-  through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
+  through an address (``data_ptr()``, DLPack), is not seen (docs/memory.md says which of it the trace tells);
 * work that autograd's thread issues has the call site of ``backward()``, of the main thread;
 * a trace can be judged, not replayed: calls, values, labels and phases are not in it.
 """
