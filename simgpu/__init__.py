@@ -12,7 +12,7 @@ Where it departs from the hardware, or does not see all, as far as is known:
   are sparse and quantized tensors; ``torch.compile`` and TorchScript run operator by operator, the first says so;
 * a C++ extension that takes a tensor's address and works on it past torch's operators is not seen;
 * an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
-  through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
+  through an address (``data_ptr()``, DLPack), is not seen (docs/memory.md says which of it the trace tells);
 * backward work has the line of its forward work, marked ``(backward)``; where that is not known (gradients summed into
   parameters, in-place operators on views) it has the line where the main thread stands, which is that of ``backward()``
   unless another thread called it;
