@@ -38,7 +38,10 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
-    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, rnn, storage, work
+    from simgpu import sanitizer
+
+    switch_on = sanitizer.postpone()
+    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, imports, refusals, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
@@ -48,9 +51,12 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     rnn.install()
     foreign.install()
     host.install()
+    refusals.install()
+    imports.install()
     c10d.install()
     adapters.install()
     atexit.register(f.python_ends)
+    switch_on()
 
 
 def run(

@@ -105,7 +105,7 @@ void tell_hidden(const std::string& name, const std::vector<std::string>& argume
 }
 
 TORCH_LIBRARY(simgpu, m) {
-  m.def("issue(Tensor[] reads, Tensor[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
+  m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
   m.def("default_generator() -> Generator?",
@@ -164,8 +164,8 @@ int64_t simgpu_drain() {
   });
 }
 
-void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int)) {
-  give_call_sites(frame, define);
+void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+  give_call_sites(frame, define, backward);
   Lock lock;
   trace().on = on != 0;
 }
