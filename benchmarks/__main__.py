@@ -70,6 +70,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "page": _module("page"),
     "rings": _module("rings"),
     "sharding": _module("sharding"),
+    "device": _module("device"),
     "watch": _module("watch"),
     "watch-zero3": _module("watch", "measure_zero3"),
 }

@@ -154,6 +154,8 @@ class Block:
         lo, hi, layout, thread, _, _, _ = entry
         races: list[Entry] | None = None
         writes = self.writes
+        if writes.rows is None and _alone(writes.items, thread) and _renewed(self.reads, entry):
+            return None
         for old in writes.items if writes.rows is None else writes.search(lo, hi):
             old_lo, old_hi, old_layout, other, epoch, _, _ = old
             if (
@@ -171,6 +173,8 @@ class Block:
 
     def write(self, entry: Entry, known: Vector) -> tuple[list[Entry], list[Entry]] | None:
         """Add a write; returns the reads and the writes it races with, if any."""
+        if not self.reads.items and self.reads.rows is None and _renewed(self.writes, entry):
+            return None
         reads = self._supersede(self.reads, entry, known, add=False)
         writes = self._supersede(self.writes, entry, known, add=True)
         if reads or writes:
@@ -203,6 +207,26 @@ class Block:
         elif dropped is not None:
             shelf.drop(dropped)
         return races
+
+
+def _alone(items: list[Entry], thread: int) -> bool:
+    """At a glance, is none of the entries another thread's? False where that takes a longer look."""
+    return not items or (len(items) == 1 and items[0][3] == thread)
+
+
+def _renewed(shelf: Shelf, entry: Entry) -> bool:
+    """The most frequent cases, done at once: the only entry is the same thread's, of the same bytes; there is none."""
+    items = shelf.items
+    if not items:
+        if shelf.rows is not None:
+            return False
+        items.append(entry)
+        return True
+    old = items[0]
+    if len(items) > 1 or old[3] != entry[3] or old[:3] != entry[:3]:
+        return False
+    items[0] = entry
+    return True
 
 
 def _same_bytes(entry: Entry, old: Entry) -> bool:

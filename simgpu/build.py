@@ -58,7 +58,7 @@ def torch_folder() -> Path:
 def library() -> Path:
     """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
     torch = torch_folder()
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    compiler = find_compiler()
     place = _folder() / f"libsimgpu-{_digest(compiler)}.so"
     if place.exists():
         return place
@@ -68,7 +68,7 @@ def library() -> Path:
     with (place.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
-            _compile(compiler, torch, place)
+            compile_library(compiler, torch, place)
     return place
 
 
@@ -77,7 +77,13 @@ def sources() -> list[Path]:
     return sorted(_SOURCES.glob("*.cpp"))
 
 
-def _compile(compiler: str, torch: Path, place: Path) -> None:
+def find_compiler() -> str | None:
+    """The C++ compiler that is there; ``CXX`` says which."""
+    return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+
+
+def compile_library(compiler: str, torch: Path, place: Path) -> None:
+    """Compile the sources into the library ``place``. Raises :class:`BuildError`."""
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]

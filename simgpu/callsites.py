@@ -29,15 +29,8 @@ class CallSites:
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         torch = str(torch_folder()) + os.sep
         self._torch, self._shown = torch, torch + "distributed" + os.sep
-        # torch's "deprecated" decorator, the functions of torch.distributed that all programs call, and the wrapper
-        # that DeepSpeed puts around most of its own
-        self._skipped = (
-            *skipped,
-            "typing_extensions.py",
-            "/distributed_c10d.py",
-            "/c10d_logger.py",
-            "/deepspeed/utils/nvtx.py",
-        )
+        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
+        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
         self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
         self._same: dict[tuple[Frame, ...], int] = {(): 0}
         self.fresh = [Stack(0, ())]

@@ -137,7 +137,6 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace tells every block of it (--trace)"),
         "_cuda_resetPeakHostMemoryStats": lambda: None,
         "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-        "_accelerator_emptyHostCache": lambda: None,
         "_host_emptyCache": lambda: None,
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_getAllocatorBackend": lambda: "native",

@@ -38,6 +38,9 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     f = library.load()
     f.devices(devices, index, 0)
     f.deferred(deferred)
+    from simgpu import sanitizer
+
+    switch_on = sanitizer.postpone()
     from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, imports, refusals, rnn, storage, work
 
     cuda.install(count=devices)
@@ -53,6 +56,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     c10d.install()
     adapters.install()
     atexit.register(f.python_ends)
+    switch_on()
 
 
 def run(

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from simgpu.sanitizer import unseen
+
 
 def install() -> None:
     """Replace them; what is not on the simulated GPU goes where it went before."""
@@ -14,8 +16,9 @@ def install() -> None:
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         if self.device.type != "cuda":
             return plain_resize(self, size)  # type: ignore[no-any-return]
-        whole = torch.empty(0, dtype=torch.uint8, device=self.device)
-        torch.ops.simgpu.resize_storage(whole.set_(self), size)
+        with unseen():
+            whole = torch.empty(0, dtype=torch.uint8, device=self.device)
+            torch.ops.simgpu.resize_storage(whole.set_(self), size)
         return self
 
     def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:
@@ -27,7 +30,8 @@ def install() -> None:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cuda":
             return plain_new(cls, *args, **kwargs)
-        return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
+        with unseen():
+            return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
 
     torch.UntypedStorage.__new__ = staticmethod(__new__)  # type: ignore[assignment]
     _replace(torch.UntypedStorage, "resize_", resize_)

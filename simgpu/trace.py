@@ -60,6 +60,7 @@ class Tracer:
     """
 
     def __init__(self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = ()) -> None:
+        self._named: set[int] = set()
         self._write = write
         if not _sites:
             _sites.append(CallSites(skipped))
@@ -67,7 +68,6 @@ class Tracer:
         self._sites.again()
         self._kernels: dict[int, str] = {}
         self._groups: set[int] = set()
-        self._named: set[int] = set()
         self._flushing = threading.Lock()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)

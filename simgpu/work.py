@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from simgpu.library import Post, Promise, PythonEffect, Receive, functions
+from simgpu.sanitizer import unseen
 
 Effect = Callable[[], None]
 _START, _END = 0, 1
@@ -72,16 +73,18 @@ def launch(
         ticket = next(_tickets)
         _effects[ticket] = (at_start, at_end)
     met = rendezvous or Rendezvous(-1, 0, ())
-    number: int = torch.ops.simgpu.issue(
-        list(reads), list(writes), kernel, stream, duration, ticket,
-        met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
-    )  # fmt: skip
+    with torch._C._AutoDispatchBelowAutograd():
+        number: int = torch.ops.simgpu.issue(
+            list(reads), list(writes), kernel, stream, duration, ticket,
+            met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
+        )  # fmt: skip
     return number
 
 
 def alias(tensor: Tensor) -> Tensor:
     """The same memory as a CPU tensor, which neither waits for the device nor keeps the memory from its next owner."""
-    made: Tensor = torch.ops.simgpu.alias(tensor)
+    with unseen():
+        made: Tensor = torch.ops.simgpu.alias(tensor)
     return made
 
 
@@ -123,7 +126,7 @@ def _run(ticket: int, moment: int) -> None:
         if moment == _END:
             del _effects[ticket]
         if effect is not None:
-            with torch.inference_mode():  # as what an alias is: a tensor without autograd's keys
+            with torch.inference_mode(), unseen():  # as what an alias is: a tensor without autograd's keys
                 effect()
     except BaseException:  # C++ calls this: there is nobody to raise to but the next wait
         functions().failed(traceback.format_exc().encode())

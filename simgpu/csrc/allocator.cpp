@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "gpu_trace.h"
 
 namespace simgpu {
 
@@ -194,6 +195,7 @@ Chunk* find(size_t size, int64_t stream) {
 void free_block(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
+  tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
   Chunk* chunk = block->chunk;
   let_go(*block);
   count(stats().allocation, *chunk, 1, true);
@@ -225,6 +227,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     for (auto* stat : {&stats().allocation, &stats().active}) count(*stat, *chunk, 1);
     for (auto* stat : {&stats().allocated_bytes, &stats().active_bytes}) count(*stat, *chunk, chunk->size);
     count(stats().requested_bytes, *chunk, nbytes);
+    tell(&Told::trace_gpu_memory_allocation, reinterpret_cast<uintptr_t>(block->data));
     return {block->data, block, &free_block, here};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }

@@ -105,7 +105,7 @@ void tell_hidden(const std::string& name, const std::vector<std::string>& argume
 }
 
 TORCH_LIBRARY(simgpu, m) {
-  m.def("issue(Tensor[] reads, Tensor[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
+  m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, issue));
   m.def("default_generator() -> Generator?",

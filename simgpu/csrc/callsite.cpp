@@ -41,8 +41,8 @@ struct Hash {
 
 int (*is_told)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
-int64_t (*define_backward)(int64_t) = nullptr;
 void (*hand_on)() = nullptr;
+int64_t (*define_backward)(int64_t) = nullptr;
 void* main_thread = nullptr;
 // All under Python's lock. Codes in the map are held for ever, so no address is used twice.
 std::unordered_map<void*, int> codes;

@@ -81,7 +81,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Tensor to = place_of(self, true, accesses);
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
                     device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
-    if (!non_blocking) device().host_wait(device().record(stream), How::kCopy, site);
+    if (!non_blocking) device().synchronize(stream, How::kCopy, site);
     return self;
   }
   Tensor from = place_of(source, false, accesses), to = self;
@@ -97,7 +97,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   }
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
                   device().guarded(down, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
-  if (!non_blocking || !direct) device().host_wait(device().record(stream), How::kRead, site);
+  if (!non_blocking) device().synchronize(stream, How::kRead, site);
+  else if (!direct) device().host_wait(device().record(stream), How::kRead, site);
   return self;
 }
 

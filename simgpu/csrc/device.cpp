@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "gpu_trace.h"
+
 namespace simgpu {
 
 Device& device() {
@@ -17,6 +19,8 @@ int64_t& Device::current() {
 }
 
 int64_t Device::next_stream(bool high_priority) {
+  if (taken_[0] + taken_[1] == 0)  // torch makes all of them when the first is asked for
+    for (int64_t stream = 1; stream < kHost; ++stream) tell(&Told::trace_gpu_stream_creation, stream);
   int64_t number = taken_[high_priority]++ % kPool;
   return 1 + (high_priority ? kPool : 0) + number;
 }
@@ -65,7 +69,13 @@ bool Device::query(const Marker& marker, int64_t site) {
   return passed;
 }
 
+void Device::synchronize(int64_t stream, How how, int64_t site) {
+  tell(&Told::trace_gpu_stream_synchronization, stream);
+  host_wait(record(stream), how, site);
+}
+
 void Device::synchronize(int64_t site) {
+  tell(&Told::trace_gpu_device_synchronization);
   for (int64_t stream = 0; stream < std::max(timeline().streams(), int64_t{1}); ++stream)
     if (stream == 0 || timeline().stream(stream).known > 0 || !timeline().stream(stream).open.empty())
       host_wait(record(stream), How::kSynchronize, site);

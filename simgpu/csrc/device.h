@@ -47,6 +47,7 @@ class Device {
   void host_wait(const Marker& marker, How how, int64_t site);
   bool query(const Marker& marker, int64_t site);
   void synchronize(int64_t site);  // all streams
+  void synchronize(int64_t stream, How how, int64_t site);  // all that was given to this one
 
   // Gives work to `stream`. `nominal`: its nanoseconds before this timing stretches it.
   WorkPtr launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site);

@@ -296,7 +296,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   int64_t stream = Device::current();
   auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
   device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
-  device().host_wait(device().record(stream), How::kRead, site);
+  device().synchronize(stream, How::kRead, site);
   auto numbers = numbers_of(call.op, given);
   for (int place : call.op.outs) {  // the kernel may want more memory than is there
     if (!call.inputs[place].isTensor()) continue;
@@ -390,7 +390,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     for (auto& value : results) stack->push_back(std::move(value));
     return;
   }
-  if (masked) device().host_wait(device().record(Device::current()), How::kRead, site);
+  if (masked) device().synchronize(Device::current(), How::kRead, site);
   Signature* signature = &signature_of(call);
   if (!signature->resized.empty()) {
     for (auto& [place, spec] : signature->resized) {

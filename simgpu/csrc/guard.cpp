@@ -4,6 +4,7 @@
 
 #include "allocator.h"
 #include "callsite.h"
+#include "gpu_trace.h"
 
 namespace simgpu {
 namespace {
@@ -54,16 +55,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     Lock lock;
-    if (!*event) *event = new Event;
+    bool fresh = !*event;
+    if (fresh) *event = new Event;
+    auto address = reinterpret_cast<uintptr_t>(*event);
+    if (fresh) tell(&Told::trace_gpu_event_creation, address);
     auto* one = static_cast<Event*>(*event);
     one->marker = device().record(on.id());
     one->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    tell(&Told::trace_gpu_event_record, address, on.id());
   }
   void block(void* event, const c10::Stream& on) const override {
     if (!event) return;  // never recorded: no wait
     int64_t site = call_site();
     Lock lock;
     device().wait(on.id(), static_cast<Event*>(event)->marker, site);
+    tell(&Told::trace_gpu_event_wait, reinterpret_cast<uintptr_t>(event), on.id());
   }
   bool queryEvent(void* event) const override {
     if (!event) return true;
@@ -75,6 +81,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (!event) return;
     int64_t site = call_site();
     Lock lock;
+    tell(&Told::trace_gpu_event_synchronization, reinterpret_cast<uintptr_t>(event));
     device().host_wait(static_cast<Event*>(event)->marker, How::kSynchronize, site);
   }
   // torch's futures do so for the streams on which their callbacks run.
@@ -83,7 +90,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (Block* block = block_of(data)) record_stream(*block, on.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    if (!event) return;
     Lock lock;
+    tell(&Told::trace_gpu_event_deletion, reinterpret_cast<uintptr_t>(event));
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
@@ -104,7 +113,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& one) const override {
     int64_t site = call_site();
     Lock lock;
-    device().host_wait(device().record(one.id()), How::kSynchronize, site);
+    device().synchronize(one.id(), How::kSynchronize, site);
   }
   void synchronizeDevice(const c10::DeviceIndex) const override {
     int64_t site = call_site();

@@ -64,7 +64,9 @@ class Sample:
 
 
 def samples(op: Any, dtype: torch.dtype, *, most: int = 1 << 30) -> Iterator[Sample]:
-    """Of an operator, wanting gradients where it has them. Those of other layouts (sparse, nested) are left out."""
+    """Of an operator, wanting gradients where it has them. Left out: other layouts (sparse, nested), and tensors
+    on the GPU, which some operators add to those that were asked for on the CPU where there is one.
+    """
     differentiable = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +75,7 @@ def samples(op: Any, dtype: torch.dtype, *, most: int = 1 << 30) -> Iterator[Sam
             if number >= most:
                 return
             sample = Sample(op, dtype, number, given)
-            if all(one.layout is torch.strided and not one.is_nested for one in sample.tensors()):
+            if all(one.layout is torch.strided and not one.is_nested and one.is_cpu for one in sample.tensors()):
                 state = torch.get_rng_state()
                 yield sample
                 torch.set_rng_state(state)

@@ -1,0 +1,182 @@
+"""What the simulated GPU costs: an ``add_`` of 64 numbers beside plain torch's, building it, and starting without it.
+
+Processor time, as other work on the machine takes seconds from whoever waits. The child process (``python -m
+benchmarks.device``) has the device; it measures all ways in turn, in each round, so that they meet the same weather.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from benchmarks.figures import Figure
+
+CHECKED_LIMIT = 6.0
+BUILD_LIMIT_S = 60.0
+NUMBERS = 64
+OPERATIONS = 4_000  # of a round, in batches
+BATCH = 500  # operations between two looks of the host: about as many as a small layer's training step
+ROUNDS = 7
+_WAYS = {
+    "plain": "plain torch",
+    "issued": "issued on the simulated GPU, and executed",
+    "recorded": "... recorded with its call site, as records",
+    "checked": "... and checked by the detector",
+}
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Raises RuntimeError when the process that has the device fails."""
+    say(f"device: {ROUNDS} rounds of {OPERATIONS} operations, each way")
+    spent = _child()
+    plain = spent["plain"]
+    found = [Figure("device", f"add_ of {NUMBERS} numbers, {_WAYS['plain']}", median(plain), "us")]
+    for way in list(_WAYS)[1:]:
+        ratios = [mine / theirs for mine, theirs in zip(spent[way], plain, strict=True)]
+        note = f"median of {ROUNDS} rounds side by side: {min(ratios):.2f} to {max(ratios):.2f}"
+        limit = CHECKED_LIMIT if way == "checked" else None
+        found.append(Figure("device", _WAYS[way], median(spent[way]), "us"))
+        found.append(Figure("device", f"{_WAYS[way]}, against plain", median(ratios), "times", limit, note))
+    say("device: the C++ part is built")
+    found.append(Figure("device", "the C++ part, built once", build_seconds(), "s", BUILD_LIMIT_S, "processor time"))
+    say("device: a command that does not need it")
+    return [*found, *_start()]
+
+
+def build_seconds() -> float:
+    """Processor time of the compiler. Raises :class:`simgpu.build.BuildError`."""
+    from simgpu import build
+
+    compiler = build.find_compiler()
+    if compiler is None:
+        raise RuntimeError("the C++ part is built with a C++ compiler, and there is none: install g++")
+    with TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        build.compile_library(compiler, build.torch_folder(), Path(folder, "libsimgpu.so"))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _start() -> list[Figure]:
+    """What ``python -m repro --help`` loads of the device and of torch, and how long it takes."""
+    program = (
+        "import sys, time, runpy\n"
+        "sys.argv = ['repro', '--help']\n"
+        "try: runpy.run_module('repro', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "loaded = sum(name.split('.')[0] in ('simgpu', 'torch') for name in sys.modules)\n"
+        "print()\n"
+        "print(loaded, time.process_time())\n"
+    )
+    seconds: list[float] = []
+    loaded = 0
+    for _ in range(ROUNDS):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        modules, spent = done.stdout.splitlines()[-1].split()
+        loaded, seconds = int(modules), [*seconds, float(spent)]
+    return [
+        Figure("device", "modules of it, and of torch, that 'repro --help' loads", loaded, "", 0.0),
+        Figure("device", "'repro --help', processor time", median(seconds), "s"),
+    ]
+
+
+def _child() -> dict[str, list[float]]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.device"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"the process with the simulated GPU failed:\n{done.stderr}")
+    spent: dict[str, list[float]] = json.loads(done.stdout)
+    return spent
+
+
+# -- in the process that has the device ------------------------------------------------------------
+
+
+def main() -> None:
+    """Prints, for each way, the microseconds of an operation in each round."""
+    from simgpu import launch
+
+    launch.start()
+    ways = {"plain": _plain, "issued": _issued, "recorded": _recorded, "checked": _checked}
+    spent: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(ROUNDS + 1):
+        for way, run in ways.items():
+            seconds = run()
+            if round_:  # the first fills caches
+                spent[way].append(seconds / OPERATIONS * 1e6)
+    print(json.dumps(spent))
+
+
+def _issue(device: str, after_each_batch: Callable[[], object]) -> float:
+    import torch
+
+    x = torch.zeros(NUMBERS, device=device)
+    began = time.process_time()
+    for _ in range(OPERATIONS // BATCH):
+        for _ in range(BATCH):
+            x.add_(1)
+        after_each_batch()
+    return time.process_time() - began
+
+
+def _plain() -> float:
+    return _issue("cpu", lambda: None)
+
+
+def _issued() -> float:
+    import torch
+
+    return _issue("cuda", torch.cuda.synchronize)
+
+
+def _recorded() -> float:
+    with _tracer(lambda records: None) as look:
+        return _issue("cuda", look)
+
+
+def _checked() -> float:
+    from detectors import HappensBefore
+
+    detector = HappensBefore()
+    with _tracer(lambda records: detector.feed(0, records)) as look:
+        seconds = _issue("cuda", look)
+    detector.finish()
+    assert not detector.races
+    return seconds
+
+
+@contextmanager
+def _tracer(write: Callable[..., object]) -> Iterator[Callable[[], None]]:
+    """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
+    import torch
+
+    from simgpu.trace import Tracer
+
+    tracer = Tracer(lambda records: void(write(records)))
+
+    def look() -> None:
+        torch.cuda.synchronize()
+        tracer.flush()
+
+    try:
+        yield look
+    finally:
+        tracer.close()
+
+
+def void(_: object) -> None:
+    """Nothing, of anything."""
+
+
+if __name__ == "__main__":
+    main()
