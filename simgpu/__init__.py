@@ -8,10 +8,13 @@ recorded (:mod:`repro.trace`), so that a detector can say which pairs no synchro
 
 Where it departs from the hardware, or does not see all, as far as is known:
 
-* one device a process; CUDA graphs, IPC
-  events, external streams, sparse and quantized tensors are refused by name;
+* one device a process; what cannot be simulated is refused by name (:mod:`simgpu.refusals`, :mod:`simgpu.imports`), as
+  are sparse and quantized tensors; ``torch.compile`` and TorchScript run operator by operator, the first says so;
+* a C++ extension that takes a tensor's address and works on it past torch's operators is not seen;
 * an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
   through an address (``data_ptr()``, DLPack), is not seen: the trace has an ``Export`` for it;
-* work that autograd's thread issues has the call site of ``backward()``, of the main thread;
+* backward work has the line of its forward work, marked ``(backward)``; where that is not known (gradients summed into
+  parameters, in-place operators on views) it has the line where the main thread stands, which is that of ``backward()``
+  unless another thread called it;
 * a trace can be judged, not replayed: calls, values, labels and phases are not in it.
 """

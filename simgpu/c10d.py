@@ -16,7 +16,7 @@ def install() -> None:
     from torch._C import _distributed_c10d as compiled
     from torch.distributed import distributed_c10d as c10d
 
-    from simgpu import collectives
+    from simgpu import collectives, refusals
     from simgpu.nccl import ProcessGroupNCCL
 
     module: Any
@@ -33,6 +33,8 @@ def install() -> None:
     def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         collectives.drain()  # the host waits for the other ranks here, whose devices may wait for this one's
         devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
+        for name in devices.values():
+            refusals.backend(name)
         ProcessGroupNCCL.host = devices.get("cpu") == c10d.Backend.GLOO
         return made(size, rank, ranks, backend, *args, **kwargs)
 

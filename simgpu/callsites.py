@@ -1,7 +1,8 @@
 """Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
 
 torch's own frames are not told, as a user looks for the line that called torch; those of ``torch.distributed`` are,
-as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file.
+as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file. Work of a backward pass has
+the forward line that it belongs to, marked ``(backward)``.
 """
 
 from __future__ import annotations
@@ -28,17 +29,11 @@ class CallSites:
     def __init__(self, skipped: tuple[str, ...] = ()) -> None:
         torch = str(torch_folder()) + os.sep
         self._torch, self._shown = torch, torch + "distributed" + os.sep
-        # torch's "deprecated" decorator, the functions of torch.distributed that all programs call, and the wrapper
-        # that DeepSpeed puts around most of its own
-        self._skipped = (
-            *skipped,
-            "typing_extensions.py",
-            "/distributed_c10d.py",
-            "/c10d_logger.py",
-            "/deepspeed/utils/nvtx.py",
-        )
-        self._same: dict[tuple[Frame, ...], int] = {}
-        self.fresh: list[Stack] = []
+        # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
+        self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
+        self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
+        self._same: dict[tuple[Frame, ...], int] = {(): 0}
+        self.fresh = [Stack(0, ())]
 
     def again(self) -> None:
         """A new trace begins: it needs all stacks, as the C++ part asks for each but once in a process."""
@@ -63,9 +58,20 @@ class CallSites:
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """The number of a stack: code addresses and instructions, innermost first."""
         frames = tuple(_frame(_code(codes[at]), instructions[at]) for at in range(count))
+        return self._number(frames)
+
+    def backward(self, forward: int) -> int:
+        """The number of the stack of what autograd does for a node that was made in stack ``forward``."""
+        frames = self._frames[forward]
+        if not frames:
+            return forward
+        return self._number((frames[0]._replace(function=f"{frames[0].function} (backward)"), *frames[1:]))
+
+    def _number(self, frames: tuple[Frame, ...]) -> int:
         number = self._same.get(frames)
         if number is None:
-            number = self._same[frames] = len(self._same)
+            number = self._same[frames] = len(self._frames)
+            self._frames.append(frames)
             self.fresh.append(Stack(number, frames))
         return number
 

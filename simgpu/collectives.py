@@ -32,6 +32,7 @@ Move = Callable[[list[Tensor], list[Tensor]], Any]
 """Starts the transfer: from copies of what is read, to memory for what is written. Gives gloo's work, or None."""
 
 _exchange: list[PipeExchange] = []
+_behind: dict[int, streams.Stream] = {}
 
 
 def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
@@ -73,16 +74,26 @@ class Job:
 
 
 class Work(dist.Work):
-    """A collective that was issued. ``event`` stands behind it; None: the current stream is its stream."""
+    """A collective that was issued. ``event`` stands behind it on ``stream``; None: the current stream is its stream.
+
+    Who drops it without a wait drops the tensors that it holds: their memory is handed out again when the collective is
+    done, as NCCL's watchdog sees to it (ProcessGroupNCCL.cpp, TensorShelf).
+    """
 
     def __init__(
-        self, event: torch.Event | None, result: Sequence[Tensor], held: Sequence[Tensor], *, blocks: bool = False
-    ) -> None:
+        self, event: torch.Event | None, result: Sequence[Tensor], held: Sequence[Tensor], *,
+        blocks: bool = False, stream: torch.Stream | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self._event = event
         self._result = list(result)
         self._held: Sequence[Tensor] = held
         self._blocks = blocks
+        self._stream = stream
+
+    def __del__(self) -> None:
+        for tensor in self._held if self._stream is not None else ():
+            tensor.record_stream(self._stream)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
@@ -114,7 +125,11 @@ class Work(dist.Work):
         if self._event is None:
             made.set_result(self._result)
             return made
-        behind: Any = streams.hidden("nccl future")
+        # A stream of its own for each stream of collectives: its waits add no order, as they end there in turn.
+        assert self._stream is not None
+        if self._stream.stream_id not in _behind:
+            _behind[self._stream.stream_id] = streams.hidden("nccl future")
+        behind: Any = _behind[self._stream.stream_id]
         behind.wait_event(self._event)
         with torch.cuda.stream(behind):
             made.set_result(self._result)

@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from simgpu import memory, streams
+from simgpu import memory, streams, work
 from simgpu.library import functions
+from simgpu.refusals import refusal
 
 _CUDA = 1  # c10::DeviceType
 
@@ -34,6 +35,8 @@ class DeviceProperties:
     shared_memory_per_block_optin = 166912
     shared_memory_per_multiprocessor = 167936
     L2_cache_size = 40 << 20
+    clock_rate = 1_410_000  # kHz
+    cycles_per_ns = clock_rate / 1e6
     gcnArchName = name  # noqa: N815 - torch's word
     uuid = "simulated"
 
@@ -41,13 +44,6 @@ class DeviceProperties:
         return f"_CudaDeviceProperties(name='{self.name}', major=8, minor=0, total_memory={self.total_memory >> 20}MB)"
 
 
-def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
-    """A function that says what cannot be simulated, and what to do."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(f"simgpu: {what} cannot be simulated: {instead}")
-
-    return refuse
 
 
 def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
@@ -67,6 +63,15 @@ def _exchange_device(index: int) -> int:
     return before if index >= 0 else -1
 
 
+def _sleep(cycles: int) -> None:
+    """A kernel that does nothing for so many cycles of the device's clock."""
+    work.launch(
+        "torch.cuda._sleep",
+        stream=torch.cuda.current_stream().stream_id,
+        duration=round(cycles / DeviceProperties.cycles_per_ns),
+    )
+
+
 class _Runtime(ModuleType):
     """``torch.cuda.cudart()``: what programs call of it."""
 
@@ -84,6 +89,10 @@ class _Runtime(ModuleType):
         return 0
 
     cudaProfilerStop = cudaProfilerStart  # noqa: N815
+
+    def cudaDeviceSynchronize(self) -> int:  # noqa: N802
+        torch.cuda.synchronize()
+        return 0
 
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
         return f"error {code}"
@@ -106,7 +115,7 @@ class _Nvtx(ModuleType):
 
 def _given(count: int) -> dict[str, Any]:
     """Functions of ``torch._C`` that a CUDA build has."""
-    c = torch._C
+    c: Any = torch._C
     return {
         "_cuda_getDeviceCount": lambda: count,
         "_cuda_init": lambda: None,
@@ -120,19 +129,19 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
         "_cuda_setStream": _set_stream,
         "_cuda_synchronize": lambda: c._accelerator_synchronizeDevice(c._accelerator_getDeviceIndex()),
-        "_cuda_getStreamFromExternal": refusal("a stream of another library", "use torch.cuda.Stream()"),
         "_cuda_canDeviceAccessPeer": lambda one, other: True,
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: "sm_80",
-        "_cuda_sleep": lambda cycles: refusal("torch.cuda._sleep", "make a kernel slow in the timing instead")(),
+        "_cuda_sleep": _sleep,
         **memory.given(),
+        "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace tells every block of it (--trace)"),
+        "_cuda_resetPeakHostMemoryStats": lambda: None,
+        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
+        "_host_emptyCache": lambda: None,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_memorySnapshot": refusal("a snapshot of the allocator", "read the trace"),
-        "_cuda_record_memory_history": refusal("the allocator's history", "read the trace"),
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_getCurrentBlasHandle": refusal("cuBLAS", "call torch's own operators"),
-        "_cuda_jiterator_compile_and_launch_kernel": refusal("a kernel compiled at run time", "call torch's operators"),
         "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cudart": _Runtime(),
@@ -170,7 +179,6 @@ def install(*, count: int = 1) -> None:
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
     cuda.nvtx._nvtx = c._nvtx
-    cuda.CUDAGraph = cuda.graphs.CUDAGraph = refusal("CUDA graphs", "run without them")
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
     cuda.init()
     os.register_at_fork(after_in_child=_forked)

@@ -41,7 +41,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from simgpu import sanitizer
 
     switch_on = sanitizer.postpone()
-    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, rnn, storage, work
+    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, imports, refusals, rnn, storage, work
 
     cuda.install(count=devices)
     storage.install()
@@ -51,6 +51,8 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     rnn.install()
     foreign.install()
     host.install()
+    refusals.install()
+    imports.install()
     c10d.install()
     adapters.install()
     atexit.register(f.python_ends)

@@ -18,6 +18,7 @@ _KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64)
 _Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
 _Told = CFUNCTYPE(c_int, c_void_p)
 _Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
+_Backward = CFUNCTYPE(c_int64, c_int64)
 _Effect = CFUNCTYPE(None, c_int64, c_int64)
 _Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
 _Receive = CFUNCTYPE(c_int, c_double)
@@ -36,7 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "current_stream": (c_int64, ()),
     "advance": (c_int64, (c_int64,)),
     "drain": (c_int64, ()),
-    "trace": (None, (c_int, _Told, _Define)),
+    "trace": (None, (c_int, _Told, _Define, _Backward)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
     "kernel_name": (c_char_p, (c_int64,)),
     "failed": (None, (c_char_p,)),
@@ -67,7 +68,7 @@ class Functions:
         return made
 
 
-KernelCost, Factor, Told, Define, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Effect
+KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
 Post, Receive, Promise, HandOn = _Post, _Receive, _Promise, _HandOn
 
 _functions: Functions | None = None

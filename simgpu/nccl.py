@@ -255,7 +255,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         used = [launch(stream) for launch in batch]
         for one in used:
             stream.wait_stream(one)
-        return Work(stream.record_event(), held, held)
+        return Work(stream.record_event(), held, held, stream=stream)
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
         if src == dst:
@@ -279,7 +279,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             self._batched += tensors
             return Work(None, tensors, ())
         launch(torch.cuda.current_stream())
-        return Work(stream.record_event(), tensors, tensors)
+        return Work(stream.record_event(), tensors, tensors, stream=stream)
 
     # -- how work is issued ---------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         stream = self._own_stream()
         stream.wait_stream(current)
         collectives.issue(job, stream=stream)
-        return Work(stream.record_event(), result, [*reads, *writes])
+        return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
 
     def _own_stream(self) -> streams.Stream:
         """Taken from torch's pool when it is first needed, as a communicator's is."""

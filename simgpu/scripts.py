@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 
 class WrongUse(Exception):
@@ -46,13 +47,12 @@ class Program:
         if self.module:
             _find_module(self.name)
 
-    def run(self) -> None:
-        """Run it as ``__main__``, to its end. Whatever it raises comes through."""
+    def run(self) -> dict[str, Any]:
+        """Run it as ``__main__``, to its end; gives what its names stand for then. Whatever it raises comes through."""
         sys.argv = [self.name, *self.arguments]
         if self.module:
-            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(_script(self.name)), run_name="__main__")
+            return runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+        return runpy.run_path(str(_script(self.name)), run_name="__main__")
 
 
 def fail(error: BaseException, ours: Sequence[str]) -> int:

@@ -9,6 +9,8 @@ import torch
 
 from simgpu import trace
 
+_EXTERNAL = "simgpu: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
+
 
 class Stream(torch.Stream):
     """A stream of the simulated GPU, taken in turn from a pool of 32 as torch does it."""
@@ -17,7 +19,7 @@ class Stream(torch.Stream):
         if "stream_id" in kwargs:
             return super().__new__(cls, **kwargs)
         if "stream_ptr" in kwargs:
-            raise RuntimeError("simgpu: a stream of another library (ExternalStream) cannot be simulated")
+            raise RuntimeError(_EXTERNAL)
         index = torch.cuda._utils._get_device_index(device, optional=True)
         stream = super().__new__(cls, device=torch.device("cuda", index), priority=priority)
         trace.made(stream.stream_id)
@@ -63,7 +65,7 @@ class ExternalStream(Stream):
     """Refused: the simulated GPU knows no streams of other libraries."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
-        raise RuntimeError("simgpu: a stream of another library (ExternalStream) cannot be simulated")
+        raise RuntimeError(_EXTERNAL)
 
 
 class _Events(type(torch.Event)):  # type: ignore[misc]
@@ -81,5 +83,5 @@ class Event(torch.Event, metaclass=_Events):
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> torch.Event:
         if interprocess:
-            raise RuntimeError("simgpu: events between processes (CUDA IPC) cannot be simulated")
+            raise RuntimeError("simgpu: events between processes (CUDA IPC) cannot be simulated: use torch.distributed")
         return torch.Event("cuda", enable_timing=enable_timing, blocking=blocking)

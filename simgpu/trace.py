@@ -33,7 +33,7 @@ from repro.trace import (
     Wait,
 )
 from simgpu.callsites import CallSites
-from simgpu.library import Define, HandOn, Told, functions
+from simgpu.library import Backward, Define, HandOn, Told, functions
 
 HOST = 65  # the stream that stands for the host
 _HOW = ("synchronize", "read", "query", "asked", "copy")
@@ -62,6 +62,7 @@ class Tracer:
     """
 
     def __init__(self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = ()) -> None:
+        self._named: set[int] = set()
         self._write = write
         if not _sites:
             _sites.append(CallSites(skipped))
@@ -69,12 +70,11 @@ class Tracer:
         self._sites.again()
         self._kernels: dict[int, str] = {}
         self._groups: set[int] = set()
-        self._named: set[int] = set()
         self._flushing = threading.Lock()
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
         f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
-        f.trace(1, told, define)
+        f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
@@ -124,7 +124,7 @@ class Tracer:
             self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
         if done:
             self._write([End(f.now())])
-        f.trace(0, f.keep["told"], f.keep["define"])
+        f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:

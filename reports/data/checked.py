@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from detectors import Race
 from detectors.holding import Holding
-from reports.data.findings import FORMAT, VERSION, Verdict, WitnessOf, put
+from reports.data.findings import FORMAT, VERSION, Verdict, put
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,22 @@ class Seen:
             return f"{count:,} {word}{'' if count == 1 else ending}"
 
         return f"{many(self.launches, 'launch', 'es')} on {many(self.streams, 'stream')} of {many(self.ranks, 'rank')}"
+
+
+class Witnessed(NamedTuple):
+    """What became of a race in a timing that executes its pair in the other order.
+
+    ``verdict``: harmful, benign or not confirmed; ``says``: what that rests on, a sentence without a full stop.
+    ``token`` names the timing, and ``command`` runs the program in it; both empty where none was found.
+    """
+
+    verdict: str
+    says: str
+    token: str = ""
+    command: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return {**self._asdict(), "reason": "" if self.token else self.says}
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,7 @@ class Checked:
     unseen: Sequence[str] = ()
     seen: Seen = field(default_factory=Seen)
     failure: str | None = None
-    witnesses: Sequence[WitnessOf] = ()  # one for each race, or none at all
+    witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
 
     @property
     def verdict(self) -> Verdict:
@@ -100,7 +116,7 @@ class Checked:
                 "unseen": list(self.unseen),
             },
             "races": [
-                {**race.as_dict(), "witness": witness._asdict() if witness else None}
+                {**race.as_dict(), "witness": witness.as_dict() if witness else None}
                 for race, witness in zip_longest(self.races, self.witnesses)
             ],
             "scenario": dict(self.asked),

@@ -84,6 +84,14 @@ class _Witness(_Part):
     reason: str
 
 
+class _Witnessed(_Witness):
+    """Of a program of the user's own: :class:`reports.data.checked.Witnessed`."""
+
+    verdict: str
+    says: str
+    command: str
+
+
 class RaceModel(_Part):
     """A race, as :meth:`detectors.Race.as_dict` writes it."""
 
@@ -97,7 +105,7 @@ class RaceModel(_Part):
     ranks: list[_Count]
     names: list[_Name]
     examples: list[_Occurrence]
-    witness: _Witness | None = None
+    witness: _Witnessed | _Witness | None = None
 
 
 class _WrongParameter(_Part):

@@ -159,9 +159,16 @@ def race(race: Mapping[str, Any]) -> dict[str, Any]:
         "second": _side(race["second"]),
         "missing": race["missing_wait"],
         "memory": memory or "unnamed",
-        "token": replays(witness["token"]) if witness["token"] and not witness["reason"] else "",
+        "token": _again(witness),
         "reason": witness["reason"],
     }
+
+
+def _again(witness: Mapping[str, Any]) -> str:
+    """The command that shows the race again; empty where none is known."""
+    if witness["reason"] or not witness["token"]:
+        return ""
+    return str(witness.get("command") or replays(witness["token"]))
 
 
 def _side(side: Mapping[str, Any]) -> dict[str, str]:

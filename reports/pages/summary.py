@@ -253,7 +253,9 @@ def replay(run: Run) -> list[tuple[str, str]]:
         witness = race.get("witness")
         if not witness:
             continue
-        if witness["reason"]:
+        if witness.get("command"):
+            rows.append((f"Race {number} is {witness['verdict']}: {witness['says']}", str(witness["command"])))
+        elif witness["reason"]:
             rows.append((f"Race {number} has no witness: {witness['reason']}.", ""))
         else:
             rows.append((f"Race {number}, the two accesses the other way round", replays(witness["token"])))

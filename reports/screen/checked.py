@@ -42,19 +42,12 @@ def verdict(console: Console, checked: Checked, folder: Path) -> None:
         body += [Text(""), Text(f"Looked at: {checked.seen.sentence()}.")]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
-        if witness.reason:  # outside the frame: these are lines to copy
-            console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False, markup=False)
-        else:
-            console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
-            console.print(f"  {again(checked, witness.token)}", highlight=False, soft_wrap=True, markup=False)
+        again = " Again:" if witness.command else ""
+        console.print(f"Race {number} is {witness.verdict}: {witness.says}.{again}", highlight=False, markup=False)
+        if witness.command:  # outside the frame: a line to copy
+            console.print(f"  {witness.command}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  python -m repro report {folder}", highlight=False, soft_wrap=True, markup=False)
-
-
-def again(checked: Checked, token: str) -> str:
-    """The command that runs the program in the timing of ``token``."""
-    ranks = f"--ranks {checked.asked['ranks']} " if checked.asked["ranks"] > 1 else ""
-    return f"python -m repro check {ranks}--timing {token} {checked.asked['program']}"
 
 
 def race_text(title: str, race: Race, own: str) -> Text:

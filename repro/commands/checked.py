@@ -13,17 +13,18 @@ from detectors.exercise import BUILT_IN, Mechanism
 from detectors.holding import Holding, Waits, holding
 from reports.data import checked as checked_file
 from reports.data import sources
-from reports.data.checked import Checked, Seen
-from reports.data.findings import WitnessOf
+from reports.data.checked import Checked, Seen, Witnessed
 from repro.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
 
 
 class Witnesses(Protocol):
-    """Finds for each race a timing that shows it, as a token."""
+    """Runs the program again, with the two accesses of each race the other way round; gives one for each."""
 
-    def __call__(self, folder: Path, races: Sequence[Race], asked: Mapping[str, Any]) -> Sequence[WitnessOf]: ...
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
+        """``trace``: the folder of the traces that were judged."""
+        ...
 
 
 class _Reader(Protocol):
@@ -77,7 +78,7 @@ def judge(
         unseen=[sentence for one in escapes for sentence in one.unseen()],
         seen=count.seen(),
         failure=failure,
-        witnesses=witnesses(folder, races, asked) if witnesses is not None and races else (),
+        witnesses=witnesses(trace, races) if witnesses is not None and races else (),
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)

@@ -297,8 +297,9 @@ Block* make_block(size_t nbytes, char* data, int64_t stream) {
   return block;
 }
 
-Block* block_of(const c10::StorageImpl* storage) {
-  const auto& data = storage->data_ptr();
+Block* block_of(const c10::StorageImpl* storage) { return block_of(storage->data_ptr()); }
+
+Block* block_of(const c10::DataPtr& data) {
   auto deleter = data.get_deleter();
   return deleter == &free_block || deleter == &free_pinned ? static_cast<Block*>(data.get_context()) : nullptr;
 }

@@ -31,6 +31,7 @@ struct Block {
 
 // The block behind a storage, or null: memory that is not ours.
 Block* block_of(const c10::StorageImpl* storage);
+Block* block_of(const c10::DataPtr& data);
 Block* pinned_block_of(const void* address);  // of any address within it
 Block* pinned_block_of(const at::Tensor& tensor);
 

@@ -164,8 +164,8 @@ int64_t simgpu_drain() {
   });
 }
 
-void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int)) {
-  give_call_sites(frame, define);
+void simgpu_trace(int on, int (*frame)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+  give_call_sites(frame, define, backward);
   Lock lock;
   trace().on = on != 0;
 }

@@ -1,5 +1,11 @@
 #include "callsite.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/functions/tensor.h>
+
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -36,36 +42,43 @@ struct Hash {
 int (*is_told)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
 void (*hand_on)() = nullptr;
+int64_t (*define_backward)(int64_t) = nullptr;
 void* main_thread = nullptr;
 // All under Python's lock. Codes in the map are held for ever, so no address is used twice.
 std::unordered_map<void*, int> codes;
 std::unordered_map<Key, int64_t, Hash> stacks;
+std::unordered_map<int64_t, int64_t> backward_of;
 
-void* frame_here() {
-  void* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  return frame ? frame : PyThreadState_GetFrame(main_thread);
+// Where the nodes of autograd's graph were made: torch names each by the thread of the forward pass and a number that
+// counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest are remembered.
+struct Made {
+  uint64_t thread = 0, number = 0;
+  int64_t site = 0;
+};
+constexpr size_t kRemembered = 1 << 18;
+std::mutex made_mutex;
+std::vector<Made> made;
+thread_local uint64_t seen = 0;  // nodes of this thread below it are remembered, or will not be
+
+void remember(uint64_t number, int64_t site) {
+  std::lock_guard guard(made_mutex);
+  if (made.empty()) made.resize(kRemembered);
+  made[number % kRemembered] = {at::RecordFunction::currentThreadId(), number, site};
 }
 
-}  // namespace
-
-void give_call_sites(int (*told)(void*), int64_t (*define)(const void* const*, const int*, int)) {
-  is_told = told;
-  define_stack = define;
-  if (!main_thread) {
-    int state = PyGILState_Ensure();
-    main_thread = PyThreadState_Get();
-    PyGILState_Release(state);
-  }
+// The forward line of the node that autograd's engine runs on this thread; 0 where that is not known.
+int64_t forward_site() {
+  auto node = torch::autograd::get_current_node();
+  // CopySlices is made behind the kernel of its operator: what stands under its number may be the next one's.
+  if (!node || dynamic_cast<torch::autograd::CopySlices*>(node.get())) return 0;
+  std::lock_guard guard(made_mutex);
+  if (made.empty()) return 0;
+  auto& one = made[node->sequence_nr() % kRemembered];
+  return one.number == node->sequence_nr() && one.thread == node->thread_id() ? one.site : 0;
 }
 
-void give_hand_on(void (*given)()) { hand_on = given; }
-
-int64_t call_site() {
-  if (!trace().on || !is_told || !python_alive) return 0;
-  int state = PyGILState_Ensure();
-  if (trace().full() && hand_on) hand_on();
+Key walk(void* frame) {
   Key key;
-  void* frame = frame_here();
   while (frame) {
     void* code = PyFrame_GetCode(frame);
     auto known = codes.find(code);
@@ -86,12 +99,56 @@ int64_t call_site() {
     Py_DecRef(frame);
     frame = back;
   }
-  auto found = stacks.find(key);
-  if (found == stacks.end())
-    found = stacks.emplace(key, define_stack(key.codes, key.instructions, key.count)).first;
-  int64_t number = found->second;
+  return key;
+}
+
+}  // namespace
+
+void give_call_sites(int (*told)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+  is_told = told;
+  define_stack = define;
+  define_backward = backward;
+  if (!main_thread) {
+    int state = PyGILState_Ensure();
+    main_thread = PyThreadState_Get();
+    PyGILState_Release(state);
+  }
+}
+
+void give_hand_on(void (*given)()) { hand_on = given; }
+
+int64_t call_site() {
+  if (!trace().on || !is_told || !python_alive) return 0;
+  int state = PyGILState_Ensure();
+  if (trace().full() && hand_on) hand_on();
+  Key key = walk(PyThreadState_GetFrame(PyThreadState_Get()));
+  int64_t number = -1;
+  if (key.count == 0) {  // autograd's thread, in a node that is not Python's
+    if (int64_t forward = forward_site()) {
+      auto known = backward_of.find(forward);
+      if (known == backward_of.end()) known = backward_of.emplace(forward, define_backward(forward)).first;
+      number = known->second;
+    } else {
+      key = walk(PyThreadState_GetFrame(main_thread));
+    }
+  }
+  if (number < 0) {
+    auto found = stacks.find(key);
+    if (found == stacks.end())
+      found = stacks.emplace(key, define_stack(key.codes, key.instructions, key.count)).first;
+    number = found->second;
+  }
   PyGILState_Release(state);
   return number;
+}
+
+bool may_have_made_node() { return trace().on && at::GradMode::is_enabled() && at::sequence_number::peek() != seen; }
+
+int64_t call_site_of_node() {
+  int64_t site = call_site();
+  seen = at::sequence_number::peek();
+  if (site) remember(seen - 1, site);
+  return site;
 }
 
 }  // namespace simgpu

@@ -1,17 +1,34 @@
 // Where in the program a call came from: the Python stack without torch's frames and our own.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 namespace simgpu {
 
 // The number of the current stack; 0 where nobody traces. Takes Python's lock, so it is called before
-// the device's is taken. A thread without Python frames (autograd's) stands where the main thread does,
-// which waits for it in backward().
+// the device's is taken. On a thread without Python frames (autograd's) it is the stack in which the node that runs
+// was made, marked "(backward)"; where that is not known, that of the main thread, which waits in backward().
 int64_t call_site();
 
-// Is the frame of this code object told? And: the number of the stack of these (code, instruction) pairs.
-void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count));
+// The same, where autograd has just made a node for this operator: the node's backward work gets this stack. Autograd
+// makes it before it calls the kernel, and only for an operator of which an argument wants a gradient.
+bool may_have_made_node();
+int64_t call_site_of_node();
+
+template <typename... Tensors>
+int64_t call_site_of(const Tensors&... arguments) {
+  return may_have_made_node() && (arguments.requires_grad() || ...) ? call_site_of_node() : call_site();
+}
+inline void note_view_of(const at::Tensor& base) {
+  if (may_have_made_node() && base.requires_grad()) call_site_of_node();
+}
+
+// Is the frame of this code object told? The number of the stack of these (code, instruction) pairs. The number of
+// a stack's twin for backward work.
+void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
+                     int64_t (*backward)(int64_t stack));
 // Called, with Python's lock held, when the trace has become long (Trace::full).
 void give_hand_on(void (*hand_on)());
 

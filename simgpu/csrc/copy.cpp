@@ -47,7 +47,7 @@ void record_event(const Tensor& host, Block& block, int64_t stream) {
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
-  int64_t site = call_site();
+  int64_t site = call_site_of(self, source);
   Lock lock;
   Accesses accesses;
   int64_t stream = Device::current();

@@ -21,7 +21,8 @@
 
 namespace simgpu {
 
-thread_local bool executing = false;
+// gloo's threads move values for the device too, while it waits for them: they have never met Python.
+thread_local bool executing = !PyGILState_GetThisThreadState();
 
 Executing::Executing(at::ScalarType dtype)
     : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
@@ -351,14 +352,21 @@ Signature& signature_of(Call& call) {
 
 }  // namespace
 
+static bool wants_gradient(const c10::OperatorHandle& handle, const Stack& stack) {
+  bool any = false;
+  Stack arguments(stack.end() - static_cast<int64_t>(handle.schema().arguments().size()), stack.end());
+  each_tensor(arguments, [&](const Tensor& one) { any |= one.defined() && one.requires_grad(); });
+  return any;
+}
+
 void fallback(const c10::OperatorHandle& handle, Stack* stack) {
-  int64_t site = call_site();
+  int64_t site = may_have_made_node() && wants_gradient(handle, *stack) ? call_site_of_node() : call_site();
   Lock lock;
   const Operator& op = describe(handle);
   size_t count = op.written.size();
   Stack given(std::make_move_iterator(stack->end() - static_cast<int64_t>(count)), std::make_move_iterator(stack->end()));
   stack->erase(stack->end() - static_cast<int64_t>(count), stack->end());
-  TORCH_CHECK_NOT_IMPLEMENTED(op.known, "simgpu: ", handle.operator_name(), " has no kernel for the CPU, by which it could be simulated");
+  TORCH_CHECK_NOT_IMPLEMENTED(op.known, "simgpu: ", handle.operator_name(), " has no kernel for the CPU, by which it could be simulated: use an operator that both devices have");
   for (int source : op.returns)
     TORCH_CHECK(source != Operator::kView, "simgpu: the view ", handle.operator_name(), " is not known to the simulated GPU");
 

@@ -2,8 +2,8 @@
 // the order that it makes is in the trace.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "allocator.h"
 #include "callsite.h"
-#include "device.h"
 #include "gpu_trace.h"
 
 namespace simgpu {
@@ -83,6 +83,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock;
     tell(&Told::trace_gpu_event_synchronization, reinterpret_cast<uintptr_t>(event));
     device().host_wait(static_cast<Event*>(event)->marker, How::kSynchronize, site);
+  }
+  // torch's futures do so for the streams on which their callbacks run.
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
+    Lock lock;
+    if (Block* block = block_of(data)) record_stream(*block, on.id());
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     if (!event) return;

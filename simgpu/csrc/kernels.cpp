@@ -87,15 +87,26 @@ void record_stream_(Tensor& self, c10::Stream stream) {
   if (Block* block = block_of(self.storage().unsafeGetStorageImpl())) record_stream(*block, stream.id());
 }
 
+// A view's backward pass may be real work (an expand's is a sum), whose line is the view's.
+template <auto kernel>
+struct Viewed;
+template <typename... More, Tensor (*kernel)(const Tensor&, More...)>
+struct Viewed<kernel> {
+  static Tensor call(const Tensor& self, More... more) {
+    note_view_of(self);
+    return kernel(self, more...);
+  }
+};
+
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
-  m.impl("as_strided", at::native::as_strided_tensorimpl);
-  m.impl("view", TORCH_FN(at::native::view));
-  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
-  m.impl("unfold", TORCH_FN(at::native::unfold));
-  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
-  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  m.impl("as_strided", &Viewed<&at::native::as_strided_tensorimpl>::call);
+  m.impl("view", &Viewed<&at::native::view>::call);
+  m.impl("_reshape_alias", &Viewed<&at::native::_reshape_alias>::call);
+  m.impl("unfold", &Viewed<&at::native::unfold>::call);
+  m.impl("view_as_real", &Viewed<&at::native::view_as_real>::call);
+  m.impl("view_as_complex", &Viewed<&at::native::view_as_complex>::call);
   m.impl("resize_", resize_);
   m.impl("set_", set_nothing);
   m.impl("set_.source_Storage", set_source);

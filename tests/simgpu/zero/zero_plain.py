@@ -35,7 +35,7 @@ class Plain(CPU_Accelerator):
         return None if class_name == "ShareMemCommBuilder" else super().get_op_builder(class_name)
 
     def device_count(self) -> int:
-        return int(os.environ["LOCAL_WORLD_SIZE"])
+        return int(os.environ["LOCAL_SIZE"])
 
     def is_fp16_supported(self) -> bool:
         return True
@@ -49,7 +49,6 @@ def rank(number: int, world: int, port: int, config: str, folder: Path) -> None:
     try:
         os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "MASTER_PORT": str(port)}
         os.environ |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-        os.environ["LOCAL_SIZE"] = str(world)
         sys.argv = ["zero_script.py", config, str(folder)]
         runpy.run_path(str(Path(__file__).with_name("zero_script.py")), run_name="__main__")
         status = 0

@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 def net() -> nn.Module:
     torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(8, WIDTH), Block(), Block(), Block(), nn.Linear(WIDTH, 8))
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(), Block(), Block(), nn.Linear(WIDTH, WIDTH))
 
 
 def tensors(engine: Any) -> Iterator[torch.Tensor]:
@@ -58,7 +58,7 @@ def main() -> None:
     engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
     dtype = next(engine.module.parameters()).dtype
     numbers = torch.Generator().manual_seed(rank)
-    drawn = torch.randn(steps * engine.gradient_accumulation_steps(), 2, 4, 8, generator=numbers)
+    drawn = torch.randn(steps * engine.gradient_accumulation_steps(), 2, 4, WIDTH, generator=numbers)
     batches = [both.to(engine.device, dtype).unbind() for both in drawn]
     losses = []
     for x, y in batches:

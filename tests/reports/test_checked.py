@@ -1,0 +1,103 @@
+"""The verdict on a program of one's own, as it is printed and kept."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from detectors.holding import Held, Holding, Site
+from reports.data.checked import Checked, Seen, Witnessed, write
+from reports.data.loading import load
+from reports.pages import bundle, summary
+from reports.screen import checked as screen
+from repro.trace import Frame
+from tests.detectors.story import Story
+
+
+def races() -> Any:
+    story = Story()
+    compute, side = story.streams("compute", "side")
+    weights = story.block()
+    compute.writes(weights, at=10)
+    side.reads(weights, at=30)
+    return story.races()
+
+
+RACES = races()
+READ = Held((Site("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
+CLEAN = Checked({"program": "train.py --steps 3", "ranks": 2, "slow": {}}, {"python": "3.11"}, seen=Seen(2, 10, 3))
+
+
+def printed(checked: Checked) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    screen.verdict(console, checked, Path("runs/it"))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "clean"),
+        ({"unexercised": ["stream 3 was given no work"]}, "clean"),
+        ({"holding": Holding((READ,), 1, 0)}, "fragile"),
+        ({"seen": Seen()}, "unknown"),
+        ({"failure": "it was killed by SIGKILL"}, "unknown"),
+        ({"unseen": ["pinned memory was given away"]}, "unknown"),
+        ({"unseen": ["pinned memory was given away"], "holding": Holding((READ,), 1, 0)}, "unknown"),
+        ({"races": RACES, "failure": "it was killed by SIGKILL", "unseen": ["something"]}, "race"),
+    ],
+)
+def test_the_verdict(changes: dict[str, Any], verdict: str) -> None:
+    assert replace(CLEAN, **changes).verdict == verdict
+
+
+def test_clean_is_never_said_alone_where_something_was_not_exercised() -> None:
+    assert printed(CLEAN).startswith("╭")
+    assert "Clean: every two accesses" in printed(CLEAN)
+    text = printed(replace(CLEAN, unexercised=["stream 3 was given no work"]))
+    assert "Clean as far as it went" in text
+    assert "stream 3 was given no work." in text
+
+
+def test_what_was_not_seen_is_told() -> None:
+    text = printed(replace(CLEAN, unseen=["pinned memory was given away by numpy (train.py:3 <module>)"]))
+    assert "Not seen: pinned memory was given away by numpy (train.py:3 <module>)." in text
+
+
+def test_waits_of_which_each_is_enough_are_listed() -> None:
+    other = Site("measurement", Frame("deepspeed/utils/timer.py", 40, "stop"))
+    text = printed(replace(CLEAN, holding=Holding((Held((*READ.sites, other), READ.races),), 5, 2)))
+    assert "Held only by 2 waits, each of which is enough for some of it: the read at train.py:7 <module>" in text
+    assert "the timer's wait at deepspeed/utils/timer.py:40 stop Without all of them:" in text
+    assert "2 more lines that wait were not left out by themselves." in text
+
+
+def test_the_races_of_ranks_that_broke_off_are_told_with_a_doubt() -> None:
+    assert "perhaps what orders the two" in replace(CLEAN, races=RACES, failure="it was killed").sentence()
+    assert "perhaps" not in replace(CLEAN, races=RACES, failure="it was killed", seen=Seen(1, 2, 2)).sentence()
+
+
+@pytest.mark.parametrize(
+    "witness",
+    [
+        Witnessed(
+            "harmful", "with the two the other way round, a.out differs", "t1,x=1", "repro check --timing t1,x=1 a.py"
+        ),
+        Witnessed("not confirmed", "the program differs by itself"),
+    ],
+)
+def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: Witnessed, tmp_path: Path) -> None:
+    checked = replace(CLEAN, races=RACES, witnesses=[witness])
+    assert f"Race 1 is {witness.verdict}: {witness.says}." in printed(checked)
+    assert witness.command in printed(checked)
+    write(checked, tmp_path)
+    run = load(tmp_path)
+    ((words, command),) = summary.replay(run)
+    assert (witness.says in words, command) == (True, witness.command)
+    assert (witness.command or witness.says) in bundle.report([run])
