@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.names import OperationName
-from repro.replay.tokens import MOST_DEVIATIONS, MOST_FACTOR, MOST_NS
+from repro.tokens import MOST_DEVIATIONS, MOST_FACTOR, MOST_NS
 
 if TYPE_CHECKING:
     from fuzz.subject import Subject

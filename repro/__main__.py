@@ -13,7 +13,7 @@ _SENTENCES = (
     ("repro.releases", "ReleaseError"),
     ("repro.replay.faults", "ReplayError"),
     ("repro.replay.names", "UnknownOperation"),
-    ("repro.replay.tokens", "TokenError"),
+    ("repro.tokens", "TokenError"),
     ("repro.trace", "TraceError"),
     ("scenarios.scenario", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),

@@ -61,7 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     text = config.getoption("stream_timing")
     if text is not None:
         try:
-            from repro.replay.tokens import Token, TokenError
+            from repro.replay.tokens import Token
+            from repro.tokens import TokenError
         except ModuleNotFoundError as error:
             raise pytest.UsageError(_lacking(error, "--stream-timing")) from None
 

@@ -18,7 +18,8 @@ from repro.accelerator.costs import Timing
 from repro.releases import installed
 from repro.replay.faults import ReplayError
 from repro.replay.recording import Recording
-from repro.replay.tokens import Token, TokenError
+from repro.replay.tokens import Token
+from repro.tokens import TokenError
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
 

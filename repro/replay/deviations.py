@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 from repro.accelerator.costs import Timing
 from repro.replay.names import Names, OperationName
+from repro.tokens import Jitter as Jitter
+from repro.tokens import Stretch as Stretch
 
 
 class Delay(NamedTuple):
@@ -20,24 +22,6 @@ class Delay(NamedTuple):
     operation: OperationName
     how: Literal["late", "long"]
     ns: int
-
-
-class Stretch(NamedTuple):
-    """All of ``what`` takes ``factor`` (2 or more) times as long.
-
-    ``what`` as in :attr:`repro.accelerator.costs.Timing.slow`: ``stream:compute``, ``kernel:aten::copy_``,
-    ``link:nccl hpz``, ``rank:1``, ``host``, ``host:2``.
-    """
-
-    what: str
-    factor: int
-
-
-class Jitter(NamedTuple):
-    """Every kernel and collective is stretched by up to ``percent`` (1 or more), drawn from ``seed``."""
-
-    percent: int
-    seed: int
 
 
 Deviation = Delay | Stretch | Jitter

@@ -14,9 +14,7 @@ A token is comma-separated::
     4 times as long,
   * ``jitter:20:7``: every kernel and collective takes up to 20 % longer, drawn from seed 7.
 
-All but letters, digits and ``_ . : -`` (in the value of an option also ``/``) is percent-encoded in names and
-values, so neither a comma within a name nor a shell misleads: of all characters a token can hold, sh, bash and
-zsh give none a meaning where it stands.
+Names and values are encoded as :mod:`repro.tokens` says.
 """
 
 from __future__ import annotations
@@ -24,42 +22,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-from urllib.parse import unquote_to_bytes
 
+from repro import tokens
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.names import OperationName
+from repro.tokens import MOST_COUNT, MOST_NS, TokenError, Wrong, decoded, encoded, number, shown, within
 
-VERSION = 1
 EXAMPLE = "t1,hpz,fix=none,0/1.1/forward/model.norm.weight/copy_/1+64us"
 
-LONGEST = 10_000  # characters
-MOST_DEVIATIONS = 64
-MOST_NS = 10**15
-MOST_FACTOR = 10**6
-MOST_PERCENT = 10**4
-_MOST_SEED = 10**15
-_MOST_COUNT = 10**9  # of ranks, steps, micro-batches, occurrences
-
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # longest first
-_SIGNS: dict[Literal["late", "long"], str] = {"long": "+", "late": "@+"}
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.:-]")
 _SCENARIO = re.compile(r"[a-z0-9-]+")
 _KEY = re.compile(r"[a-z_]+")
 _WHAT = re.compile(r"(?:stream|kernel|link):.*|rank:[0-9]+|host(?::[0-9]+)?", re.DOTALL)
-_DELAY = re.compile(
-    r"([0-9]+)/([0-9]+)\.([0-9]+)/([^/]*)/([^/]*)/([^/]*)/([0-9]+)(\+|@\+)([0-9]+)(ns|us|ms|s)", re.DOTALL
-)
-_STRETCH = re.compile(r"x([0-9]+):(.*)", re.DOTALL)
-_JITTER = re.compile(r"jitter:([0-9]+):([0-9]+)")
-
-
-class TokenError(Exception):
-    """Not a token. One sentence: what is wrong, at which part, and what a token looks like."""
-
-
-class _Wrong(Exception):
-    """What is wrong with a part, as the end of a sentence that begins with the part."""
+_DELAY = re.compile(rf"([0-9]+)/([0-9]+)\.([0-9]+)/([^/]*)/([^/]*)/([^/]*)/([0-9]+){tokens.LENGTH}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -78,34 +52,31 @@ class Token:
             _check_scenario(self.scenario)
             for key in self.options:
                 _check_key(key)
-            _check_counts(self.deviations)
-        except _Wrong as wrong:
+            tokens.check_counts([*self.deviations])
+        except Wrong as wrong:
             raise _error("this token", wrong) from None
         for deviation in self.deviations:
             try:
                 _check(deviation)
-            except _Wrong as wrong:
-                raise _error(_shown(_written(deviation)), wrong) from None
-        if len(str(self)) > LONGEST:
-            raise _error("this token", _Wrong(f"has more than {LONGEST} characters"))
+            except Wrong as wrong:
+                raise _error(shown(_written(deviation)), wrong) from None
+        if len(str(self)) > tokens.LONGEST:
+            raise _error("this token", Wrong(f"has more than {tokens.LONGEST} characters"))
 
     def __str__(self) -> str:
-        options = [f"{key}={_encoded(value, also='/')}" for key, value in sorted(self.options.items())]
-        return ",".join([f"t{VERSION}", self.scenario, *options, *map(_written, self.deviations)])
+        options = [f"{key}={encoded(value, also='/')}" for key, value in sorted(self.options.items())]
+        return ",".join([f"t{tokens.VERSION}", self.scenario, *options, *map(_written, self.deviations)])
 
     @classmethod
     def parse(cls, text: str) -> Token:
         """Read a token, white space around it left out. Raises :class:`TokenError` and nothing else."""
         text = text.strip()
-        if len(text) > LONGEST:
-            raise _error("this text", _Wrong(f"has {len(text)} characters, and a token at most {LONGEST}"))
-        version, *parts = text.split(",")
-        if version != f"t{VERSION}":
-            known = re.fullmatch(r"t[0-9]+", version)
-            what = "is of another version" if known else "does not begin with the version of a token"
-            raise _error(_shown(text), _Wrong(f"{what}: this release reads t{VERSION}"))
+        try:
+            parts = tokens.parts_of(text)
+        except Wrong as wrong:
+            raise _error("this text" if len(text) > tokens.LONGEST else shown(text), wrong) from None
         if not parts:
-            raise _error(_shown(text), _Wrong("names no scenario"))
+            raise _error(shown(text), Wrong("names no scenario"))
         options: dict[str, str] = {}
         deviations: list[Deviation] = []
         for place, part in enumerate(parts, 2):
@@ -116,122 +87,70 @@ class Token:
                     key, _, value = part.partition("=")
                     _check_key(key)
                     if key in options:
-                        raise _Wrong("gives an option that stands there already")
-                    options[key] = _decoded(value, also="/")
+                        raise Wrong("gives an option that stands there already")
+                    options[key] = decoded(value, also="/")
                 else:
                     deviations.append(_read(part))
                     _check(deviations[-1])
-                    _check_counts(deviations)
-            except _Wrong as wrong:
-                raise _error(f"part {place} of the token, {_shown(part)},", wrong) from None
+                    tokens.check_counts([*deviations])
+            except Wrong as wrong:
+                raise _error(f"part {place} of the token, {shown(part)},", wrong) from None
         return cls(parts[0], options, tuple(deviations))
 
 
-def _error(subject: str, wrong: _Wrong) -> TokenError:
-    return TokenError(f"{subject} {wrong}; a token looks like {EXAMPLE}")
-
-
-def _shown(part: str) -> str:
-    return ascii(part if len(part) <= 80 else f"{part[:77]}...")
+def _error(subject: str, wrong: Wrong) -> TokenError:
+    return tokens.error(subject, wrong, EXAMPLE)
 
 
 def _check_scenario(name: str) -> None:
     if not _SCENARIO.fullmatch(name):
-        raise _Wrong("does not name a scenario: that takes small letters, digits and '-'")
+        raise Wrong("does not name a scenario: that takes small letters, digits and '-'")
 
 
 def _check_key(key: str) -> None:
     if not _KEY.fullmatch(key):
-        raise _Wrong(f"has {_shown(key)} for an option's name: that takes small letters and '_'")
-
-
-def _check_counts(deviations: list[Deviation] | tuple[Deviation, ...]) -> None:
-    if len(deviations) > MOST_DEVIATIONS:
-        raise _Wrong(f"goes beyond the {MOST_DEVIATIONS} deviations that a token holds at most")
-    if sum(isinstance(one, Jitter) for one in deviations) > 1:
-        raise _Wrong("gives a second jitter, and a timing has one")
+        raise Wrong(f"has {shown(key)} for an option's name: that takes small letters and '_'")
 
 
 def _check(deviation: Deviation) -> None:
     match deviation:
         case Delay(operation, _, ns):
-            _within("a delay", ns, 1, MOST_NS, "ns")
-            _within("a rank", operation.rank, 0, _MOST_COUNT)
-            _within("a step", operation.step, 0, _MOST_COUNT)
-            _within("a micro-batch", operation.micro_batch, 0, _MOST_COUNT)
-            _within("an occurrence", operation.occurrence, 1, _MOST_COUNT)
-        case Stretch(what, factor):
-            _within("a factor", factor, 2, MOST_FACTOR)
-            if not _WHAT.fullmatch(what):
-                raise _Wrong("stretches none of stream:..., kernel:..., link:..., rank:1, host and host:1")
-        case Jitter(percent, seed):
-            _within("a jitter", percent, 1, MOST_PERCENT, "%")
-            _within("a seed", seed, 0, _MOST_SEED)
-
-
-def _within(what: str, number: int, least: int, most: int, unit: str = "") -> None:
-    if not least <= number <= most:
-        raise _Wrong(f"is out of bounds: {what} is from {least} to {most} {unit}".rstrip())
+            within("a delay", ns, 1, MOST_NS, "ns")
+            within("a rank", operation.rank, 0, MOST_COUNT)
+            within("a step", operation.step, 0, MOST_COUNT)
+            within("a micro-batch", operation.micro_batch, 0, MOST_COUNT)
+            within("an occurrence", operation.occurrence, 1, MOST_COUNT)
+        case Stretch() | Jitter():
+            tokens.check_common(deviation)
+            if isinstance(deviation, Stretch) and not _WHAT.fullmatch(deviation.what):
+                raise Wrong("stretches none of stream:..., kernel:..., link:..., rank:1, host and host:1")
 
 
 def _written(deviation: Deviation) -> str:
     match deviation:
-        case Stretch(what, factor):
-            return f"x{factor}:{_encoded(what)}"
-        case Jitter(percent, seed):
-            return f"jitter:{percent}:{seed}"
+        case Stretch() | Jitter():
+            return tokens.written_common(deviation)
         case Delay(one, how, ns):
-            names = "/".join(_encoded(name) for name in (one.phase, one.parameter, one.kernel))
-            unit, size = next((unit, size) for unit, size in _UNITS.items() if ns % size == 0)
-            return f"{one.rank}/{one.step}.{one.micro_batch}/{names}/{one.occurrence}{_SIGNS[how]}{ns // size}{unit}"
+            names = "/".join(encoded(name) for name in (one.phase, one.parameter, one.kernel))
+            return f"{one.rank}/{one.step}.{one.micro_batch}/{names}/{one.occurrence}{tokens.written_length(how, ns)}"
 
 
 def _read(part: str) -> Deviation:
-    if found := _STRETCH.fullmatch(part):
-        return Stretch(_decoded(found[2]), _number(found[1]))
-    if found := _JITTER.fullmatch(part):
-        return Jitter(_number(found[1]), _number(found[2]))
+    if (common := tokens.read_common(part)) is not None:
+        return common
     if found := _DELAY.fullmatch(part):
         rank, step, micro_batch, phase, parameter, kernel, occurrence, sign, count, unit = found.groups()
         operation = OperationName(
-            _number(rank),
-            _number(step),
-            _number(micro_batch),
-            _decoded(phase),
-            _decoded(parameter),
-            _decoded(kernel),
-            _number(occurrence),
+            number(rank),
+            number(step),
+            number(micro_batch),
+            decoded(phase),
+            decoded(parameter),
+            decoded(kernel),
+            number(occurrence),
         )
-        return Delay(operation, "long" if sign == _SIGNS["long"] else "late", _number(count) * _UNITS[unit])
-    raise _Wrong(
+        return Delay(operation, *tokens.read_length(sign, count, unit))
+    raise Wrong(
         "is neither an option (fix=none) nor a deviation (x4:stream:compute, jitter:20:7 or "
         "rank/step.micro-batch/phase/parameter/kernel/occurrence and +64us or @+64us)"
     )
-
-
-def _number(digits: str) -> int:
-    if len(digits) > 18:  # Python reads digits in quadratic time, and refuses very many
-        raise _Wrong("has a number of more than 18 digits")
-    return int(digits)
-
-
-def _encoded(name: str, also: str = "") -> str:
-    def encode(found: re.Match[str]) -> str:
-        # Python's text can hold halves of characters that UTF-8 cannot: "surrogatepass" brings those through too.
-        character = found[0]
-        return (
-            character if character in also else "".join(f"%{b:02X}" for b in character.encode("utf-8", "surrogatepass"))
-        )
-
-    return _NOT_PLAIN.sub(encode, name)
-
-
-def _decoded(text: str, also: str = "") -> str:
-    bare = re.sub(r"%[0-9A-Fa-f]{2}", "", text)
-    if odd := next((found[0] for found in _NOT_PLAIN.finditer(bare) if found[0] not in also), ""):
-        instead = "'%25' where no code follows" if odd == "%" else repr(_encoded(odd))
-        raise _Wrong(f"has {odd!a}, which a token writes as {instead}")
-    try:
-        return unquote_to_bytes(text).decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise _Wrong("has percent codes that are not UTF-8") from None

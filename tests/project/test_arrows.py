@@ -19,6 +19,7 @@ _EXPLAINED = ("accounts", "detectors", "detectors.live", "fuzz", "studies", "rep
 MAY_IMPORT = {
     "repro.accelerator": ("repro.accelerator", "repro.trace", "repro.values"),
     "repro.trace": (),
+    "repro.tokens": (),
     "repro.values": ("repro.trace",),
     "repro.commands": PACKAGES,
     "repro.__main__": PACKAGES,
