@@ -19,6 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.figures import Figure
+from repro.trace import TraceRecord
 
 CHECKED_LIMIT = 6.0
 BUILD_LIMIT_S = 60.0
@@ -82,7 +83,8 @@ def _start() -> list[Figure]:
     for _ in range(ROUNDS):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         modules, spent = done.stdout.splitlines()[-1].split()
-        loaded, seconds = int(modules), [*seconds, float(spent)]
+        loaded = int(modules)
+        seconds.append(float(spent))
     return [
         Figure("device", "modules of it, and of torch, that 'repro --help' loads", loaded, "", 0.0),
         Figure("device", "'repro --help', processor time", median(seconds), "s"),
@@ -156,13 +158,13 @@ def _checked() -> float:
 
 
 @contextmanager
-def _tracer(write: Callable[..., object]) -> Iterator[Callable[[], None]]:
+def _tracer(write: Callable[[list[TraceRecord]], None]) -> Iterator[Callable[[], None]]:
     """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
     import torch
 
     from simgpu.trace import Tracer
 
-    tracer = Tracer(lambda records: void(write(records)))
+    tracer = Tracer(write)
 
     def look() -> None:
         torch.cuda.synchronize()
@@ -172,10 +174,6 @@ def _tracer(write: Callable[..., object]) -> Iterator[Callable[[], None]]:
         yield look
     finally:
         tracer.close()
-
-
-def void(_: object) -> None:
-    """Nothing, of anything."""
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ class Reuse(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The program was given the address of a block (``how``: numpy, data_ptr): what it does there is not seen."""
+    """The program got a block's address (``how``: numpy, data_ptr): what it does is not seen. Or it gave it up."""
 
     block: int
     how: str

@@ -14,7 +14,6 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
-    "deepspeed.runtime.zero.partitioned_param_coordinator": "frameworks.deepspeed",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 

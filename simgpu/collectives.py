@@ -33,6 +33,7 @@ Move = Callable[[list[Tensor], list[Tensor]], Any]
 
 _exchange: list[PipeExchange] = []
 _behind: dict[int, streams.Stream] = {}
+_unclaimed: dict[tuple[int, ...], dist.Store] = {}  # groups that had no collective yet
 
 
 def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
@@ -41,6 +42,24 @@ def meet(store: dist.Store, me: int, ranks: Sequence[int]) -> None:
         _exchange.append(PipeExchange(me))
         work.use_exchange(_exchange[0], rank=me)
     _exchange[0].link(store, ranks)
+    _unclaimed[tuple(ranks)] = store
+
+
+def _claim_device(members: tuple[int, ...]) -> None:
+    """Refuse two ranks on one GPU where NCCL does: when the group's first collective makes its communicator.
+
+    Ranks that torchrun says are of different nodes (GROUP_RANK) have different GPUs. Raises RuntimeError.
+    """
+    store = _unclaimed.pop(members, None)
+    if store is None:
+        return
+    index, me = torch.cuda.current_device(), str(_exchange[0].rank)
+    first = store.compare_set(f"cuda:{index} of node {os.environ.get('GROUP_RANK', '0')}", "", me).decode()
+    if first != me:
+        raise RuntimeError(
+            f"simgpu: ranks {first} and {me} both use cuda:{index}, and NCCL refuses two ranks on one GPU (\"Duplicate "
+            "GPU detected\"): each rank says torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before it uses it"
+        )
 
 
 def leave(*, done: bool = True) -> None:
@@ -138,6 +157,7 @@ class Work(dist.Work):
 
 def issue(job: Job, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
+    _claim_device(job.members)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     state: list[Any] = []

@@ -2,13 +2,14 @@
 
 The operators that a program calls on pinned memory are seen where they are dispatched (csrc/host.cpp). ``tolist()`` and
 ``numpy()`` go past it: here they count as a read by the host, at that moment. Whoever takes an address
-(``numpy()``, DLPack, ``data_ptr()``) may use it at any time, which nobody sees: an :class:`repro.trace.Export` says so,
-once for each place. torch's own code compares addresses, and is not told.
+(``numpy()``, ``data_ptr()``) may use it at any time, which nobody sees: an :class:`repro.trace.Export` says so, and
+another that the array has gone. torch's own code compares addresses, and is not told.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,10 @@ def _reading(plain: Callable[..., Any], name: str, how: str) -> Callable[..., An
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.is_cpu:
             looks(self, f"Tensor.{name}", how)
-        return plain(self, *args, **kwargs)
+        made = plain(self, *args, **kwargs)
+        if how and self.is_cpu and self.is_pinned():
+            weakref.finalize(made, looks, self, "", f"{how} released").atexit = False
+        return made
 
     return _named(read, plain)
 

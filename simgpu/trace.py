@@ -37,6 +37,8 @@ from simgpu.library import Backward, Define, HandOn, Told, functions
 
 HOST = 65  # the stream that stands for the host
 _HOW = ("synchronize", "read", "query", "asked", "copy")
+_LAUNCH = 3
+_new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
 # What the C++ part told or asked once in this process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
@@ -98,6 +100,10 @@ class Tracer:
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
+            if words[at] == _LAUNCH:  # most of them are
+                records.append(self._launch(words, at + 2, end))
+                at = end
+                continue
             record = self._record(words[at], words[at + 2 : end])
             if isinstance(record, Collective) and record.group in groups and record.group not in self._groups:
                 self._groups.add(record.group)
@@ -122,10 +128,10 @@ class Tracer:
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        if kind == 3 or kind == 4:
-            return self._work(kind, words)
+        if kind == 4:
+            return self._collective(words)
         if kind == 0:
-            return Alloc(words[0], words[1], words[2], words[3])
+            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3])
         if kind == 1:
             return Free(words[0], words[1], quiet=True)
         if kind == 2:
@@ -151,18 +157,16 @@ class Tracer:
         _layouts[words[0]] = (words[1], sizes, strides)
         return None
 
-    def _work(self, kind: int, words: Sequence[int]) -> TraceRecord:
-        op, stream, kernel, stack, issued, start, end, nominal, reads, writes = words[:10]
-        at = 10 if kind == 3 else 14
-        name = self._kernel(kernel)
-        accesses = [
-            Access(words[i], words[i + 1], words[i + 2], _layouts[words[i + 3]]) for i in range(at, len(words), 4)
-        ]
-        assert len(accesses) == reads + writes
-        fixed = (op, stream, name, tuple(accesses[:reads]), tuple(accesses[reads:]), stack, issued, start, end)
-        if kind == 3:
-            return Launch(*fixed, nominal)
-        group, number, root, issuer = words[10:14]
+    def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
+        op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]
+        made = _accesses(words, at + 10, end)
+        name = self._kernels.get(kernel) or self._kernel(kernel)
+        return _new(Launch, (op, stream, name, made[:reads], made[reads:], stack, issued, start, done, nominal))
+
+    def _collective(self, words: Sequence[int]) -> Collective:
+        op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
+        made = _accesses(words, 14, len(words))
+        fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
         return Collective(*fixed, group, number, root, issuer, nominal)
 
     def _kernel(self, number: int) -> str:
@@ -170,6 +174,13 @@ class Tracer:
         if name is None:
             name = self._kernels[number] = functions().kernel_name(number).decode()
         return name
+
+
+def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
+    layouts = _layouts
+    return tuple(
+        [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
+    )
 
 
 def _name(stream: int) -> str:

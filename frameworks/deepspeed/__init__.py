@@ -5,8 +5,9 @@ Nothing of DeepSpeed is edited. What it needs beyond torch's device is supplied 
 
 * its compiled extensions (``op_builder``) have stand-ins in torch operations, or are refused by name
   (:mod:`frameworks.deepspeed.builders`);
-* frames that only pass a call on are not told as call sites (:data:`PASSING`);
-* whether hpZ's secondary partitions were read is counted (:mod:`frameworks.deepspeed.exercised`).
+* frames that only pass a call on are not told as call sites (:data:`PASSING`).
+
+Whether hpZ's secondary partitions were ever read is told from the trace (:mod:`frameworks.deepspeed.exercised`).
 
 With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is supplied.
 """
@@ -20,18 +21,14 @@ PASSING = (
     "deepspeed/comm/comm.py",
     "deepspeed/comm/torch.py",
     "deepspeed/runtime/compiler.py",
-    "frameworks/deepspeed/exercised.py",
 )
 """Files whose frames only pass a call on: the place that matters is their caller."""
 
 
 def adapt(module: ModuleType) -> None:
     """Supply what ``module`` of DeepSpeed needs. It has just been imported."""
-    from frameworks.deepspeed import builders, exercised
+    from frameworks.deepspeed import builders
     from simgpu import callsites
 
-    if module.__name__ == "deepspeed.accelerator.cuda_accelerator":
-        callsites.PASSING.update(PASSING)
-        builders.supply(module.CUDA_Accelerator)
-    else:
-        exercised.watch(module.PartitionedParameterCoordinator)
+    callsites.PASSING.update(PASSING)
+    builders.supply(module.CUDA_Accelerator)

@@ -1,63 +1,56 @@
-"""Was hpZ's secondary partition ever read? A clean verdict on hpZ rests on it.
+"""Was a secondary partition of hpZ that training had written ever read? A clean verdict on hpZ rests on it.
 
-A model that stays below ``stage3_max_live_parameters`` is gathered once and released only after its step. Then no
-secondary partition is read, and nothing can be said of the copy that has to be there before.
+A model that stays below ``stage3_max_live_parameters`` is gathered once a step, from its primary partitions, and
+released only after it. Then nobody reads what was copied, and nothing can be said of the wait between the two. That the
+first forward pass reads what was copied when the model was made says nothing of training.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+
+from repro.trace import Collective, Launch, Stack, TraceRecord
+
+_COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
+_TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used
 
 
-@dataclass(frozen=True)
-class Exercised:
-    """What this process did with hpZ. ``on``: ``zero_hpz_partition_size`` is above 1; ``reads``: all-gathers of
-    secondary partitions that the parameter coordinator issued.
+class SecondaryPartitions:
+    """Reads all ranks' records, each rank's in order (the protocol ``Mechanism`` of :mod:`detectors`).
+
+    The secondary partitions are the memory that work issued in DeepSpeed's ``_partition_param_sec`` writes.
     """
 
-    on: bool
-    reads: int
+    def __init__(self) -> None:
+        self._copying: set[tuple[int, int]] = set()  # rank and number of stacks
+        self._training: set[tuple[int, int]] = set()
+        self._secondary: set[tuple[int, int]] = set()  # rank and block, of those that training wrote
+        self.on = False
+        self.reads = 0
 
-    def sentence(self) -> str:
-        """What was on and never happened; empty if there is nothing to say."""
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """The next records of ``rank``."""
+        for record in records:
+            if isinstance(record, Stack):
+                if any(frame.function == _COPY for frame in record.frames):
+                    self._copying.add((rank, record.id))
+                if any(frame.function.startswith(_TRAINING) for frame in record.frames):
+                    self._training.add((rank, record.id))
+            elif isinstance(record, (Launch, Collective)):
+                place = (rank, record.stack)
+                self.on |= place in self._copying
+                if place not in self._training:
+                    continue
+                if place in self._copying:
+                    self._secondary.update((rank, block) for block, *_ in record.writes)
+                else:
+                    self.reads += any((rank, block) in self._secondary for block, *_ in record.reads)
+
+    def unexercised(self) -> Sequence[str]:
+        """A sentence, without a full stop, if hpZ is on and nothing was read."""
         if not self.on or self.reads:
-            return ""
-        return (
-            "hpZ is on, and no secondary partition was ever read: the model stays below stage3_max_live_parameters, "
-            "or its parameters below stage3_param_persistence_threshold"
-        )
-
-
-_reads = [0]
-
-
-def exercised() -> Exercised:
-    """The facts of this process, so far. Imports nothing: a program without DeepSpeed has no hpZ."""
-    groups = sys.modules.get("deepspeed.utils.groups")
-    on = groups is not None and groups._get_zero_param_intra_parallel_group() is not None
-    return Exercised(on, _reads[0])
-
-
-def watch(coordinator: type[Any]) -> None:
-    """Count at ``PartitionedParameterCoordinator.__all_gather_params_``, where fetches and prefetches come through.
-
-    A parameter that is not there and has a secondary partition is gathered from it, by the conditions in that function.
-    """
-    name = "_PartitionedParameterCoordinator__all_gather_params_"
-    plain = getattr(coordinator, name, None)
-    if plain is None:  # a release in which it has another name: nothing is known of its reads
-        return
-
-    @functools.wraps(plain)
-    def gather(self: Any, params: Any, *rest: Any, **more: Any) -> Any:
-        params = list(params)
-        _reads[0] += any(
-            param.ds_status.name == "NOT_AVAILABLE" and getattr(param, "ds_secondary_tensor", None) is not None
-            for param in params
-        )
-        return plain(self, params, *rest, **more)
-
-    setattr(coordinator, name, gather)
+            return []
+        return [
+            "hpZ is on, and no secondary partition that training wrote was ever read: the model stays below "
+            "stage3_max_live_parameters, or its parameters below stage3_param_persistence_threshold"
+        ]

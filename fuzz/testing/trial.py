@@ -37,7 +37,10 @@ SCENARIO = "test"  # in tokens
 _NO_FAILURE = ("Skipped", "XFailed")
 _AT_ONCE = (Stretch("host", 10**6),)  # a host so slow that each piece of work is done before the next is issued
 _BLIND = "the test watches no value and reads none: give it some by fuzz.watch(name, tensor), or return tensors"
-_NO_RACE = "No race explains it: all work is ordered. The program itself goes by the time, as by query()."
+_NO_RACE = (
+    "No race explains it. Either the program itself goes by the time, as by query(), or an access was not seen, as one "
+    "that no operator's schema tells of: then it is not known that all work is ordered."
+)
 
 
 class BodyFailed(Exception):

@@ -37,7 +37,7 @@ VERDICTS = {
     "hidden": "A race is there; in this timing it happens to do no harm.",
     "stale": "All is ordered, and an older version of a parameter is used.",
     "uncovered": "A part of a secondary partition is read that nothing wrote.",
-    "diverged": "Values are wrong, and no race explains it.",
+    "diverged": "Values are wrong, and no race explains it: an access may not have been seen.",
     "clean": "Every conflicting pair is ordered, and every bit is right.",
     "race": "Two accesses to the same memory that nothing in the program orders.",
     "fragile": "Every pair is ordered, some by nothing but a wait that is there for another reason.",

@@ -22,8 +22,8 @@ _MOST = 12  # races told in the terminal
 _DEPTH = 2  # innermost frames told of a side
 
 
-def verdict(console: Console, checked: Checked, folder: Path) -> None:
-    """The verdict, both lines of each race, and where the rest lies."""
+def verdict(console: Console, checked: Checked, folder: Path, page: Path | None = None) -> None:
+    """The verdict, both lines of each race, and where the rest lies. ``page``: it is there already."""
     colour = _COLOURS[checked.verdict]
     body: list[RenderableType] = [Text(checked.sentence(), f"bold {colour}")]
     own = shlex.split(str(checked.asked["program"]))[0]
@@ -47,7 +47,7 @@ def verdict(console: Console, checked: Checked, folder: Path) -> None:
         if witness.command:  # outside the frame: a line to copy
             console.print(f"  {witness.command}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Page:  python -m repro report {folder}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Page:  {page or f'python -m repro report {folder}'}", highlight=False, soft_wrap=True, markup=False)
 
 
 def race_text(title: str, race: Race, own: str) -> Text:

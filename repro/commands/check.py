@@ -29,6 +29,7 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
     "--slow",
     multiple=True,
@@ -45,6 +46,7 @@ def check(
     name: str | None,
     runs: Path,
     overwrite: bool,
+    report: bool,
     slow: tuple[str, ...],
     program: tuple[str, ...],
 ) -> None:
@@ -84,7 +86,7 @@ def check(
     if ended.wrong:
         shutil.rmtree(folder, ignore_errors=True)
         raise WrongUse(ended.why)
-    _conclude(ended, folder, what, beside)
+    _conclude(ended, folder, what, beside, report=report)
 
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:
@@ -140,7 +142,7 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
 
 
-def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path) -> None:
+def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, *, report: bool) -> None:
     """Judge, tell, and leave with the status that says it."""
     from rich.console import Console
 
@@ -151,7 +153,14 @@ def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path) ->
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
     found = judge(folder, what, failure=failure, beside=beside)
-    screen.verdict(Console(), found, folder)
+    folders.forget_ranks(folder)
+    page = None
+    if report:
+        from reports.pages.folders import write
+
+        write([folder], folder / "report")
+        page = folder / "report" / "index.html"
+    screen.verdict(Console(), found, folder, page)
     if interrupted:
         raise SystemExit(_INTERRUPTED)
     if ended.status:

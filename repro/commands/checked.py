@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from detectors import Race, find_races
 from detectors.exercise import BUILT_IN, Mechanism
+from detectors.exports import Exports
 from detectors.holding import Holding, Waits, holding
+from frameworks.deepspeed.exercised import SecondaryPartitions
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
@@ -39,8 +41,8 @@ class Escapes(_Reader, Protocol):
         ...
 
 
-MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN]
-ESCAPES: list[Callable[[], Escapes]] = []
+MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN, SecondaryPartitions]
+ESCAPES: list[Callable[[], Escapes]] = [Exports]
 
 
 def judge(

@@ -36,7 +36,7 @@ def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "")
             raise WrongUse(f"{path} is no run of this command, so it is not overwritten: choose another --name")
     try:
         shutil.rmtree(path, ignore_errors=True)
-        for inner in ("trace", _RANKS):
+        for inner in ("trace", _RANKS) if key else ("trace",):
             (path / inner).mkdir(parents=True)
         put(path / MARK, {"asked": dict(what), "key": key})
     except OSError as error:
@@ -63,6 +63,11 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
 def of_rank(path: Path, rank: int) -> Path:
     """Where a launcher's rank says how it ended."""
     return path / _RANKS / f"{rank}.json"
+
+
+def forget_ranks(path: Path) -> None:
+    """The run is judged, and nobody asks any more how each rank ended."""
+    shutil.rmtree(path / _RANKS, ignore_errors=True)
 
 
 def name_of(program: Sequence[str]) -> str:

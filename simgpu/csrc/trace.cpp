@@ -35,6 +35,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer});
   put(words_, accesses.reads);
   put(words_, accesses.writes);
+  if (words_.size() >= full_at_) full_ = true;
 }
 
 int64_t Trace::layout_id(int64_t itemsize, const std::vector<std::pair<int64_t, int64_t>>& dims) {

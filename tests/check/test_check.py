@@ -40,7 +40,7 @@ LOGS = """
 
 
 def test_a_race_is_told_with_both_lines_and_the_wait_that_is_missing(check: Any) -> None:
-    done = check(check.script(SUMS))
+    done = check("--report", check.script(SUMS))
     assert done.status == 1, done.err
     assert done.out.startswith("the sum is 64.0\n")  # as ever: by luck
     (race,) = done.findings["races"]
@@ -50,7 +50,8 @@ def test_a_race_is_told_with_both_lines_and_the_wait_that_is_missing(check: Any)
     ]
     for words in ("verdict: race", "train.py:7 <module>", "train.py:11 <module>", race["missing_wait"]):
         assert words in done.told
-    assert "python -m repro report runs/it" in done.out
+    assert "Page:  runs/it/report/index.html" in done.out
+    assert "train.py:7" in (check.folder / "runs/it/report/index.html").read_text()
     assert [file.name for file in sorted((check.folder / "runs/it/trace").iterdir())] == ["rank0.trace"]
 
 
@@ -65,6 +66,7 @@ def test_with_its_wait_the_same_program_is_clean(check: Any) -> None:
         "unseen": [],
     }
     assert "Clean: every two accesses" in done.told
+    assert "python -m repro report runs/it" in done.out
 
 
 def test_what_is_slow_decides_which_value_comes_out(check: Any) -> None:

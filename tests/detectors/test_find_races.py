@@ -101,6 +101,14 @@ def test_a_foreign_file(tmp_path: Path, content: bytes) -> None:
         find_races(tmp_path)
 
 
+def test_a_trace_of_the_version_before_is_read(tmp_path: Path) -> None:
+    story = Story()
+    write(story, tmp_path)
+    content = [[*record] for record in ([0, "stream-race-trace", 2, 0, 1, {}], [5, 1, 64, 0, 0], [6, 1, 0, False])]
+    file_of(tmp_path, 0).write_bytes(b"".join(msgpack.packb(record) for record in content))
+    assert find_races(tmp_path) == []
+
+
 def test_another_version(tmp_path: Path) -> None:
     file_of(tmp_path, 0).write_bytes(msgpack.packb([0, "stream-race-trace", 99, 0, 1, {}]))
     with pytest.raises(TraceError, match="format version 99"):

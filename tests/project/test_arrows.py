@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "repro": ("repro", "frameworks"),
     "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),
-    "frameworks": ("frameworks", "simgpu"),
+    "frameworks": ("frameworks", "simgpu", "repro.trace"),
     "fuzz.live": ("fuzz", "repro", "detectors", "simgpu.timing"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "simgpu": ("simgpu", "repro.trace", "repro.tokens"),

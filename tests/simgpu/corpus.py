@@ -453,6 +453,13 @@ def pinned_memory_is_read_before_the_copy_ends() -> None:
     host.sum()
 
 
+@program(race=True, csan=False, why=_HOST)
+def pinned_memory_becomes_a_list_before_the_copy_ends() -> None:
+    x, host = ones(8), torch.empty(8).pin_memory()
+    host.copy_(x, non_blocking=True)
+    host.tolist()
+
+
 @program(race=False)
 def pageable_memory_is_staged() -> None:
     batch = torch.ones(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from judged import story
 
@@ -107,3 +108,71 @@ def test_statistics_count_rounded_bytes() -> None:
     assert torch.cuda.memory_reserved() == 2 << 20
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
+
+
+_MIB = 1 << 20
+
+
+def only(nbytes: int) -> None:
+    """Let the program have so much of the device's memory."""
+    torch.cuda.set_per_process_memory_fraction(nbytes / torch.cuda.get_device_properties(0).total_memory)
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers_and_what_is_cached_goes_back_first() -> None:
+    only(100 * _MIB)
+    a = torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"out of memory. Tried to allocate 64.0 MiB.*SIMGPU_MEMORY"):
+        torch.empty(64 * _MIB, dtype=torch.uint8, device="cuda")
+    del a
+    torch.empty(80 * _MIB, dtype=torch.uint8, device="cuda")  # in the place of the other, which was cached
+    assert torch.cuda.memory_reserved() == 80 * _MIB
+    stats = torch.cuda.memory_stats()
+    assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 2)
+
+
+def test_memory_that_record_stream_keeps_is_waited_for_before_there_is_none() -> None:
+    only(100 * _MIB)
+    with story(mm=10000) as told:
+        a = torch.zeros(16 * _MIB, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            slow = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+            seen = a[0] + slow[0, 0] * 0
+        a.record_stream(side)
+        del a
+        assert torch.cuda.memory_stats()["active_bytes.all.current"] >= 64 * _MIB
+        torch.ones(20 * _MIB, device="cuda")
+        torch.cuda.synchronize()
+        assert seen.item() == 0
+    assert told.races == []
+
+
+def test_statistics_tell_pools_peaks_and_what_torch_accelerator_tells() -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_accumulated_memory_stats()
+    small, large = torch.empty(1000, device="cuda"), torch.empty(4 * _MIB, dtype=torch.uint8, device="cuda")
+    del large
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.small_pool.current"] == small.untyped_storage().nbytes() + 96
+    assert stats["requested_bytes.small_pool.current"] == 4000
+    assert (stats["allocated_bytes.large_pool.current"], stats["allocated_bytes.large_pool.freed"]) == (0, 4 * _MIB)
+    assert stats["allocation.all.allocated"] == 2
+    assert stats["segment.all.current"] == 2
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 4096
+    assert torch.cuda.max_memory_allocated() >= 4 * _MIB
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 4096
+    free, total = torch.cuda.mem_get_info()
+    assert total - free == torch.cuda.memory_reserved()
+
+
+def test_a_long_run_hands_its_trace_on_while_it_goes() -> None:
+    with story() as told:
+        a = torch.ones(8, device="cuda")
+        for _ in range(3000):
+            a = a + 1
+        written = len(told.records)
+    assert written > 3000
+    ops = [launch.op for launch in told.launches]
+    assert ops == list(range(ops[0], ops[0] + 3001))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from judged import story
+
+from repro.trace import Export
 
 _SLOW = {"mm": 10000.0}
 
@@ -102,3 +107,66 @@ def test_pinned_memory_freed_too_early_is_not_handed_out_before_the_copy_is_done
 def test_numpy_refuses_as_on_a_gpu() -> None:
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         torch.ones(2, device="cuda").numpy()
+
+
+_READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "Tensor.numpy": lambda host: host.numpy().sum(),
+    "Tensor.tolist": lambda host: host.tolist(),
+    "aten::item": lambda host: host[3].item(),
+    "aten::clone": lambda host: host.clone(),
+}
+
+
+@pytest.mark.parametrize("kernel", list(_READS))
+def test_each_way_in_which_the_host_reads_pinned_memory_is_seen(kernel: str) -> None:
+    with story(**_SLOW) as told:
+        there = torch.ones(64, device="cuda")
+        host = torch.zeros(64).pin_memory()
+        busy()
+        host.copy_(there, non_blocking=True)
+        _READS[kernel](host)
+        torch.cuda.synchronize()
+        _READS[kernel](host)
+    assert told.pairs[0] == ("cudaMemcpyAsync DtoH", kernel)
+    assert {first for first, _ in told.pairs} == {"cudaMemcpyAsync DtoH"}
+    assert all(race.occurrences == 1 for race in told.races)  # the second read came after the wait
+
+
+def test_one_element_written_too_early_is_seen_and_its_neighbour_is_not_accused() -> None:
+    with story(**_SLOW) as told:
+        busy()
+        host = torch.ones(64).pin_memory()
+        host[:32].to("cuda", non_blocking=True)
+        host[40] = 5
+        host[3] = 5
+    assert told.pairs == [("cudaMemcpyAsync HtoD", "aten::copy_")]
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_a_copy_that_converts_between_types_does_not_wait_for_pinned_memory(down: bool) -> None:
+    """As torch: with non_blocking the device converts, and the copy engine still works on the host's memory."""
+    with story(**_SLOW) as told:
+        busy()
+        host = torch.ones(64).pin_memory()
+        there = torch.full((64,), 2.0, dtype=torch.bfloat16, device="cuda")
+        if down:
+            host.copy_(there, non_blocking=True)
+            assert host.sum() == 64
+        else:
+            there.copy_(host, non_blocking=True)
+            host.fill_(5)
+            assert there.sum().item() == 320
+    assert told.pairs == [("cudaMemcpyAsync DtoH", "aten::sum") if down else ("cudaMemcpyAsync HtoD", "aten::fill_")]
+
+
+def test_who_takes_an_address_is_in_the_trace() -> None:
+    with story() as told:
+        pinned, there, plain = torch.ones(8).pin_memory(), torch.ones(8, device="cuda"), torch.ones(8)
+        for one in (pinned, plain):
+            one.numpy()
+        for one in (pinned, there, plain):
+            one.data_ptr()
+        torch.optim.SGD([there.requires_grad_()], lr=1.0)
+    exports = [record for record in told.of(Export) if isinstance(record, Export)]
+    assert [export.how for export in exports] == ["numpy", "numpy released", "data_ptr", "data_ptr"]
+    assert exports[0].block == exports[1].block == exports[2].block != exports[3].block

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from world import pairs, races, together
 
 from repro.trace import Collective, HostWait, TraceReader, file_of
+from simgpu.ranks.processes import RankFailed
 
 SLOW = {"kernel:nccl::*": 50.0}
 
@@ -276,3 +277,17 @@ def test_what_nccl_refuses_is_refused_with_its_words(tmp_path: Path) -> None:
         return average.tolist()
 
     assert together(2, program, tmp_path) == [[1.5, 4.5]] * 2
+
+
+def test_two_ranks_on_one_gpu_are_refused_as_nccl_does(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> None:
+        torch.cuda.set_device(0)
+        try:
+            dist.all_reduce(torch.ones(4, device="cuda"))
+        except RuntimeError as refusal:
+            (tmp_path / "refusal").write_text(str(refusal))
+            raise
+
+    with pytest.raises(RankFailed):
+        together(2, program, tmp_path)
+    assert "both use cuda:0, and NCCL refuses two ranks on one GPU" in (tmp_path / "refusal").read_text()

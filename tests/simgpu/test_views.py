@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ _BASES: tuple[Callable[[], torch.Tensor], ...] = (
 )
 _INTS = {"dim2": 1, "split_size": 2, "sections": 2, "chunks": 2, "size": 2, "step": 1, "dim1": 0, "destination": 1,
          "axis1": 1, "length": 2, "ndim": 4, "normalized_ndim": 1, "end": 3, "end_dim": -1}  # fmt: skip
+_UNSAID = re.compile("aten::_?unsafe_(view|split|chunk)")
 # Not of dense tensors, of Python alone, or of a mode that a program enters on purpose (forward mode's levels).
 _ELSEWHERE = {
     "as_tensor", "keys", "__getitem__", "get", "values", "_values", "indices", "_indices", "coalesce", "row_indices",
@@ -31,13 +33,13 @@ _ELSEWHERE = {
 
 
 def views() -> list[Any]:
-    """Schemas that give back memory of an argument and write none."""
+    """Schemas that give back memory of an argument and write none: by what they say, and the unsafe ones."""
     return [
         schema
         for schema in torch._C._jit_get_all_schemas()
         if schema.name.startswith("aten::")
         and not any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
-        and any(one.alias_info is not None for one in schema.returns)
+        and (any(one.alias_info is not None for one in schema.returns) or _UNSAID.match(schema.name))
         and any("Tensor" in str(one.type) for one in schema.arguments)
     ]
 

@@ -15,6 +15,8 @@ from zero_cases import BF16, Case, simulate
 
 from detectors import find_races
 from detectors.races import Race
+from frameworks.deepspeed.exercised import SecondaryPartitions
+from repro.trace import Access, Frame, Launch, Stack, TraceReader, file_of
 
 pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
 # The longer biases are sharded too, so parameters are fetched together as well as alone.
@@ -46,6 +48,14 @@ def without_the_fix() -> Iterator[None]:
         kind.synchronize = plain
 
 
+def exercised(trace: Path, ranks: int) -> list[str]:
+    """What is to be told of hpZ in the traces."""
+    secondary = SecondaryPartitions()
+    for rank in range(ranks):
+        secondary.feed(rank, TraceReader(file_of(trace, rank)).read())
+    return list(secondary.unexercised())
+
+
 def places(races: list[Race]) -> set[tuple[str, ...]]:
     """Kernel, file and function of both sides of each race."""
     found = set()
@@ -61,10 +71,41 @@ def places(races: list[Race]) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.wide)])
 def test_hpz_without_its_synchronisation_is_reported_and_with_it_clean(ranks: int, tmp_path: Path) -> None:
     case = replace(HPZ, ranks=ranks)
-    assert find_races(simulate(case, tmp_path / "stock")) == []
+    trace = simulate(case, tmp_path / "stock")
+    assert find_races(trace) == [] and exercised(trace, ranks) == []
     with without_the_fix():
         races = find_races(simulate(case, tmp_path / "unfixed"))
     assert places(races) == {(COPY, GATHER), (COPY, CAT)}
+
+
+@pytest.mark.host
+def test_a_copy_that_only_the_beginning_reads_is_told() -> None:
+    """By the records: what was copied when the model was made is read; what training copied is not, and then is."""
+    made = Stack(0, (Frame("partition_parameters.py", 1, "Init._partition_param_sec"),))
+    copied = Stack(1, (*made.frames, Frame("coordinator.py", 2, "PartitionedParameterCoordinator.release_sub_module")))
+    fetched = Stack(2, (Frame("coordinator.py", 3, "PartitionedParameterCoordinator.fetch_sub_module"),))
+
+    def launch(number: int, stack: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> Launch:
+        sides = [tuple(Access(block, 0, 4) for block in blocks) for blocks in (reads, writes)]
+        return Launch(number, 0, "kernel", *sides, stack, 0, 0, 1)
+
+    secondary = SecondaryPartitions()
+    secondary.feed(0, [made, copied, fetched, launch(1, 2, (5,), (6,))])
+    assert secondary.unexercised() == []  # hpZ is off
+    secondary.feed(0, [launch(2, 0, (), (7,)), launch(3, 2, (7,), ()), launch(4, 1, (), (8,))])
+    assert len(secondary.unexercised()) == 1
+    secondary.feed(0, [launch(5, 2, (8,), ())])
+    assert secondary.unexercised() == []
+
+
+@pytest.mark.wide
+def test_hpz_whose_secondary_partitions_nobody_reads_is_told(tmp_path: Path) -> None:
+    """All parameters stay gathered from the first use in a step to its end."""
+    live = {**HPZ.zero, "stage3_max_live_parameters": 10**9, "stage3_max_reuse_distance": 10**9}
+    trace = simulate(replace(HPZ, zero=live), tmp_path)
+    (sentence,) = exercised(trace, HPZ.ranks)
+    assert sentence.startswith("hpZ is on, and no secondary partition that training wrote was ever read: the model ")
+    assert find_races(trace) == []
 
 
 @pytest.mark.parametrize("timer", [False, pytest.param(True, marks=pytest.mark.wide)])
