@@ -313,8 +313,7 @@ class Initial(NamedTuple):
 class Sight(NamedTuple):
     """A value that training uses at this point of the current stream (``final``: after all streams).
 
-    ``kind``: loss, parameter or final. Takes no time and orders nothing. On the simulated GPU (:mod:`simgpu.sights`)
-    ``read``, what the host got to know by operation ``sight``, and ``final``, what work had written in a block.
+    ``kind``: loss, parameter or final; :mod:`simgpu.sights` has its own. Takes no time and orders nothing.
     """
 
     sight: int

@@ -69,12 +69,13 @@ def examine(
     limit: int = 8,
     shown: Sequence[str] = ("python", "-m", "simgpu"),
     runner: Runner | None = None,
+    patience_s: float = 600.0,
 ) -> list[Witness]:
     """A witness for each race of the run whose traces lie in ``folder``, in their order.
 
     ``command``: what ran, as it stands behind ``python -m simgpu``. ``timing``: in which it ran. Of more than ``limit``
     races the rest is not examined, and says so. ``shown``: the words with which the witnesses' commands begin.
-    ``runner``: runs the program (None: one of its own).
+    ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each example of a race. It writes the files that it writes
     again. Raises :class:`repro.trace.TraceError` where the folder has no traces.
@@ -85,7 +86,7 @@ def examine(
     judged = load(folder)
     with contextlib.ExitStack() as stack:
         runner = runner or stack.enter_context(Runner())
-        return _Examination(judged, Program(command, runner), timing, shown).all(races, limit)
+        return _Examination(judged, Program(command, runner, patience_s), timing, shown).all(races, limit)
 
 
 class _Examination:

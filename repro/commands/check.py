@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,10 @@ from repro.commands import child, folders, launched
 from repro.commands.child import Ended
 from repro.commands.factors import factors
 from repro.commands.launched import Launched
+from repro.commands.witnessed import Again, timing_of
+from repro.tokens import TokenError
 from simgpu.scripts import Program, WrongUse
+from simgpu.timing import Timing
 
 _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 
@@ -37,6 +41,21 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
     help="Make work slower in virtual time: kernel:aten::mm=20, stream:3=50, with * for anything. What is a race does "
     "not depend on it; which values come out does.",
 )
+@click.option(
+    "--timing",
+    "token",
+    default="",
+    metavar="TOKEN",
+    help="Run in the timing of a witness, or one of your own: t1,0/0/aten::mm/3+64us lets one kernel take longer.",
+)
+@click.option(
+    "--witnesses",
+    type=click.IntRange(0),
+    default=8,
+    show_default=True,
+    help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? It writes "
+    "its files again.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.pass_obj
 def check(
@@ -48,6 +67,8 @@ def check(
     overwrite: bool,
     report: bool,
     slow: tuple[str, ...],
+    token: str,
+    witnesses: int,
     program: tuple[str, ...],
 ) -> None:
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
@@ -67,7 +88,8 @@ def check(
             f"DS_ACCELERATOR is set to {os.environ['DS_ACCELERATOR']}, so DeepSpeed would not use the simulated GPU: "
             "unset it"
         )
-    what = folders.asked(program, module=module, ranks=me.world if me else ranks or 1, slow=_slow(slow))
+    what = folders.asked(program, module=module, ranks=me.world if me else ranks or 1, slow=_slow(slow), timing=token)
+    timing = _timing(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
     beside = Program(program[0], module=module).folder
     began = me.began if me else datetime.now()
@@ -78,15 +100,24 @@ def check(
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> Ended:
-        return _work(words, module=module, ranks=ranks or 0, trace=folder / "trace", slow=what["slow"])
+        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token)
 
+    started = time.monotonic()
     ended = _as_a_rank(work, folder, me) if me else child.attended(work)
     if ended is None:
         return
     if ended.wrong:
         shutil.rmtree(folder, ignore_errors=True)
         raise WrongUse(ended.why)
-    _conclude(ended, folder, what, beside, report=report)
+    again = Again(
+        [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if module else []), *words],
+        timing,
+        witnesses,
+        time.monotonic() - started,
+        launched=me is not None,
+        failed=bool(ended.status),
+    )
+    _conclude(ended, folder, what, beside, again, report=report)
 
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:
@@ -102,14 +133,22 @@ def _slow(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _work(words: tuple[str, ...], *, module: bool, ranks: int, trace: Path, slow: dict[str, float]) -> Ended:
+def _timing(token: str, slow: dict[str, float]) -> Timing | None:
+    try:
+        return timing_of(token, slow)
+    except TokenError as problem:
+        raise WrongUse(str(problem)) from None
+
+
+def _work(words: tuple[str, ...], module: bool, ranks: int, trace: Path, slow: dict[str, float], token: str) -> Ended:
     """In the child: the program, to its end."""
     from simgpu import launch
     from simgpu.build import BuildError
     from simgpu.ranks import RankFailed
 
     try:
-        status = launch.run(words, module=module, ranks=ranks, trace=trace.absolute(), slow=slow)
+        timing = Timing.parse(token or "t1")
+        status = launch.run(words, module=module, ranks=ranks, trace=trace.absolute(), slow=slow, timing=timing)
     except (BuildError, RuntimeError, WrongUse) as problem:
         return Ended(2, str(problem), wrong=True)
     except RankFailed as failed:
@@ -142,7 +181,9 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
 
 
-def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, *, report: bool) -> None:
+def _conclude(
+    ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again, *, report: bool
+) -> None:
     """Judge, tell, and leave with the status that says it."""
     from rich.console import Console
 
@@ -152,7 +193,7 @@ def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, *,
 
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
-    found = judge(folder, what, failure=failure, beside=beside)
+    found = judge(folder, what, failure=failure, beside=beside, witnesses=again)
     folders.forget_ranks(folder)
     page = None
     if report:

@@ -16,10 +16,12 @@ MARK = "check.json"
 _RANKS = "ranks"
 
 
-def asked(program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float]) -> dict[str, Any]:
+def asked(
+    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = ""
+) -> dict[str, Any]:
     """What was asked for, as a run's folder keeps it."""
     words = ["-m", *program] if module else list(program)
-    return {"program": shlex.join(words), "ranks": ranks, "slow": dict(slow)}
+    return {"program": shlex.join(words), "ranks": ranks, "slow": dict(slow), **({"timing": timing} if timing else {})}
 
 
 def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:

@@ -1,0 +1,73 @@
+"""What a race does: the program runs again, in a timing that executes its two accesses the other way round."""
+
+from __future__ import annotations
+
+import shlex
+
+from tests.check.conftest import Check, Done
+
+RACE = """
+    import torch
+
+    matrix = torch.full((512, 512), 2.0, device="cuda")
+    kept = torch.zeros(4, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    {made}
+    with torch.cuda.stream(side):
+        read = {read}
+    torch.cuda.synchronize()
+    print("came to", read.sum().item())
+"""
+
+
+def words_of(done: Done) -> tuple[str, str, str]:
+    (race,) = done.findings["races"]
+    witness = race["witness"]
+    return witness["verdict"], witness["says"], witness["command"]
+
+
+def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(check: Check) -> None:
+    """Nothing orders the write before the read, which is late enough here: the side stream is busy."""
+    late = "(matrix @ matrix)[:1].new_zeros(4) + kept"
+    check.script(RACE.format(made="kept.add_(1)", read=late))
+    done = check("--witnesses", "1", "train.py")
+    assert done.status == 1, done.err
+    assert "came to 4.0" in done.out
+    verdict, says, command = words_of(done)
+    assert verdict == "harmful", says
+    assert f"Race 1 is harmful: {says}. Again:" in done.told
+    assert command in done.told
+
+    python, *module, name = shlex.split(command)[:4]
+    assert (python, module, name) == ("python", ["-m", "repro"], "check")
+    again = check("--overwrite", *shlex.split(command)[4:])
+    assert again.status == 1
+    assert "came to 0.0" in again.out
+    assert again.findings["races"][0]["shown"] == 1
+
+
+def test_a_race_that_changes_nothing_is_benign(check: Check) -> None:
+    check.script(RACE.format(made="kept.add_(0)", read="(matrix @ matrix)[:1].new_zeros(4) + kept"))
+    verdict, says, _ = words_of(check("--witnesses", "1", "train.py"))
+    assert (verdict, says) == ("benign", "with the two the other way round, the program sees the same")
+
+
+def test_of_a_program_that_never_runs_twice_alike_nothing_is_claimed(check: Check) -> None:
+    check.script(RACE.format(made="import os; kept.add_(os.getpid())", read="kept + 1"))
+    verdict, says, command = words_of(check("--witnesses", "1", "train.py"))
+    assert verdict == "not confirmed" and not command
+    assert says.startswith("a second run in the same timing differs by itself: ")
+
+
+def test_what_no_token_can_say_is_said(check: Check) -> None:
+    check.script(RACE.format(made="kept.add_(1)", read="kept + 1"))
+    _, says, _ = words_of(check("--witnesses", "1", "--slow", "kernel:*=1.5", "train.py"))
+    assert says == "no token can say what --slow asks for: give whole factors from 2 on"
+
+
+def test_a_token_that_is_none_is_one_sentence(check: Check) -> None:
+    check.script("print('started')\n")
+    done = check("--timing", "t9,nonsense", "train.py")
+    assert (done.status, done.out) == (2, "")
+    assert "Traceback" not in done.err and "t9" in done.err
