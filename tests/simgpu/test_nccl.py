@@ -143,7 +143,7 @@ def plain(results: Any) -> Any:
     return [one.float().tolist() if isinstance(one, torch.Tensor) else one for one in results]
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.wide), 4])
 def test_the_values_of_plain_gloo(world: int, tmp_path: Path) -> None:
     def program(rank: int, world: int, device: str) -> Any:
         return {one.__name__: plain(one(rank, world, device)) for one in PROGRAMS}
