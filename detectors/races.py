@@ -162,5 +162,5 @@ def _side(side: Side) -> dict[str, Any]:
         "stream": side.stream,
         "issuer": side.issuer,
         "stack": [frame._asdict() for frame in side.stack],
-        **({} if side.allocated is None else {"allocated": [frame._asdict() for frame in side.allocated]}),
+        "allocated": None if side.allocated is None else [frame._asdict() for frame in side.allocated],
     }
