@@ -82,8 +82,8 @@ def run_ranks(
     processes: list[BaseProcess] = []
     process: BaseProcess
     try:
-        for rank in range(world):
-            with forking():
+        with forking():  # once: it counts what is frozen, and that takes 50 ms where DeepSpeed is
+            for rank in range(world):
                 ours, theirs = context.Pipe(duplex=False)
                 me = Rank(rank, world, links, theirs, store)
                 process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
