@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,14 @@ from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
 register()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HERE = Path(__file__).parent
 
 # What takes long comes first, so that the workers end together. The rest in the order of its names.
-_FIRST = ("runs", "sharding", "studies", "fuzz", "pages", "live", "replay")
+_FIRST = ("runs", "sharding", "studies", "fuzz", "pages", "live", "replay", "check", "simgpu")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,13 @@ from scenarios import program
 from tests.runs.test_same_twice import fingerprint
 
 Run = Callable[..., Findings]
-def beside(run: Run, folder: Path, fix: str) -> Report:
-    run(folder=folder / fix, fix=fix)
+def beside(run: Run, folder: Path, fix: str, **options: Any) -> Report:
+    run(folder=folder / fix, fix=fix, **options)
     return load(folder / fix)
 
 
 def test_a_clean_run_has_the_norms_of_its_reference(run: Run, tmp_path: Path) -> None:
-    steps = beside(run, tmp_path, "stream-sync").steps
+    steps = beside(run, tmp_path, "stream-sync", ranks=2, nodes=1, accumulation=2).steps
     last = steps["micro_batch"] == steps["micro_batch"].max()
     norms = steps.loc[last, ["step", "gradient_norm", "reference_gradient_norm"]]
     assert (norms["gradient_norm"] == norms["reference_gradient_norm"]).all() and (norms["gradient_norm"] > 0).all()
@@ -29,7 +30,7 @@ def test_a_clean_run_has_the_norms_of_its_reference(run: Run, tmp_path: Path) ->
 
 
 def test_a_step_that_the_race_spoils_shows_in_its_norm(run: Run, tmp_path: Path) -> None:
-    report = beside(run, tmp_path, "none")
+    report = beside(run, tmp_path, "none", accumulation=1)
     whole = report.steps[report.steps["gradient_norm"].notna()]
     wrong = whole[whole["gradient_norm"] != whole["reference_gradient_norm"]]
     assert wrong["step"].min() == report.findings["divergence"]["parameter"]["step"]

@@ -24,12 +24,12 @@ def assert_identical(found: Findings) -> None:
     assert found.verdict is Verdict.CLEAN
 
 
-MODELS, PRECISIONS, PARTITIONS, ACCUMULATIONS = ("llama", "falcon"), ("bf16", "fp32"), (2, 1), (3, 1)
+MODELS, PRECISIONS, PARTITIONS, ACCUMULATIONS = ("llama", "falcon"), ("bf16", "fp32"), (2, 1), (2, 1)
 CORNERS = [("llama", "bf16", 2, 1), ("falcon", "fp32", 1, 1)]  # other in all but the accumulation, which takes time
 # With the corners, every two settings are met together: of four settings with two values each, six runs do.
 PAIRWISE = [
-    ("llama", "bf16", 1, 3),
-    ("falcon", "fp32", 2, 3),
+    ("llama", "bf16", 1, 2),
+    ("falcon", "fp32", 2, 2),
     ("llama", "fp32", 2, 1),
     ("falcon", "bf16", 2, 1),
 ]
@@ -57,7 +57,7 @@ def test_three_steps_of_any_two_settings_are(run: Run, model: str, precision: st
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+@pytest.mark.parametrize("accumulation", [3, 1])
 @pytest.mark.parametrize("hpz", PARTITIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", MODELS)

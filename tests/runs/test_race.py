@@ -73,6 +73,8 @@ def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Pa
     assert loss.step == wrong.step + 1  # the loss of that step was computed before its backward pass
 
 
+# The run above has both; wide: that a bucket chooses between them.
+@pytest.mark.wide
 @pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
 def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
     found = run(fix="none", prefetch_bucket=prefetch_bucket, **PAIR)
@@ -127,7 +129,7 @@ def _the_race_is_found(found: Findings) -> None:
     "options",
     [
         {"size": "odd"},
-        {"ranks": 8, "nodes": 2, "hpz": 4},
+        pytest.param({"ranks": 8, "nodes": 2, "hpz": 4}, marks=pytest.mark.wide),
         pytest.param({"ranks": 8, "nodes": 2, "hpz": 2}, marks=pytest.mark.wide),
         {"frozen": ("*layers.0*",)},
         {"model": "falcon"},

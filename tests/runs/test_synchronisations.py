@@ -26,7 +26,7 @@ TIMINGS: dict[str, dict[str, Any]] = {
 ELSEWHERE = [fix for fix in CURES if fix.where is not Where.COPY]  # after each copy: tests/runs/test_race.py
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("timing", [pytest.param("the scenario's", marks=pytest.mark.wide), "slow compute"])
 @pytest.mark.parametrize("fix", ELSEWHERE)
 def test_a_cure_at_the_fetch_leaves_no_race_and_every_bit_right(run: Run, fix: Fix, timing: str) -> None:
     found = run(fix=fix, steps=2, accumulation=1, ranks=2, nodes=1, **TIMINGS[timing])
@@ -35,7 +35,7 @@ def test_a_cure_at_the_fetch_leaves_no_race_and_every_bit_right(run: Run, fix: F
 
 def test_a_synchronisation_at_the_turn_comes_too_late(run: Run) -> None:
     """The forward pass already prefetches what backward reads first, from secondaries that it copied itself."""
-    found = run(fix=Fix.TURN_SYNC, steps=2)
+    found = run(fix=Fix.TURN_SYNC, steps=2, accumulation=1)
     assert found.verdict is Verdict.UNSTABLE
     moments = [(one.first.phase, one.second.phase) for race in found.races for one in race.examples]
     assert set(moments) == {("forward", "forward")}

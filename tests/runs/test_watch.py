@@ -53,7 +53,6 @@ def race_facts(found: Findings) -> list[tuple[Any, ...]]:
     [
         ("paper", "stream-sync"),
         ("paper", "none"),
-        ("jitter", "none"),
         *(pytest.param(timing, "none", marks=pytest.mark.wide) for timing in TIMINGS),
     ],
 )
@@ -68,7 +67,7 @@ def test_with_the_watch_on_races_and_losses_are_the_same(run: Run, tmp_path: Pat
     pd.testing.assert_frame_equal(losses[0], losses[1], check_exact=True)
 
 
-@pytest.mark.parametrize("fix", ["none", "stream-sync"])
+@pytest.mark.parametrize("fix", ["none", pytest.param("stream-sync", marks=pytest.mark.wide)])
 def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run, tmp_path: Path, fix: str) -> None:
     """What is left of the watch then is order, and there is none: every event of the program is at its old time."""
     run(folder=tmp_path / "bare", fix=fix, **PAIR)

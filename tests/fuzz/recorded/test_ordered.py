@@ -13,7 +13,7 @@ from fuzz.witness import witness
 from tests.runs.timings import RETIMED
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("count", [15, pytest.param(500, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
 def test_with_a_fix_no_timing_changes_a_bit(fix: str, count: int, subject: Callable[[str], Subject]) -> None:
     one = subject(fix)

@@ -74,7 +74,8 @@ def test_nothing_is_found_in_fixed_programs(name: str, search: Search) -> None:
 
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.name)
 def test_nothing_is_found_in_fixed_deepspeed(subject: Callable[[str], Subject], search: Search) -> None:
-    assert _first(search, subject("stream-sync"), 0, 50) is None
+    """500 timings, drawn otherwise, are in test_ordered.py (wide)."""
+    assert _first(search, subject("stream-sync"), 0, 20) is None
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.name)

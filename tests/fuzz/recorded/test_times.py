@@ -48,7 +48,7 @@ def test_times_and_values_are_those_of_running_again(name: str, data: st.DataObj
         assert dict(zip(subject.replayer.looks, outcome.checksums, strict=True)) == checksums(again)
 
 
-@pytest.mark.parametrize("fix", ["none", "event"])
+@pytest.mark.parametrize("fix", [pytest.param("none", marks=pytest.mark.wide), "event"])
 def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], tmp_path: Path) -> None:
     recording = Recording.load(recorded(fix))
     gather = next(name for name in recording.names.of_rank(2) if name.kernel == "all_gather" and name.step == 2)
