@@ -175,7 +175,7 @@ def with_simulated_gpu() -> Warm:
     return warm
 
 
-def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> None:
+def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
     """What the warm process does, to the end of the one that asks."""
     if simulated:
         from simgpu.launch import start
@@ -189,7 +189,7 @@ def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> None:
         while True:
             wanted, files, *_ = socket.recv_fds(asked, _MESSAGE, 3)
             if not wanted:
-                return
+                os._exit(0)  # nobody waits for what torch does at an interpreter's end
             said = pickle.loads(wanted)
             if isinstance(said, Command):
                 asked.send(pickle.dumps(_fork(said, files, ours=True)))

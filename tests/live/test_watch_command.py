@@ -132,7 +132,8 @@ def start(folder: Path, *command: str, said: str = "", **more: str) -> subproces
 @pytest.fixture(scope="module")
 def watch() -> Iterator[Watch]:
     """``repro watch`` as from that shell, in a process that need not import torch."""
-    warm = Warm(["detectors.live.auto"], simulated=False, environment=shell())
+    # torch.optim imports torch._dynamo with the first optimizer
+    warm = Warm(["detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
 
     def call(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
         return warm.run("-m", "repro", "watch", *arguments, folder=folder, environment=shell(), said=said)
