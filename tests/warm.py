@@ -170,7 +170,7 @@ class Warm(Source):
 def with_simulated_gpu() -> Warm:
     """One for all tests of this process."""
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    warm = Warm(["repro.__main__"], simulated=True, environment=shell)
+    warm = Warm(["repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
     atexit.register(warm.close)
     return warm
 
