@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, NoReturn, cast
 
 from repro.forks import as_often_as_python, forking
@@ -139,10 +140,11 @@ class Warm(Source):
     def __init__(self, modules: Sequence[str], *, simulated: bool, environment: Mapping[str, str]) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         code = f"from tests.warm import serve; serve({other.fileno()}, {[*modules]!r}, {simulated})"
+        inherited = environment.get("PYTHONPATH")
         self._child = subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])},
             pass_fds=[other.fileno()],
         )
         other.close()
@@ -170,7 +172,7 @@ class Warm(Source):
 def with_simulated_gpu() -> Warm:
     """One for all tests of this process."""
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    warm = Warm(["repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
+    warm = Warm(["torch", "repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
     atexit.register(warm.close)
     return warm
 
@@ -181,8 +183,6 @@ def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
         from simgpu.launch import start
 
         start()
-    import torch  # noqa: F401 - the forks have it
-
     for module in modules:
         importlib.import_module(module)
     with socket.socket(fileno=descriptor) as asked:
@@ -266,7 +266,13 @@ def _python(command: Command, *, ours: bool) -> int:
             sys.modules.pop(f"{module}.__main__", None)  # runpy would warn of it
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(first, run_name="__main__")
+            _script(Path(first).absolute())
     except BaseException as error:
         return fail(error, ("tests.warm",))
     return 0
+
+
+def _script(place: Path) -> None:
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(place)
+    exec(compile(place.read_bytes(), place, "exec"), vars(main))

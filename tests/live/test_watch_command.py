@@ -133,7 +133,7 @@ def start(folder: Path, *command: str, said: str = "", **more: str) -> subproces
 def watch() -> Iterator[Watch]:
     """``repro watch`` as from that shell, in a process that need not import torch."""
     # torch.optim imports torch._dynamo with the first optimizer
-    warm = Warm(["detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
+    warm = Warm(["torch", "detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
 
     def call(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
         return warm.run("-m", "repro", "watch", *arguments, folder=folder, environment=shell(), said=said)
