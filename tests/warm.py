@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import fcntl
 import functools
 import importlib
 import os
@@ -47,8 +48,8 @@ class Started:
     """A command that runs. ``stdout`` can be read while it does; what else it wrote is known at its end."""
 
     def __init__(self, source: Source, command: Command, said: str) -> None:
-        reader, writer = os.pipe() if command.session else (-1, os.memfd_create("out"))
-        given, self._errors = os.memfd_create("in"), os.memfd_create("err")
+        reader, writer = os.pipe() if command.session else (-1, _file("out"))
+        given, self._errors = _file("in"), _file("err")
         os.write(given, said.encode())
         os.lseek(given, 0, os.SEEK_SET)
         self._source, self._command = source, command
@@ -197,6 +198,13 @@ def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
                     os.close(file)
             else:
                 asked.send(pickle.dumps(_wait(*said)))
+
+
+def _file(name: str) -> int:
+    """What ranks write to it at the same time stands in it one behind the other, as in a pipe."""
+    made = os.memfd_create(name)
+    fcntl.fcntl(made, fcntl.F_SETFL, os.O_APPEND)
+    return made
 
 
 def _wait(pid: int, options: int) -> int | None:

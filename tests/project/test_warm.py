@@ -83,3 +83,23 @@ def test_ctrl_c_comes_to_what_is_read_while_it_runs(source: Source, tmp_path: Pa
     started.send_signal(signal.SIGINT)
     assert started.communicate() == started.communicate() == ("interrupted\n", "")
     assert started.returncode == 130
+
+
+RANKS = """
+import os
+ranks = []
+while len(ranks) < 3 and 0 not in ranks:
+    ranks.append(os.fork())
+for _ in range(1000):
+    os.write(1, b"a line\\n")
+    os.write(2, b"another\\n")
+for rank in ranks:
+    if 0 not in ranks:
+        os.waitpid(rank, 0)
+"""
+
+
+def test_what_ranks_write_at_the_same_time_is_all_there(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    done = source.run("train.py", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, 4000 * "a line\n", 4000 * "another\n")
