@@ -1,14 +1,12 @@
-"""``repro check`` as a test calls it: in a folder of its own, in a process that starts in no time (started.py)."""
+"""``repro check`` as a test calls it: in a folder of its own, in a process that starts in no time (tests/warm.py)."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -16,9 +14,7 @@ from typing import Any
 import pytest
 
 from reports.data import schema
-from repro import processor
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.warm import ROOT, Warm, with_simulated_gpu
 
 
 @dataclass
@@ -39,8 +35,8 @@ class Done:
 class Checking:
     """A folder with scripts, and the command in it."""
 
-    def __init__(self, connection: Connection, folder: Path) -> None:
-        self._connection = connection
+    def __init__(self, warm: Warm, folder: Path) -> None:
+        self._warm = warm
         self.folder = folder
 
     def script(self, text: str, name: str = "train.py") -> str:
@@ -61,9 +57,12 @@ class Checking:
     def together(self, commands: list[tuple[tuple[str, ...], dict[str, str]]], said: str = "") -> list[Done]:
         # what a race does to the program is asked in test_check_witnesses.py alone: it takes further runs
         few = ["--name", "it", "--witnesses", "0"]
-        named = [([*few, *arguments], environment) for arguments, environment in commands]
-        self._connection.send((named, str(self.folder), said))
-        done = [Done(*one) for one in self._connection.recv()]
+        shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+        shell |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        begin = partial(self._warm.start, "-m", "repro", "check", *few, folder=self.folder, said=said)
+        started = [begin(*arguments, environment=shell | more) for arguments, more in commands]
+        ended = [one.completed() for one in started]
+        done = [Done(one.returncode, one.stdout, one.stderr) for one in ended]
         file = self.folder / "runs" / "it" / "findings.json"
         if file.exists():
             schema.checked(
@@ -77,23 +76,9 @@ class Checking:
 _FORMAT = "stream-race-findings"
 
 
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
-    """The process with the simulated GPU."""
-    address = str(tmp_path_factory.mktemp("started") / "socket")
-    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"} | processor.KERNELS
-    with Listener(address, "AF_UNIX") as listener:
-        command = [sys.executable, str(Path(__file__).with_name("started.py")), address]
-        child = subprocess.Popen(command, cwd=ROOT, env={**shell, "PYTHONPATH": str(ROOT), "COLUMNS": "120"})
-        connection = listener.accept()
-    yield connection
-    connection.close()
-    child.wait()
-
-
 @pytest.fixture
-def check(started: Connection, tmp_path: Path) -> Checking:
-    return Checking(started, tmp_path)
+def check(tmp_path: Path) -> Checking:
+    return Checking(with_simulated_gpu(), tmp_path)
 
 
 Check = Callable[..., Done]

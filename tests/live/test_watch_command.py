@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from detectors.live.incident import load
 from repro import processor
 from repro.__main__ import main
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE_PYTHON = Path(sys.executable).parent
@@ -112,16 +114,32 @@ except KeyError as error:
 """
 
 
+Watch = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def shell() -> dict[str, str]:
+    """The environment of a shell that sets nothing up."""
+    return {name: value for name, value in os.environ.items() if name not in (*processor.KERNELS, "DS_ACCELERATOR")}
+
+
 def start(folder: Path, *command: str, said: str = "", **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in ``folder``, as from a shell that sets nothing up."""
-    shell = {name: value for name, value in os.environ.items() if name not in (*processor.KERNELS, "DS_ACCELERATOR")}
+    """Run a command in ``folder``, as from that shell."""
     return subprocess.run(
-        [*command], cwd=folder, input=said, capture_output=True, text=True, timeout=200, env={**shell, **more}
+        [*command], cwd=folder, input=said, capture_output=True, text=True, timeout=200, env={**shell(), **more}
     )
 
 
-def watch(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    return start(folder, sys.executable, "-m", "repro", "watch", *arguments, said=said)
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watch]:
+    """``repro watch`` as from that shell, in a process that need not import torch."""
+    # torch.optim imports torch._dynamo with the first optimizer
+    warm = Warm(["torch", "detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
+
+    def call(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
+        return warm.run("-m", "repro", "watch", *arguments, folder=folder, environment=shell(), said=said)
+
+    yield call
+    warm.close()
 
 
 def write(folder: Path, script: str) -> Path:
@@ -141,11 +159,13 @@ def free_port() -> str:
     raise OSError("no port is free")
 
 
-def test_a_healthy_script_runs_as_it_does_alone(tmp_path: Path) -> None:
+def test_a_healthy_script_runs_as_it_does_alone(tmp_path: Path, watch: Watch) -> None:
+    """Watched it is in an interpreter of its own, too: torch decides at its import how many threads there are."""
     write(tmp_path, PLAIN)
     arguments = ("0", "--folder", "its own", "-m", "--", "--help")
     alone = start(tmp_path, sys.executable, "train.py", *arguments, said="typed by the user")
-    watched = watch(tmp_path, "--record", "recorded", "train.py", *arguments, said="typed by the user")
+    real = (sys.executable, "-m", "repro", "watch", "--record", "recorded")
+    watched = start(tmp_path, *real, "train.py", *arguments, said="typed by the user")
     as_module = watch(tmp_path, "-m", "train", *arguments, said="typed by the user")
     assert alone.returncode == watched.returncode == as_module.returncode == 0, watched.stderr
     assert watched.stdout == as_module.stdout == alone.stdout
@@ -159,7 +179,7 @@ def test_a_healthy_script_runs_as_it_does_alone(tmp_path: Path) -> None:
     assert again.stderr == "Error: recorded already holds a recording: give another folder\n"
 
 
-def test_a_nan_is_found_saved_and_named_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_nan_is_found_saved_and_named_and_training_goes_on(tmp_path: Path, watch: Watch) -> None:
     write(tmp_path, PLAIN)
     done = watch(tmp_path, "train.py", "1")
     assert done.returncode == 0
@@ -172,7 +192,7 @@ def test_a_nan_is_found_saved_and_named_and_training_goes_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("word", ["stop", "raise"])
-def test_training_ends_at_the_finding_when_that_is_wanted(word: str, tmp_path: Path) -> None:
+def test_training_ends_at_the_finding_when_that_is_wanted(word: str, tmp_path: Path, watch: Watch) -> None:
     write(tmp_path, PLAIN)
     done = watch(tmp_path, "--on-finding", word, "train.py", "3")
     assert done.returncode == 1
@@ -183,7 +203,7 @@ def test_training_ends_at_the_finding_when_that_is_wanted(word: str, tmp_path: P
     assert not (tmp_path / "incidents").exists()
 
 
-def test_a_script_that_fails_shows_its_own_lines_alone(tmp_path: Path) -> None:
+def test_a_script_that_fails_shows_its_own_lines_alone(tmp_path: Path, watch: Watch) -> None:
     write(tmp_path, FAILING)
     alone = start(tmp_path, sys.executable, "train.py")
     done = watch(tmp_path, "train.py")
@@ -194,7 +214,7 @@ def test_a_script_that_fails_shows_its_own_lines_alone(tmp_path: Path) -> None:
     assert watch(tmp_path, "train.py").stderr.endswith(start(tmp_path, sys.executable, "train.py").stderr)
 
 
-def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_path: Path) -> None:
+def test_one_of_two_models_is_watched_and_the_exit_status_is_the_script_s(tmp_path: Path, watch: Watch) -> None:
     write(tmp_path, TWO_MODELS)
     done = watch(tmp_path, "train.py")
     assert done.returncode == 7
@@ -236,7 +256,7 @@ def test_a_mistake_is_one_sentence_before_the_script_starts(
     assert f"Error: {sentence}" in said.err and "Traceback" not in said.err
 
 
-def test_a_mistake_in_a_process_of_its_own_too(tmp_path: Path) -> None:
+def test_a_mistake_in_a_process_of_its_own_too(tmp_path: Path, watch: Watch) -> None:
     write(tmp_path, "print('started')\n")
     done = watch(tmp_path, "--watch", "loss,weights", "train.py")
     assert (done.returncode, done.stdout) == (2, "")

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from repro.__main__ import main
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
@@ -134,8 +135,8 @@ def test_a_name_that_somebody_else_gave_this_machine_is_refused(address: str) ->
     assert asked(address, "/", f"attacker.example:{port}")[0] == 404
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "repro", "report", "--serve", str(tmp_path / "none")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "name the folder that holds the runs" in done.stderr
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["report", "--serve", str(tmp_path / "none")])
+    assert error.value.code == 2
+    assert "name the folder that holds the runs" in capsys.readouterr().err

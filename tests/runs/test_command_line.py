@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,20 +11,13 @@ import pytest
 from repro.__main__ import main
 from repro.trace import TraceReader
 from scenarios.scenario import Scenario, load
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def repro(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "repro", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=250
-    )
+from tests.warm import Here
 
 
 def test_unstable_shows_the_instability(tmp_path: Path) -> None:
-    done = repro(
-        "run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path), "--steps", "3",
-        "--size", "tiny",
+    done = Here().run(
+        "-m", "repro", "run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path),
+        "--steps", "3", "--size", "tiny",
     )
     assert done.returncode == 0, done.stderr
     assert "verdict: unstable" in done.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,23 +19,10 @@ from repro.__main__ import main
 from repro.commands.session import Interrupted
 from scenarios.scenario import ScenarioError, load, scenario
 from tests.cluster.patience import in_vain
+from tests.warm import Here, Started
 
 Run = Callable[..., Findings]
 Refused = Callable[..., str]
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "repro", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # as from a terminal: what is started in the background inherits that SIGINT is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **options,
-    )
 
 
 @pytest.fixture
@@ -56,13 +41,12 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def training(tmp_path: Path) -> Iterator[Started]:
     """A long run, in the middle of training its reference; its ranks are its children."""
-    process = command(
-        "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
-        start_new_session=True,
+    process = Here().start(
+        "-m", "repro", "run", "--size", "tiny", "--steps", "500", "--name", "long", "--runs", str(tmp_path),
+        environment={**os.environ, "PYTHONUNBUFFERED": "1"}, session=True,
     )  # fmt: skip
-    assert process.stdout is not None
     # the reference's 500 steps would take long: it is in training as soon as its ranks say so
     for line in process.stdout:
         if "reference:" in line:
@@ -75,7 +59,7 @@ def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> str:
+def ended(process: Started, children: list[psutil.Process]) -> str:
     """What the command says when it ends, which it does at once, and not after its reference, leaving no process.
 
     How many seconds that takes is measured by ``make bench`` (row *ending*).
@@ -87,7 +71,7 @@ def ended(process: subprocess.Popen[str], children: list[psutil.Process]) -> str
     return errors
 
 
-def test_a_rank_that_is_killed(training: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_a_rank_that_is_killed(training: Started, tmp_path: Path) -> None:
     children = psutil.Process(training.pid).children()
     children[2].kill()
     errors = ended(training, children)
@@ -96,7 +80,7 @@ def test_a_rank_that_is_killed(training: subprocess.Popen[str], tmp_path: Path) 
     assert load(tmp_path / "long" / "scenario.json").steps == 500  # it is known as a run, and may be overwritten
 
 
-def test_ctrl_c(training: subprocess.Popen[str]) -> None:
+def test_ctrl_c(training: Started) -> None:
     children = psutil.Process(training.pid).children()
     training.send_signal(signal.SIGINT)
     errors = ended(training, children)

@@ -12,8 +12,8 @@ import pytest
 
 from detectors import find_races
 from simgpu.launch import main
+from tests.warm import ROOT, with_simulated_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.host
 
 SCRIPT = """
@@ -32,9 +32,14 @@ dist.destroy_process_group()
 """
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def simgpu(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return with_simulated_gpu().run("-m", "simgpu", *arguments)
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in interpreters of its own, which torchrun starts in one of its own."""
     return subprocess.run(
-        [sys.executable, "-m", *command],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -56,7 +61,7 @@ def script_in(folder: Path, text: str) -> str:
 
 def test_a_script_runs_on_several_ranks_and_their_traces_are_judged_together(tmp_path: Path) -> None:
     script = script_in(tmp_path, SCRIPT.format(wait="pass"))
-    done = run("simgpu", "--ranks", "2", "--trace", str(tmp_path / "trace"), script)
+    done = simgpu("--ranks", "2", "--trace", str(tmp_path / "trace"), script)
     assert done.returncode == 0, done.stderr
     assert sorted((rank, count) for rank, _, count in said(done)) == [("0", "2"), ("1", "2")]
     (race,) = find_races(tmp_path / "trace")
@@ -69,8 +74,7 @@ def test_a_script_runs_on_several_ranks_and_their_traces_are_judged_together(tmp
 
 def test_torchrun_starts_the_ranks_as_well(tmp_path: Path) -> None:
     script = script_in(tmp_path, SCRIPT.format(wait="work.wait()"))
-    command = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "simgpu")
-    done = run(*command, "--trace", str(tmp_path / "trace"), script)
+    done = torchrun("--nproc-per-node", "2", "-m", "simgpu", "--trace", str(tmp_path / "trace"), script)
     assert done.returncode == 0, done.stderr
     assert sorted(said(done)) == [("0", "4.0", "2"), ("1", "4.0", "2")]
     assert find_races(tmp_path / "trace") == []
@@ -78,7 +82,7 @@ def test_torchrun_starts_the_ranks_as_well(tmp_path: Path) -> None:
 
 def test_a_rank_that_dies_is_named_and_the_others_end(tmp_path: Path) -> None:
     fatal = "if rank == 1: os.kill(os.getpid(), 9)\nwork.wait()\ntorch.cuda.synchronize()"
-    done = run("simgpu", "--ranks", "3", script_in(tmp_path, SCRIPT.format(wait=fatal)))
+    done = simgpu("--ranks", "3", script_in(tmp_path, SCRIPT.format(wait=fatal)))
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         137,
         "simgpu: rank 1 was killed by SIGKILL; the others were ended",
@@ -86,7 +90,7 @@ def test_a_rank_that_dies_is_named_and_the_others_end(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback(tmp_path: Path) -> None:
-    done = run("simgpu", "--ranks", "2", script_in(tmp_path, SCRIPT.format(wait="assert rank == 0")))
+    done = simgpu("--ranks", "2", script_in(tmp_path, SCRIPT.format(wait="assert rank == 0")))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "simgpu: rank 1 ended with exit status 1; the others were ended"
     assert "AssertionError" in done.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import with_simulated_gpu
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.host
 
@@ -36,6 +38,11 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+def simgpu(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m simgpu`` where the device is loaded and torch is imported."""
+    return with_simulated_gpu().run("-m", "simgpu", *arguments)
+
+
 def test_a_script_that_says_cuda_runs_unmodified(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TEN_LINES.format(wait="side.wait_stream(torch.cuda.default_stream())"))
@@ -47,7 +54,7 @@ def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("word = 'beside'\n")
     script = tmp_path / "train.py"
     script.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.word)\n")
-    assert python("-m", "simgpu", str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
+    assert simgpu(str(script), "--steps", "3").stdout == "__main__ ['--steps', '3'] beside\n"
 
 
 def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
 
     script, trace = tmp_path / "train.py", tmp_path / "train.trace"
     script.write_text(TEN_LINES.format(wait="pass"))
-    python("-m", "simgpu", "--trace", str(trace), str(script))
+    simgpu("--trace", str(trace), str(script))
     detector = HappensBefore()
     detector.feed(0, TraceReader(trace).read())
     detector.finish()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +14,8 @@ from fuzz.live.examine import Witness, examine
 from fuzz.live.runs import Runner
 from repro.trace import file_of
 from simgpu.timing import Delay, Timing
+from tests.warm import ROOT, with_simulated_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.host
 
 FOUR_RACES = """
@@ -136,13 +133,8 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     assert harmful.command == f"python -m simgpu --timing {harmful.token} {command[0]}"
     (tmp_path / "again").mkdir()
     trace = file_of(tmp_path / "again", 0)
-    done = subprocess.run(
-        [sys.executable, "-m", "simgpu", "--trace", str(trace), *shlex.split(harmful.command)[3:]],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
+    done = with_simulated_gpu().run("-m", "simgpu", "--trace", str(trace), *shlex.split(harmful.command)[3:])
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["nan", "32.0"]
     assert find_races(tmp_path / "again")[0].shown == 1
 

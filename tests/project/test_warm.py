@@ -1,0 +1,105 @@
+"""What the tests start as a fork does what it does as ``python`` starts it (tests/warm.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.warm import Here, Source, Warm
+
+TELLS = """
+import atexit, os, signal, sys, threading
+import beside
+
+atexit.register(print, "the end")
+threading.Thread(target=threading.main_thread().join).start()
+print(__name__, sys.argv, os.getcwd(), sys.path[0], beside.word, sorted(os.environ), sys.stdin.read())
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM))
+print(os.getpid() == os.getsid(0), sys.stdout.isatty(), sys.stdout.line_buffering, sys.stdout.encoding)
+print("told", file=sys.stderr)
+{end}
+"""
+KILLED = "os.kill(os.getpid(), 9)"  # and what was printed is not written
+ENDS = ["", "no python", "sys.exit(7)", "sys.exit('why')", "raise ValueError('what the script says')", KILLED]
+
+WAITS = """
+import os
+try:
+    print("waits", flush=True)
+    while True:
+        os.sched_yield()
+except KeyboardInterrupt:
+    print("interrupted")
+    raise SystemExit(130)
+"""
+
+
+@pytest.fixture(scope="module", params=["here", "warm"])
+def source(request: pytest.FixtureRequest) -> Iterator[Source]:
+    if request.param == "here":
+        yield Here()
+        return
+    warm = Warm([], simulated=False, environment=os.environ)
+    yield warm
+    warm.close()
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("arguments", [("train.py", "--its", "own"), ("-m", "train", "--its", "own")])
+def test_a_fork_is_as_an_interpreter_of_its_own(
+    arguments: tuple[str, ...], end: str, source: Source, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("word = 'beside'\n")
+    (tmp_path / "train.py").write_text(TELLS.format(end=end))
+    shell = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8"}
+    alone = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, env=shell, input="said", capture_output=True, text=True
+    )
+    forked = source.run(*arguments, folder=tmp_path, environment=shell, said="said")
+    assert forked.returncode == alone.returncode
+    assert forked.stdout == alone.stdout
+    assert "beside" in forked.stdout or end in ("no python", KILLED)
+    if arguments[0] == "-m":  # there the interpreter shows runpy's frames
+        assert forked.stderr.splitlines()[-1] == alone.stderr.splitlines()[-1]
+    else:
+        assert forked.stderr == alone.stderr
+
+
+def test_ctrl_c_comes_to_what_is_read_while_it_runs(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background
+    try:
+        started = source.start("waits.py", folder=tmp_path, session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert started.stdout.readline() == "waits\n"
+    assert os.getsid(started.pid) == started.pid and started.poll() is None
+    started.send_signal(signal.SIGINT)
+    assert started.communicate() == started.communicate() == ("interrupted\n", "")
+    assert started.returncode == 130
+
+
+RANKS = """
+import os
+ranks = []
+while len(ranks) < 3 and 0 not in ranks:
+    ranks.append(os.fork())
+for _ in range(1000):
+    os.write(1, b"a line\\n")
+    os.write(2, b"another\\n")
+for rank in ranks:
+    if 0 not in ranks:
+        os.waitpid(rank, 0)
+"""
+
+
+def test_what_ranks_write_at_the_same_time_is_all_there(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    done = source.run("train.py", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, 4000 * "a line\n", 4000 * "another\n")

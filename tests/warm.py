@@ -1,0 +1,286 @@
+"""Commands as they are typed, but for the seconds that imports take: forks of a process that has imported before.
+
+A fork starts with what a fresh interpreter starts with: streams, folder, environment and arguments of its own, Python's
+own signal handlers, a new ``__main__``. What is decided when torch is imported (threads, kernels, the simulated GPU)
+was decided by the process that forks: a test about that starts an interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import fcntl
+import functools
+import importlib
+import os
+import pickle
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import IO, NoReturn, cast
+
+from repro.forks import as_often_as_python, forking
+from simgpu.scripts import fail
+
+ROOT = Path(__file__).resolve().parents[1]
+_MESSAGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Command:
+    """``arguments``: what stands behind ``python``, which is a script or ``-m MODULE``, and what that is given."""
+
+    arguments: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+    session: bool = False  # one of its own, as a job of a shell
+
+
+class Started:
+    """A command that runs. ``stdout`` can be read while it does; what else it wrote is known at its end."""
+
+    def __init__(self, source: Source, command: Command, said: str) -> None:
+        reader, writer = os.pipe() if command.session else (-1, _file("out"))
+        given, self._errors = _file("in"), _file("err")
+        os.write(given, said.encode())
+        os.lseek(given, 0, os.SEEK_SET)
+        self._source, self._command = source, command
+        self.returncode: int | None = None
+        self._written: tuple[str, str] | None = None
+        self.pid = source.fork(command, (given, writer, self._errors))
+        os.close(given)
+        if command.session:
+            os.close(writer)
+        self.stdout: IO[str] = os.fdopen(reader if command.session else writer, encoding="utf-8")
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def communicate(self) -> tuple[str, str]:
+        """What it wrote that is not read yet, when it has ended; the same again the second time."""
+        if self._written is None:
+            self._written = self._read()
+        return self._written
+
+    def _read(self) -> tuple[str, str]:
+        if self._command.session:
+            output = self.stdout.read()
+            self._wait(0)
+        else:
+            self._wait(0)
+            self.stdout.seek(0)
+            output = self.stdout.read()
+        self.stdout.close()
+        os.lseek(self._errors, 0, os.SEEK_SET)
+        with os.fdopen(self._errors, encoding="utf-8") as errors:
+            return output, errors.read()
+
+    def completed(self) -> subprocess.CompletedProcess[str]:
+        output, errors = self.communicate()
+        assert self.returncode is not None
+        return subprocess.CompletedProcess(["python", *self._command.arguments], self.returncode, output, errors)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._source.wait(self.pid, options)
+        return self.returncode
+
+
+class Source(ABC):
+    """A process that forks for commands."""
+
+    @abstractmethod
+    def fork(self, command: Command, files: tuple[int, int, int]) -> int: ...
+
+    @abstractmethod
+    def wait(self, pid: int, options: int) -> int | None: ...
+
+    def start(
+        self,
+        *arguments: str,
+        folder: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        said: str = "",
+        session: bool = False,
+    ) -> Started:
+        """``python ARGUMENTS`` in ``folder``. Whoever starts a ``session`` reads its output while it is written."""
+        variables = dict(os.environ if environment is None else environment)
+        return Started(self, Command(arguments, str(folder), variables, session), said)
+
+    def run(
+        self, *arguments: str, folder: Path = ROOT, environment: Mapping[str, str] | None = None, said: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return self.start(*arguments, folder=folder, environment=environment, said=said).completed()
+
+
+class Here(Source):
+    """Forks of the tests' own process, with all that it has imported by now, and with its kernels."""
+
+    def fork(self, command: Command, files: tuple[int, int, int]) -> int:
+        return _fork(command, files, ours=False)
+
+    def wait(self, pid: int, options: int) -> int | None:
+        return _wait(pid, options)
+
+
+class Warm(Source):
+    """Forks of a process that did nothing but import ``modules``: with a simulated GPU, if it is ``simulated``."""
+
+    def __init__(self, modules: Sequence[str], *, simulated: bool, environment: Mapping[str, str]) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        code = f"from tests.warm import serve; serve({other.fileno()}, {[*modules]!r}, {simulated})"
+        inherited = environment.get("PYTHONPATH")
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])},
+            pass_fds=[other.fileno()],
+        )
+        other.close()
+
+    def fork(self, command: Command, files: tuple[int, int, int]) -> int:
+        socket.send_fds(self._socket, [pickle.dumps(command)], files)
+        return cast(int, self._heard())
+
+    def wait(self, pid: int, options: int) -> int | None:
+        self._socket.send(pickle.dumps((pid, options)))
+        return cast("int | None", self._heard())
+
+    def close(self) -> None:
+        self._socket.close()
+        self._child.wait()
+
+    def _heard(self) -> object:
+        told = self._socket.recv(_MESSAGE)
+        if not told:
+            raise RuntimeError("the warm process has ended; see above")
+        return pickle.loads(told)
+
+
+@functools.cache
+def with_simulated_gpu() -> Warm:
+    """One for all tests of this process."""
+    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    warm = Warm(["torch", "repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
+    atexit.register(warm.close)
+    return warm
+
+
+def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
+    """What the warm process does, to the end of the one that asks."""
+    if simulated:
+        from simgpu.launch import start
+
+        start()
+    for module in modules:
+        importlib.import_module(module)
+    with socket.socket(fileno=descriptor) as asked:
+        while True:
+            wanted, files, *_ = socket.recv_fds(asked, _MESSAGE, 3)
+            if not wanted:
+                os._exit(0)  # nobody waits for what torch does at an interpreter's end
+            said = pickle.loads(wanted)
+            if isinstance(said, Command):
+                asked.send(pickle.dumps(_fork(said, files, ours=True)))
+                for file in files:
+                    os.close(file)
+            else:
+                asked.send(pickle.dumps(_wait(*said)))
+
+
+def _file(name: str) -> int:
+    """What ranks write to it at the same time stands in it one behind the other, as in a pipe."""
+    made = os.memfd_create(name)
+    fcntl.fcntl(made, fcntl.F_SETFL, os.O_APPEND)
+    return made
+
+
+def _wait(pid: int, options: int) -> int | None:
+    done, status = os.waitpid(pid, options)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def _fork(command: Command, files: Sequence[int], *, ours: bool) -> int:
+    with forking():
+        child = os.fork()
+    if child == 0:
+        _become(command, files, ours=ours)
+    return child
+
+
+def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
+    """In a fork: the command, and nothing that comes after it. ``ours``: the process has done nothing but import."""
+    status = 1
+    try:
+        as_often_as_python()
+        if not ours:
+            atexit._clear()
+            faulthandler.disable()  # pytest's
+        if command.session:
+            os.setsid()
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # though a shell's background jobs ignore it
+        os.environ.clear()
+        os.environ.update(command.environment)
+        os.chdir(command.folder)
+        _streams(files)
+        if "simgpu.cuda" in sys.modules and ours:
+            sys.modules["simgpu.cuda"].see(int(os.environ.get("WORLD_SIZE", "1")))
+        status = _python(command, ours=ours)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _streams(files: Sequence[int]) -> None:
+    for target, source in enumerate(files):
+        os.dup2(source, target)
+        os.close(source)
+    at_once = "PYTHONUNBUFFERED" in os.environ
+    streams = [os.fdopen(target, "r" if target == 0 else "w", encoding="utf-8", closefd=False) for target in range(3)]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    streams[1].reconfigure(write_through=at_once)
+    streams[2].reconfigure(errors="backslashreplace", line_buffering=True)
+
+
+def _python(command: Command, *, ours: bool) -> int:
+    """As ``python ARGUMENTS`` does it; gives the exit status."""
+    first, *rest = command.arguments
+    module = rest.pop(0) if first == "-m" else ""
+    place = command.folder if module else str(Path(first).absolute().parent)
+    if ours:
+        sys.path[0] = place  # that of `python -c` until now
+    else:
+        sys.path.insert(0, place)
+    sys.argv = [module or first, *rest]
+    try:
+        if module:
+            sys.modules.pop(f"{module}.__main__", None)  # runpy would warn of it
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            _script(Path(first).absolute())
+    except BaseException as error:
+        return fail(error, ("tests.warm",))
+    return 0
+
+
+def _script(place: Path) -> None:
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = str(place)
+    exec(compile(place.read_bytes(), place, "exec"), vars(main))
