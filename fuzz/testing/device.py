@@ -56,8 +56,7 @@ def start(config: pytest.Config) -> None:
 
 def wanted(config: pytest.Config) -> bool:
     """Does the session ask for the GPU? Raises :class:`pytest.UsageError` for a device that there is not."""
-    flag = config.known_args_namespace.stream_device
-    named = flag or str(config.getini(INI)).strip()
+    named = _flag(config) or str(config.getini(INI)).strip()
     if named not in ("", CUDA):
         raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{named}'")
     return bool(named)
@@ -65,7 +64,7 @@ def wanted(config: pytest.Config) -> bool:
 
 def repeated(config: pytest.Config) -> str:
     """What a command needs to run on the same device again, with a space before it."""
-    return f" {FLAG} {CUDA}" if config.known_args_namespace.stream_device else ""
+    return f" {FLAG} {CUDA}" if _flag(config) else ""
 
 
 def missed(said: str) -> str | None:
@@ -76,4 +75,9 @@ def missed(said: str) -> str | None:
 
 
 def _asked(config: pytest.Config) -> str:
-    return FLAG if config.known_args_namespace.stream_device else INI
+    return FLAG if _flag(config) else INI
+
+
+def _flag(config: pytest.Config) -> str:
+    """Also before the command line is read to its end."""
+    return getattr(config.known_args_namespace, "stream_device", None) or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import select
 import shutil
@@ -10,6 +11,7 @@ import signal
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -171,6 +173,8 @@ class Forks:
                 self._execute(held)
                 collectives.drain()  # an error in work that is done only now is the body's too
                 told = packed([_plain(value) for value in values if value is not None])
+            if self._ranks > 1:
+                self._leave(rank)
         except BaseException as error:  # pytest.fail() raises a BaseException
             torch.set_default_device(None)
             sys.stdout.flush()
@@ -180,9 +184,14 @@ class Forks:
 
     def _join(self, rank: int, folder: Path) -> None:
         torch.cuda.set_device(rank)
-        store = dist.FileStore(str(folder / "store"), self._ranks)
+        self._store = store = dist.FileStore(str(folder / "store"), self._ranks)
         patience = timedelta(seconds=_PATIENCE_S)
         dist.init_process_group("nccl", store=store, rank=rank, world_size=self._ranks, timeout=patience)
+
+    def _leave(self, rank: int) -> None:
+        """A rank that goes while another one still connects to it would fail that one."""
+        self._store.set(f"left {rank}", "")
+        self._store.wait([f"left {one}" for one in range(self._ranks)])
 
     def _execute(self, held: list[object]) -> None:
         """``held`` keeps what the body has: the memory of the test ends with the test, and nobody gets it again."""
@@ -222,10 +231,12 @@ def _attend(child: int, patience_s: float) -> int | None:
 
 
 def _print_to(path: Path) -> None:
-    """What is printed from here on goes there."""
+    """What is printed from here on goes there; but who captures it in memory (capsys) goes on to have it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    with suppress(io.UnsupportedOperation):
+        sys.stdout.fileno()
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

@@ -148,11 +148,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What is to be known of tests that passed."""
-    for report in (one for reports in terminalreporter.stats.values() for one in reports):
-        if getattr(report, "when", "") == "call" and report.passed:
-            for name, note in report.user_properties:
-                if name == _NOTES:
-                    terminalreporter.write_line(f"stream_race: {report.nodeid}: {note}")
+    reports = [one for reports in terminalreporter.stats.values() for one in reports]
+    passed = [one for one in reports if getattr(one, "when", "") == "call" and one.passed]
+    notes = [(one.nodeid, note) for one in passed for name, note in one.user_properties if name == _NOTES]
+    if notes:
+        terminalreporter.section("stream races: tests that passed", "-")
+    for nodeid, note in notes:
+        terminalreporter.write_line(f"{nodeid}: {note}")
 
 
 @pytest.fixture(name=_MARK)

@@ -34,9 +34,10 @@ def of_gpu(text: str) -> Timing:
     try:
         return Timing.parse(text)
     except TokenError as error:
-        with suppress(ValueError):
+        try:
             of_accelerator(text)
-            raise ValueError(
-                f"this token is of a test on the simulated accelerator: leave out {FLAG}, and {INI} in the ini file"
-            ) from None
-        raise ValueError(str(error)) from None
+        except ValueError:
+            raise ValueError(str(error)) from None
+    raise ValueError(
+        f"this token is of a test on the simulated accelerator: leave out {FLAG}, and {INI} in the ini file"
+    )
