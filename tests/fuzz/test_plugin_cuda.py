@@ -101,12 +101,13 @@ def test_a_benign_race_fails_unless_it_is_allowed_and_one_that_nobody_looks_at_f
 def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordered(gpu: GpuSession) -> None:
     gpu.file(
         """
-        @pytest.mark.stream_race(examples=3)
-        def test_query():
+        @pytest.mark.stream_race(examples=20)
+        @pytest.mark.parametrize("fast", [False, True])
+        def test_query(fast):
             side, event = torch.cuda.Stream(), torch.cuda.Event()
             with torch.cuda.stream(side):
                 made = torch.ones(4)
-                torch.cuda._sleep(100_000)
+                torch.cuda._sleep(0 if fast else 100_000)
                 event.record(side)
             torch.zeros(1)
             ready = event.query()
@@ -114,10 +115,15 @@ def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordere
             return made + (1 if ready else 2)
         """
     )
-    told = gpu.run(failed=1)
-    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in told
-    assert "No race explains it" in told and "then it is not known that all work is ordered" in told
-    assert "2.0 instead of 3.0" in gpu.run("--stream-timing", gpu.token(told), failed=1)
+    told = gpu.run(failed=2)
+    slow, _, fast = told.partition("_ test_query[True] _")
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in slow
+    assert "the host is 16 times as slow" in slow
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 3.0 instead of 2.0" in fast
+    for one in (slow, fast):
+        assert "No race explains it" in one and "then it is not known that all work is ordered" in one
+    again = gpu.run("test_user.py::test_query[True]", "--stream-timing", gpu.token(fast), failed=1)
+    assert "3.0 instead of 2.0" in again
 
 
 def test_fuzz_has_the_same_names_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
@@ -203,6 +209,8 @@ def test_the_fixture_takes_a_function_and_skips_are_skips(gpu: GpuSession) -> No
         """,
     )
     told = gpu.run("-rs", failed=5, skipped=1)
+    once = gpu.run("test_user.py::test_both", "--stream-timing", gpu.token(told), failed=1)
+    assert "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in once
     assert "harmful race" in told and "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in told
     for sentence in (
         "not here",
