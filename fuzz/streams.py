@@ -67,7 +67,10 @@ def watch(name: str, tensor: Tensor) -> None:
     if ON_GPU:
         if _seen is None:
             raise RuntimeError(_NOWHERE)
-        plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        tensor = tensor.detach()
+        if hasattr(tensor, "to_local"):
+            tensor = tensor.to_local()  # a DTensor: what lies on this rank
+        plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         _seen.append(Value(int(os.environ.get("RANK", "0")), name, plain))
         return
     device = _device()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import io
 import os
 import select
@@ -14,6 +15,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +27,7 @@ from fuzz import streams
 from fuzz.live.recorded import load
 from fuzz.live.runs import Outcome
 from fuzz.streams import Value, seeing, watch_result
+from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
 from fuzz.testing.told import differences
 from repro.interrupts import held as interrupts_held
@@ -102,6 +105,7 @@ class Forks:
                 self._fork(timing, folder, at_once)
         status = _attend(child, self.patience_s)
         said = {rank: read(path) for rank in range(self._ranks) if (path := folder / f"rank{rank}.said").exists()}
+        _import(said)
         failure = None
         if status is None or status or len(said) < self._ranks:
             failure = self._failure(folder, said, status or 0)
@@ -120,7 +124,9 @@ class Forks:
             why = f"the test's process was killed by {signal.Signals(-status).name}"
         else:
             why = "the test's process ended without a word"
-        kind, line, text, printed = said.get(first, {}).get("failed") or ("RankFailed", why, why, "")
+        own = folder / f"rank{first}.printed"
+        printed = own.read_text(errors="replace") if own.exists() else ""
+        kind, line, text, printed = said.get(first, {}).get("failed") or ("RankFailed", why, why, printed)
         if _AUTOGRAD in text:
             raise Problem(
                 "pytest's process has run a backward pass before, in a fixture or in a test without the mark, and "
@@ -160,7 +166,11 @@ class Forks:
         __tracebackhide__ = True
         printed = folder / f"rank{rank}.printed"
         _print_to(printed)
+        before = set(sys.modules)
         cuda.take_over()
+        # Mends what a fork breaks of torch's thread pool: autograd's threads do so all at once, and some abort then
+        # (caffe2::pthreadpool lets go of the pool before it has another).
+        torch.set_num_threads(1)
         if at_once:
             functions().deferred(0)
         told: list[Any] = []
@@ -176,10 +186,11 @@ class Forks:
             if self._ranks > 1:
                 self._leave(rank)
         except BaseException as error:  # pytest.fail() raises a BaseException
-            torch.set_default_device(None)
             sys.stdout.flush()
             failed = [type(error).__name__, line_of(error), self._tell(error), printed.read_text(errors="replace")]
-        (folder / f"rank{rank}.said").write_bytes(msgpack.packb({"values": told, "failed": failed}))
+        imported = [name for name in sys.modules if name.startswith("torch.") and name not in before]
+        message = {"values": told, "failed": failed, "imported": imported}
+        (folder / f"rank{rank}.said").write_bytes(msgpack.packb(message))
         return int(failed is not None)
 
     def _join(self, rank: int, folder: Path) -> None:
@@ -197,14 +208,22 @@ class Forks:
         """``held`` keeps what the body has: the memory of the test ends with the test, and nobody gets it again."""
         __tracebackhide__ = True
         seed(self._seed)
-        torch.set_default_device("cuda")
-        with outermost(self._body, held):
+        with default.Default("cuda"), outermost(self._body, held):
             held.append(self._body())
         watch_result(held[-1])
-        torch.set_default_device(None)
 
 
-_SKIPPED = (streams.__file__,)  # whose frames are not told: a watched value is read where the test says so
+# Whose frames are not told: a watched value is read where the test says so.
+_SKIPPED = (streams.__file__, default.__file__)
+
+
+def _import(said: dict[int, dict[str, Any]]) -> None:
+    """What torch has imported at its first uses, for seconds maybe, further forks have from here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in dict.fromkeys(name for one in said.values() for name in one["imported"]):
+            with suppress(Exception):  # it may be none that can be imported by its name
+                import_module(name)
 
 
 def _plain(value: Value) -> Value:
@@ -236,6 +255,7 @@ def _print_to(path: Path) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    faulthandler.enable(2)  # it told pytest's terminal
     with suppress(io.UnsupportedOperation):
         sys.stdout.fileno()
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)

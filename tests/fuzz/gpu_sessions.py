@@ -62,7 +62,7 @@ class GpuSession:
         return found[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gpu_process() -> Iterator[subprocess.Popen[str]]:
     """The process with the simulated GPU."""
     command = [sys.executable, str(Path(__file__).with_name("gpu_started.py"))]
