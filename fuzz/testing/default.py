@@ -18,4 +18,4 @@ class Default(DeviceContext):
         caller = str(sys._getframe(1).f_globals.get("__name__", ""))
         if caller.startswith("torch.utils.data"):
             return func(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]

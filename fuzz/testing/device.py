@@ -36,7 +36,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 def start(config: pytest.Config) -> None:
     """Start the GPU if the session asks for it. Raises :class:`pytest.UsageError`."""
-    if not wanted(config):
+    if not wanted(config) or config.known_args_namespace.help:
         return
     from simgpu import launch, library
     from simgpu.build import BuildError

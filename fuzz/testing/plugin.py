@@ -31,6 +31,7 @@ import unittest
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -191,14 +192,16 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """What to fail with; None where nothing is wrong."""
+    on_gpu = device.wanted(item.config)
     try:
+        import_module("fuzz.testing.live_trial" if on_gpu else "fuzz.testing.trial")
         from fuzz.testing.bodies import Problem, steady
         from fuzz.testing.options import Options
         from fuzz.testing.report import BodyFailed
     except ModuleNotFoundError as error:
         return _lacking(error, "a stream_race test")
 
-    run = _on_gpu if device.wanted(item.config) else _on_accelerator
+    run = _on_gpu if on_gpu else _on_accelerator
     try:
         options = Options.of(given)
         with TemporaryDirectory() as folder, steady():

@@ -77,6 +77,25 @@ def test_an_assert_judges_and_one_that_fails_anyway_has_its_races_beside_it(gpu:
     assert "E       AssertionError: assert nan == 8.0" in once and "takes 32 us longer" in once
 
 
+def test_a_race_that_shows_by_itself_has_the_plain_timing_for_its_token(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=1)
+        def test_late():
+            side, made = torch.cuda.Stream(), torch.zeros(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(100_000)
+                made.fill_(1)
+            return made + 1
+        """
+    )
+    told = gpu.run(failed=1)
+    assert "Race 1 of 1: write-read, harmful" in told and "\n    the plain timing\n" in told
+    assert "result: 4 of 4 numbers differ, the first at [0]: 1.0 instead of 2.0" in told and gpu.token(told) == "t1"
+    assert "1.0 instead of 2.0" in gpu.run("--stream-timing", "t1", failed=1)
+
+
 FLAG = """
 @pytest.mark.stream_race(examples=2, benign="{benign}")
 def test_flag_{benign}():
