@@ -11,20 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.deviations import Jitter, Stretch
+
+D = TypeVar("D", bound=Hashable)
+"""A deviation: of a recorded run (:mod:`repro.replay.deviations`), or of a live one (:mod:`simgpu.timing`)."""
 
 _SHORTEST_NS = 1000  # below a microsecond no delay decides anything
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class Shrunk(Generic[D]):
     """What is left of a timing. ``executions``: how many it took.
 
     ``minimal``: without any single one of ``deviations`` it is known not to fail.
     """
 
-    deviations: tuple[Deviation, ...]
+    deviations: tuple[D, ...]
     executions: int
     minimal: bool
 
@@ -33,12 +37,12 @@ class _Spent(Exception):
     """The budget has been used up."""
 
 
-def identity(deviations: Sequence[Deviation]) -> Hashable:
+def identity(deviations: Sequence[Hashable]) -> Hashable:
     """The same for timings that are the same: in which order deviations stand makes no difference."""
     return frozenset(Counter(deviations).items())
 
 
-def shrink(run: Callable[[Sequence[Deviation]], bool], deviations: Sequence[Deviation], *, budget: int = 200) -> Shrunk:
+def shrink(run: Callable[[Sequence[D]], bool], deviations: Sequence[D], *, budget: int = 200) -> Shrunk[D]:
     """The smallest timing that still fails. ``run`` executes one and says whether it fails, never twice the same.
 
     After ``budget`` executions what has been reached is given as it is. Raises :class:`ValueError` if ``deviations``
@@ -47,16 +51,14 @@ def shrink(run: Callable[[Sequence[Deviation]], bool], deviations: Sequence[Devi
     return _Shrinking(run, tuple(deviations), budget).result()
 
 
-class _Shrinking:
-    def __init__(
-        self, run: Callable[[Sequence[Deviation]], bool], deviations: tuple[Deviation, ...], budget: int
-    ) -> None:
+class _Shrinking(Generic[D]):
+    def __init__(self, run: Callable[[Sequence[D]], bool], deviations: tuple[D, ...], budget: int) -> None:
         self._run = run
         self._smallest = deviations
         self._budget = budget
         self._known: dict[Hashable, bool] = {}
 
-    def result(self) -> Shrunk:
+    def result(self) -> Shrunk[D]:
         try:
             if not self._fails(self._smallest):
                 raise ValueError("this timing does not fail: there is nothing to shrink")
@@ -71,13 +73,13 @@ class _Shrinking:
             pass
         return self._shrunk()
 
-    def _shrunk(self) -> Shrunk:
+    def _shrunk(self) -> Shrunk[D]:
         now = self._smallest
         less = (identity(now[:place] + now[place + 1 :]) for place in range(len(now)))
         minimal = self._known.get(identity(now), False) and all(self._known.get(one) is False for one in less)
         return Shrunk(now, len(self._known), minimal)
 
-    def _fails(self, deviations: tuple[Deviation, ...]) -> bool:
+    def _fails(self, deviations: tuple[D, ...]) -> bool:
         """Execute, or remember. What fails is the smallest by now: only smaller ones are tried."""
         key = identity(deviations)
         if key not in self._known:
@@ -110,7 +112,7 @@ class _Shrinking:
             now = self._smallest
             amounts = _halvings(now[place])
 
-            def fails(times: int, place: int = place, amounts: Sequence[Deviation] = amounts) -> bool:
+            def fails(times: int, place: int = place, amounts: Sequence[D] = amounts) -> bool:
                 now = self._smallest
                 return self._fails((*now[:place], amounts[times], *now[place + 1 :]))
 
@@ -124,7 +126,7 @@ class _Shrinking:
                     high = middle
 
 
-def _halvings(deviation: Deviation) -> list[Deviation]:
+def _halvings(deviation: D) -> list[D]:
     """The deviation, half of it, a quarter, ... as far down as it is one."""
     halvings = [deviation]
     while (half := _half(halvings[-1])) is not None:
@@ -132,11 +134,11 @@ def _halvings(deviation: Deviation) -> list[Deviation]:
     return halvings
 
 
-def _half(deviation: Deviation) -> Deviation | None:
+def _half(deviation: Any) -> Any:
     match deviation:
-        case Delay(operation, how, ns):
-            return Delay(operation, how, ns // 2) if ns // 2 >= _SHORTEST_NS else None
         case Stretch(what, factor):
             return Stretch(what, factor // 2) if factor // 2 >= 2 else None
         case Jitter(percent, seed):
             return Jitter(percent // 2, seed) if percent // 2 >= 1 else None
+        case _:  # a delay, of either kind
+            return deviation._replace(ns=deviation.ns // 2) if deviation.ns // 2 >= _SHORTEST_NS else None

@@ -44,8 +44,6 @@ class DeviceProperties:
         return f"_CudaDeviceProperties(name='{self.name}', major=8, minor=0, total_memory={self.total_memory >> 20}MB)"
 
 
-
-
 def _stream_data(stream: torch.Stream) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, _CUDA
 
@@ -190,3 +188,13 @@ def _forked() -> None:
     if functions().used():
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
+
+
+def take_over() -> None:
+    """Let this fork go on with the device of the process that it was forked from, which had no work left on it.
+
+    No GPU can do that. For who runs a test again and again from the same state (the pytest plugin).
+    """
+    cuda: Any = torch.cuda
+    cuda._is_in_bad_fork = torch._C._cuda_isInBadFork  # type: ignore[attr-defined]
+    cuda._initialized = True

@@ -12,7 +12,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -119,6 +120,16 @@ def _run(
 
 def _traced(program: Program, trace: Path | None) -> None:
     """Run the program to its end, and the device's work to its own, unless the program breaks off."""
+    with traced(trace):
+        _held = program.run()  # what it holds at its end is looked at
+
+
+@contextmanager
+def traced(trace: Path | None, *, skipped: tuple[str, ...] = ()) -> Iterator[None]:
+    """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
+
+    ``skipped``: see :class:`simgpu.trace.Tracer`.
+    """
     from repro.trace import TraceWriter
     from simgpu import collectives, sights
     from simgpu.trace import Tracer
@@ -127,11 +138,11 @@ def _traced(program: Program, trace: Path | None) -> None:
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         writer = TraceWriter(trace, rank=rank, world=world, info={})
-        tracer = Tracer(writer.write)
+        tracer = Tracer(writer.write, skipped=skipped)
         sights.begin()
     done = False
     try:
-        _held = program.run()  # what it holds at its end is looked at
+        yield
         _join_threads()
         done = True
     except SystemExit as leaving:

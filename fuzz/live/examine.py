@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from detectors.races import Occurrence, Race, Side
-from fuzz.live.recorded import Run, Touch, difference, load
+from fuzz.live.recorded import Run, Touch, load
 from fuzz.live.runs import Outcome, Program, Runner
 from simgpu.timing import Delay, Place, Timing
 
@@ -32,7 +32,8 @@ _Wanted = Callable[[int], bool]
 @dataclass(frozen=True)
 class Witness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
-    issued second comes first, and ``command`` runs the program in it; both empty where none was found.
+    issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
+    that run, and of the one with the program's order to which it was compared.
     """
 
     race: Race
@@ -40,6 +41,18 @@ class Witness:
     reason: str
     token: str = ""
     command: str = ""
+    outcomes: tuple[Outcome, Outcome] | None = None
+
+
+class Subject(Protocol):
+    """What can be run live, again and again. ``patience_s``: a run that takes longer is ended."""
+
+    @property
+    def patience_s(self) -> float: ...
+
+    def run(self, timing: Timing, *, at_once: bool = False) -> Outcome:
+        """Run it in ``timing``; ``at_once``: the host waits for each launch."""
+        ...
 
 
 class _Pair(NamedTuple):
@@ -85,20 +98,32 @@ def examine(
     timing = timing or Timing()
     judged = load(folder)
     with contextlib.ExitStack() as stack:
-        runner = runner or stack.enter_context(Runner())
-        return _Examination(judged, Program(command, runner, patience_s), timing, shown).all(races, limit)
+        program = Program(command, runner or stack.enter_context(Runner()), patience_s)
+        control = program.run(timing)
+
+        def again(token: str) -> str:
+            return shlex.join([*shown, "--timing", token, *command])
+
+        # the status of the judged run is not known here: how it ended, its traces say
+        return Examination(Outcome(judged, control.status), control, program, timing, again).all(races, limit)
 
 
-class _Examination:
-    """The runs of one program. Raises nothing that it could tell as a reason."""
+class Examination:
+    """The runs of one program. Raises nothing that it could tell as a reason.
 
-    def __init__(self, judged: Run, program: Program, timing: Timing, shown: Sequence[str]) -> None:
-        self._judged, self._program, self._timing, self._shown = judged, program, timing, shown
-        self._control = program.run(timing)
+    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token.
+    """
+
+    def __init__(
+        self, judged: Outcome, control: Outcome, program: Subject, timing: Timing, again: Callable[[str], str]
+    ) -> None:
+        self._judged, self._control, self._program, self._timing = judged, control, program, timing
+        self._again = again
         self._at_once: Outcome | None = None
 
     def all(self, races: Sequence[Race], limit: int) -> list[Witness]:
-        other = difference(self._judged, self._control.run)
+        """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined."""
+        other = self._control.differs(self._judged)
         if self._control.status is None:
             other = "whether it ends in time"
         if other:
@@ -121,7 +146,7 @@ class _Examination:
         return found
 
     def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
-        rank = self._judged.get(occurrence.rank)
+        rank = self._judged.run.get(occurrence.rank)
         if rank is None:
             return None
         first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
@@ -181,10 +206,10 @@ class _Examination:
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
-        command = shlex.join([*self._shown, "--timing", token, *self._program.command])
-        if other:
-            return Witness(race, "harmful", f"with the two the other way round, {other} differs", token, command)
-        return Witness(race, "benign", "with the two the other way round, the program sees the same", token, command)
+        verdict: Verdict = "harmful" if other else "benign"
+        what = f"{other} differs" if other else "the program sees the same"
+        reason = f"with the two the other way round, {what}"
+        return Witness(race, verdict, reason, token, self._again(token), (outcome, reference))
 
 
 def _unconfirmed(race: Race, reason: str) -> Witness:

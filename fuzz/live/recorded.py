@@ -12,7 +12,21 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from detectors.races import Moment, describe
-from repro.trace import Collective, End, Frame, Free, Launch, Seen, Sight, Stack, TraceReader, TraceRecord
+from repro.trace import (
+    Collective,
+    End,
+    Frame,
+    Free,
+    HostStep,
+    HostWait,
+    Launch,
+    Seen,
+    Sight,
+    Stack,
+    StreamName,
+    TraceReader,
+    TraceRecord,
+)
 from simgpu.timing import Place
 
 Touch = Literal["start", "end"]
@@ -46,6 +60,8 @@ class Recorded:
     reads: list[Look] = field(default_factory=list)
     final: list[Look] = field(default_factory=list)
     ended: bool = False
+    streams: dict[int, str] = field(default_factory=dict)
+    asks: bool = False  # it goes on by what a query() answered
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _reused: dict[int, int] = field(default_factory=dict)  # by block: the work with which its next owner begins
 
@@ -76,6 +92,10 @@ class Recorded:
                     made.final.append(Look(0, nbytes, record.checksum))
             elif isinstance(record, Stack):
                 made._stacks[record.id] = record.frames
+            elif isinstance(record, StreamName):
+                made.streams[record.stream] = record.name
+            elif isinstance(record, (HostStep, HostWait)) and record.how in ("asked", "query"):
+                made.asks = True
             elif isinstance(record, End):
                 made.ended = True
         return made
@@ -95,8 +115,11 @@ class Recorded:
 
     def where(self, op: int) -> str:
         """The work and its line, for a sentence."""
-        work = self.works[op]
-        return describe(work.place.kernel, self._stacks.get(work.stack, ()))
+        return describe(self.works[op].place.kernel, self.frames(op))
+
+    def frames(self, op: int) -> tuple[Frame, ...]:
+        """From where the work was given, innermost first."""
+        return self._stacks.get(self.works[op].stack, ())
 
 
 Run = dict[int, Recorded]

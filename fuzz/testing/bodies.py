@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -92,7 +92,7 @@ class Bodies:
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:  # pytest.fail() raises a BaseException
-                    failures.append(Failure(type(error).__name__, _line(error), "", error=error))
+                    failures.append(Failure(type(error).__name__, line_of(error), "", error=error))
                 worked = device.journal.ops > 0
 
         recording = None
@@ -125,14 +125,10 @@ class Bodies:
                 except BaseException as error:
                     sys.stdout.flush()
                     printed = (folder / "logs" / f"rank{device.rank}.log").read_text(errors="replace")
-                    failed = [type(error).__name__, _line(error), self._tell(error), printed]
+                    failed = [type(error).__name__, line_of(error), self._tell(error), printed]
                     raise
                 finally:
-                    told = [
-                        (value.name, dtype_name(value.tensor.dtype), list(value.tensor.shape), bytes_of(value.tensor))
-                        for value in values
-                        if value is not None
-                    ]
+                    told = packed([value for value in values if value is not None])
                     message = {"values": told, "failed": failed, "ops": device.journal.ops}
                     said(device.rank).write_bytes(msgpack.packb(message))
 
@@ -145,15 +141,11 @@ class Bodies:
         except RankFailed as error:
             lost = error
         except Exception as error:
-            if not any(_read(said(rank))["ops"] for rank in range(self._ranks)):
+            if not any(read(said(rank))["ops"] for rank in range(self._ranks)):
                 raise _idle() from error
             raise
-        messages = {rank: _read(said(rank)) for rank in range(self._ranks) if said(rank).exists()}
-        values = tuple(
-            Value(rank, name, _tensor(dtype, shape, data))
-            for rank, message in messages.items()
-            for name, dtype, shape, data in message["values"]
-        )
+        messages = {rank: read(said(rank)) for rank in range(self._ranks) if said(rank).exists()}
+        values = tuple(value for rank, message in messages.items() for value in unpacked(rank, message["values"]))
         failure = None
         if lost is not None:
             told = messages.get(lost.rank, {}).get("failed") or ("RankFailed", str(lost), str(lost), "")
@@ -167,12 +159,10 @@ class Bodies:
         What a function's end frees, nobody is handed again here, and no race can come of it.
         """
         device.sites.skipped = (*device.sites.skipped, streams.__file__)
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)
-        torch.manual_seed(self._seed)
+        seed(self._seed)
         __tracebackhide__ = True
         held: list[object] = []
-        with _outermost(self._body, held):
+        with outermost(self._body, held):
             held.append(self._body())
         watch_result(held[-1])
         with device.quiet():
@@ -208,8 +198,15 @@ def steady() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
+def seed(number: int) -> None:
+    """All that draws numbers begins from here."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
 @contextmanager
-def _outermost(body: Body, held: list[object]) -> Iterator[None]:
+def outermost(body: Body, held: list[object]) -> Iterator[None]:
     """Holds the frame of the test function that is called inside, and so its variables."""
     function = inspect.unwrap(body.func if isinstance(body, partial) else body)
     code = getattr(function, "__code__", None)
@@ -238,17 +235,28 @@ def _idle() -> Problem:
     return Problem("the test gives the simulated device no work: there is no timing to fuzz")
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """What it is and what it says, in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """What a rank has said."""
     message: dict[str, Any] = msgpack.unpackb(path.read_bytes())
     return message
 
 
+def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
+    """Values as a rank says them."""
+    return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), bytes_of(one.tensor)) for one in values]
+
+
+def unpacked(rank: int, told: Sequence[Any]) -> list[Value]:
+    return [Value(rank, name, _tensor(dtype, shape, data)) for name, dtype, shape, data in told]
+
+
 def _tensor(dtype: str, shape: list[int], data: bytes) -> torch.Tensor:
     if not data:
-        return torch.empty(shape, dtype=dtype_of(dtype))
+        return torch.empty(shape, dtype=dtype_of(dtype), device="cpu")
     return torch.frombuffer(bytearray(data), dtype=dtype_of(dtype)).reshape(shape)

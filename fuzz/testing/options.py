@@ -16,9 +16,9 @@ _MOST_RANKS = 64
 class Options:
     """What can be said about a test.
 
-    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware;
-    ``benign``: whether a race that changes no value fails; ``seed``: of the timings, and of torch, random and numpy
-    before each run.
+    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (the
+    simulated GPU has one of its own); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
+    and of torch, random and numpy before each run.
     """
 
     examples: int = 50

@@ -17,6 +17,9 @@ set up once, arguments are given to each run. The test fails when streams race (
 executes it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``,
 or those it returns depend on timing. ``pytest --stream-timing TOKEN`` runs the token's test in that timing.
 
+With ``stream_race_device = cuda`` (:mod:`fuzz.testing.device`) the body runs on the simulated GPU, in forks, and
+says ``torch.cuda.Stream()`` as it does on a real one.
+
 This file is imported in every session of pytest, so what it needs is imported where it is needed.
 """
 
@@ -28,19 +31,26 @@ import unittest
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from fuzz.testing import device
+
 if TYPE_CHECKING:
-    from fuzz.testing.trial import BodyFailed
+    from fuzz.testing.options import Options
+    from fuzz.testing.report import BodyFailed
 
 _MARK = "stream_race"
 _EXTRA = "deepspeed"
 _SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
 _TOKEN = pytest.StashKey[Any]()
+_TIMING = pytest.StashKey[Any]()
+_NESTED = "a stream_race test runs in another one: take the mark or the fixture, not both"
+_NOTES = "stream_race"  # of a report's properties, which come from xdist's workers too
 
 StreamRace = Callable[..., None]
 
@@ -49,6 +59,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("stream races").addoption(
         "--stream-timing", metavar="TOKEN", help="run the stream_race test of this token once, in the token's timing"
     )
+    device.add_option(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """The earliest that a plugin is asked: behind this, torch may be imported."""
+    device.start(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,34 +78,37 @@ def pytest_configure(config: pytest.Config) -> None:
     text = config.getoption("stream_timing")
     if text is not None:
         try:
-            from repro.replay.tokens import Token
-            from repro.tokens import TokenError
+            from fuzz.testing.tokens import of_accelerator, of_gpu
         except ModuleNotFoundError as error:
             raise pytest.UsageError(_lacking(error, "--stream-timing")) from None
-
         try:
-            token = Token.parse(text)
-        except TokenError as error:
+            if device.wanted(config):
+                config.stash[_TIMING] = of_gpu(text)
+            else:
+                config.stash[_TOKEN] = of_accelerator(text)
+        except ValueError as error:
             raise pytest.UsageError(f"--stream-timing: {error}") from None
-        call = token.options.get("call", "1")
-        if token.scenario != "test" or "name" not in token.options or not call.isdecimal():
-            raise pytest.UsageError(
-                f"--stream-timing: this token is of scenario {token.scenario!r}, not of a test: "
-                "it is for 'python -m repro replay'"
-            )
-        config.stash[_TOKEN] = token
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With a token, its test only."""
-    token = config.stash.get(_TOKEN, None)
-    if token is None:
+    if config.stash.get(_TIMING, None) is not None:
+        chosen = [item for item in items if _uses(item)]
+        if len(chosen) != 1 and not hasattr(config, "workerinput"):
+            raise pytest.UsageError(
+                f"--stream-timing: this token is of one test, and {len(chosen) or 'no'} stream_race tests are chosen: "
+                "name the one, as the report's command does"
+            )
+    elif (token := config.stash.get(_TOKEN, None)) is not None:
+        name = token.options["name"]
+        chosen = [item for item in items if _name(item) == name and _uses(item)]
+        if not chosen and not hasattr(config, "workerinput"):
+            raise pytest.UsageError(
+                f"--stream-timing: the token is of {name!r}, and no stream_race test here is called so"
+            )
+    else:
         return
-    name = token.options["name"]
-    chosen = [item for item in items if _name(item) == name and _uses(item)]
-    if not chosen and not hasattr(config, "workerinput"):
-        raise pytest.UsageError(f"--stream-timing: the token is of {name!r}, and no stream_race test here is called so")
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
 
@@ -127,6 +147,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     return report
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What is to be known of tests that passed."""
+    reports = [one for reports in terminalreporter.stats.values() for one in reports]
+    passed = [one for one in reports if getattr(one, "when", "") == "call" and one.passed]
+    notes = [(one.nodeid, note) for one in passed for name, note in one.user_properties if name == _NOTES]
+    if notes:
+        terminalreporter.section("stream races: tests that passed", "-")
+    for nodeid, note in notes:
+        terminalreporter.write_line(f"{nodeid}: {note}")
+
+
 @pytest.fixture(name=_MARK)
 def stream_race_fixture(request: pytest.FixtureRequest) -> StreamRace:
     """``stream_race(function, examples=50, ...)``: what the mark does to a test, for a function without arguments."""
@@ -161,34 +192,65 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """What to fail with; None where nothing is wrong."""
+    on_gpu = device.wanted(item.config)
     try:
+        import_module("fuzz.testing.live_trial" if on_gpu else "fuzz.testing.trial")
         from fuzz.testing.bodies import Problem, steady
         from fuzz.testing.options import Options
-        from fuzz.testing.trial import BodyFailed, Trial
-        from repro.accelerator.device import active
+        from fuzz.testing.report import BodyFailed
     except ModuleNotFoundError as error:
         return _lacking(error, "a stream_race test")
 
-    def tell(error: BaseException) -> str:
-        return str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
-
-    token = item.config.stash.get(_TOKEN, None)
-    if token is not None and int(token.options.get("call", "1")) != call:
-        return None
-    named = {"name": _name(item)} if call == 1 else {"name": _name(item), "call": str(call)}
-    command = f"pytest {shlex.quote(item.nodeid)}"
-    with suppress(RuntimeError):
-        active()
-        return "a stream_race test runs in another one: take the mark or the fixture, not both"
+    run = _on_gpu if on_gpu else _on_accelerator
     try:
         options = Options.of(given)
         with TemporaryDirectory() as folder, steady():
-            trial = Trial(named, command, body, options, Path(folder), tell)
-            return trial.check() if token is None else trial.once(token)
+            return run(item, body, options, call, Path(folder))
     except Problem as error:
         return str(error)
     except BodyFailed as error:
         return error
+
+
+def _on_accelerator(
+    item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path
+) -> str | None:
+    from fuzz.testing.trial import Trial
+    from repro.accelerator.device import active
+
+    token = item.config.stash.get(_TOKEN, None)
+    if token is not None and int(token.options.get("call", "1")) != call:
+        return None
+    with suppress(RuntimeError):
+        active()
+        return _NESTED
+    named = {"name": _name(item)} if call == 1 else {"name": _name(item), "call": str(call)}
+    trial = Trial(named, f"pytest {shlex.quote(item.nodeid)}", body, options, folder, partial(_tell, item))
+    return trial.check() if token is None else trial.once(token)
+
+
+def _on_gpu(item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path) -> str | None:
+    from fuzz.testing import forked
+    from fuzz.testing.live_trial import LiveTrial
+
+    if forked.inside:
+        return _NESTED
+    same = device.repeated(item.config)
+
+    def command(token: str) -> str:
+        return f"pytest {shlex.quote(item.nodeid)}{same} --stream-timing {token}"
+
+    trial = LiveTrial(f"{_name(item)}/{call}", command, body, options, folder, partial(_tell, item))
+    timing = item.config.stash.get(_TIMING, None)
+    try:
+        marked = item.get_closest_marker(_MARK) is not None
+        return trial.check() if timing is None else trial.once(timing, strict=marked)
+    finally:
+        item.user_properties += [(_NOTES, note) for note in trial.notes]
+
+
+def _tell(item: pytest.Item, error: BaseException) -> str:
+    return str(item.repr_failure(pytest.ExceptionInfo.from_exception(error)))
 
 
 def _lacking(error: ModuleNotFoundError, what: str) -> str:
@@ -206,10 +268,10 @@ def _raise(item: pytest.Item, failed: BodyFailed) -> NoReturn:
     __tracebackhide__ = True
     if failed.section[1]:
         item.stash.setdefault(_SECTIONS, []).append(failed.section)
-    failure = failed.run.failure
-    assert failure is not None
+    failure = failed.failure
     if failure.output:
-        item.stash.setdefault(_SECTIONS, []).append(("output of the rank", failure.output))
+        whose = "of the rank" if failure.text.startswith("on rank ") else "of this run"
+        item.stash.setdefault(_SECTIONS, []).append((f"output {whose}", failure.output))
     if failure.error is not None:
         raise failure.error
     if failure.kind == "Skipped":

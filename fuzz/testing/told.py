@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detectors.races import Race, Side, describe
+from fuzz.live.recorded import Run
 from fuzz.streams import Value, difference
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.deviations import Deviation, Jitter, Stretch
 from repro.replay.recording import Recording
 from repro.trace import Collective, Frame, Launch, Stack, StreamName
+from simgpu import timing as live
 
-_OURS = tuple(str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/plugin.py", "streams.py"))
+_OURS = tuple(
+    str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/forked.py", "testing/plugin.py", "streams.py")
+)
 _AT_MOST = 4
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 
@@ -30,6 +34,13 @@ def timing_lines(deviations: Sequence[Deviation], recording: Recording) -> list[
     if not deviations:
         return ["the timing as recorded"]
     return [_deviation(one, recording) for one in deviations]
+
+
+def live_timing_lines(timing: live.Timing, run: Run) -> list[str]:
+    """The same of a timing of the simulated GPU; ``run`` is one of the test's."""
+    if not timing.deviations:
+        return ["the plain timing"]
+    return [_live_deviation(one, run) for one in timing.deviations]
 
 
 def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]:
@@ -72,20 +83,49 @@ def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _deviation(deviation: Deviation, recording: Recording) -> str:
-    match deviation:
-        case Stretch(what, factor):
-            kind, _, name = what.partition(":")
-            if kind == "host":
-                return f"the host{' of rank ' + name if name else ''} is {factor} times as slow"
-            shown = f"rank {name}" if kind == "rank" else f"{kind} {name!r}"
-            return f"{shown} is {factor} times as slow"
-        case Jitter(percent, seed):
-            return f"every kernel and collective takes up to {percent} % longer, drawn from seed {seed}"
-        case Delay(name, how, ns):
-            rank, op = name.rank, recording.names.number(name)
-            where = f" of rank {rank}" if recording.world > 1 else ""
-            late = "takes {} longer" if how == "long" else "starts {} later"
-            return f"{_operation(recording, rank, op)}{where} {late.format(_time(ns))}"
+    if isinstance(deviation, Stretch):
+        kind, _, name = deviation.what.partition(":")
+        return _stretch(kind, name, deviation.factor)
+    if isinstance(deviation, Jitter):
+        return _jitter(deviation)
+    operation, how, ns = deviation
+    where = f" of rank {operation.rank}" if recording.world > 1 else ""
+    return f"{_operation(recording, operation.rank, recording.names.number(operation))}{where} {_late(how, ns)}"
+
+
+def _live_deviation(deviation: live.Deviation, run: Run) -> str:
+    if isinstance(deviation, Jitter):
+        return _jitter(deviation)
+    if isinstance(deviation, Stretch):
+        kind, _, name = deviation.what.partition(":")
+        if kind == "stream" and name.isdecimal():
+            name = next((one.streams[int(name)] for one in run.values() if int(name) in one.streams), name)
+        return _stretch(kind, name, deviation.factor)
+    (rank, stream, kernel, occurrence), how, ns = deviation
+    one = run.get(rank)
+    op = one.numbers.get(deviation.place, -1) if one else -1
+    if one is None or op < 0:
+        what = f"the {_nth(occurrence)} {kernel} on stream {stream}"
+    else:
+        what = f"{describe(kernel, own(one.frames(op)))} on stream {one.streams.get(stream, str(stream))!r}"
+    where = f" of rank {rank}" if len(run) > 1 else ""
+    return f"{what}{where} {_late(how, ns)}"
+
+
+def _stretch(kind: str, name: str, factor: int) -> str:
+    if kind == "host":
+        return f"the host{' of rank ' + name if name else ''} is {factor} times as slow"
+    shown = f"rank {name}" if kind == "rank" else f"{kind} {name!r}"
+    return f"{shown} is {factor} times as slow"
+
+
+def _jitter(jitter: Jitter) -> str:
+    return f"every kernel and collective takes up to {jitter.percent} % longer, drawn from seed {jitter.seed}"
+
+
+def _late(how: str, ns: int) -> str:
+    late = "takes {} longer" if how == "long" else "starts {} later"
+    return late.format(_time(ns))
 
 
 def _operation(recording: Recording, rank: int, op: int) -> str:

@@ -20,51 +20,23 @@ from fuzz.shrink import shrink
 from fuzz.strategy import draw_timing
 from fuzz.streams import KIND, NoTensors, Value
 from fuzz.subject import Subject
+from fuzz.testing import device
 from fuzz.testing.bodies import Bodies, Body, Problem, Run, Tell
 from fuzz.testing.options import Options
-from fuzz.testing.told import by_pytest, differences, race_lines, timing_lines
+from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
+from fuzz.testing.told import by_pytest, differences, timing_lines
 from fuzz.witness import reverse
 from repro.accelerator.costs import Timing
 from repro.replay.deviations import Deviation, Stretch
 from repro.replay.faults import ReplayError
 from repro.replay.names import UnknownOperation
 from repro.replay.record import plain_timing
-from repro.replay.recording import Recording
 from repro.replay.tokens import Token
 from repro.trace import Call, HostStep, HostWait, Sight
 
 SCENARIO = "test"  # in tokens
 _NO_FAILURE = ("Skipped", "XFailed")
 _AT_ONCE = (Stretch("host", 10**6),)  # a host so slow that each piece of work is done before the next is issued
-_BLIND = "the test watches no value and reads none: give it some by fuzz.watch(name, tensor), or return tensors"
-_NO_RACE = (
-    "No race explains it. Either the program itself goes by the time, as by query(), or an access was not seen, as one "
-    "that no operator's schema tells of: then it is not known that all work is ordered."
-)
-
-
-class BodyFailed(Exception):
-    """The body failed by itself. ``section``: what to show beside it, with a heading."""
-
-    def __init__(self, run: Run, heading: str, lines: Sequence[str]) -> None:
-        self.run = run
-        self.section = (heading, "\n".join(lines))
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A race and what its witness does. ``wrong``: None where nobody can tell, no lines where nothing is."""
-
-    race: Race
-    deviations: tuple[Deviation, ...]
-    wrong: Sequence[str] | None
-    reason: str = ""
-
-    @property
-    def word(self) -> str:
-        if self.wrong is None:
-            return "not judged"
-        return "harmful" if self.wrong else "benign"
 
 
 @dataclass
@@ -100,7 +72,8 @@ class Trial:
         accused = [one for one in races if self._options.benign == "fail" or one.word != "benign"]
         if failing is None and not accused:
             return None
-        return "\n".join(self._report(recorded.subject.recording, races if failing else accused, failing))
+        shown = None if failing is None else self._shown(recorded, *failing)
+        return "\n".join(report(races if failing else accused, shown, self._again))
 
     def once(self, token: Token) -> str | None:
         """The same for the token's timing alone: what its run gives that it should not."""
@@ -113,13 +86,9 @@ class Trial:
         run = self._run(timing)
         words = timing_lines(token.deviations, recording)
         if run.failure is not None:
-            raise BodyFailed(run, "stream timing", words)
+            raise BodyFailed(run.failure, "stream timing", words)
         wrong = differences(recorded.expected, run.values)
-        if not wrong:
-            return None
-        return "\n".join(
-            [f"values depend on timing: {wrong[0]}", *_indented("Timing:", words), *_indented("Then:", wrong)]
-        )
+        return in_token(words, wrong) if wrong else None
 
     # -- recording --------------------------------------------------------------------------------------
 
@@ -128,8 +97,10 @@ class Trial:
         if first.failure is not None:
             if first.failure.kind == NoTensors.__name__:
                 raise Problem(first.failure.line.partition(": ")[2])
+            if told := device.missed(first.failure.line):
+                raise Problem(told)
             skipped = first.failure.kind in _NO_FAILURE
-            raise BodyFailed(first, "stream races", [] if skipped else _races_so_far(first))
+            raise BodyFailed(first.failure, "stream races", [] if skipped else _races_so_far(first))
         assert first.recording is not None
         try:
             subject = Subject(first.recording)
@@ -156,24 +127,29 @@ class Trial:
 
     # -- judging ----------------------------------------------------------------------------------------
 
-    def _judge(self, recorded: _Recorded, race: Race) -> _Judged:
+    def _judge(self, recorded: _Recorded, race: Race) -> Judged:
         """The first example that does harm; else the first that can be reversed; else why none can."""
-        found: _Judged | None = None
+        found: Judged | None = None
         subject = recorded.subject
         for example in race.examples:
             one = reverse(subject.recording, subject.replayer.graph, race, example)
             if one.reason:
-                judged = _Judged(race, (), None, one.reason)
+                judged = Judged(race, "not judged", None, one.reason)
             elif recorded.looks:
-                judged = _Judged(race, one.deviations, self._wrong(recorded, one.deviations))
+                witness = self._shown(recorded, one.deviations, self._wrong(recorded, one.deviations))
+                judged = Judged(race, "harmful" if witness.wrong else "benign", witness)
             else:
-                judged = _Judged(race, one.deviations, None, _BLIND)
-            if judged.wrong:
+                judged = Judged(race, "not judged", None, BLIND)
+            if judged.word == "harmful":
                 return judged
-            if found is None or (found.wrong is None and judged.wrong is not None):
+            if found is None or (found.witness is None and judged.witness is not None):
                 found = judged
         assert found is not None  # a race has at least one example
         return found
+
+    def _shown(self, recorded: _Recorded, deviations: tuple[Deviation, ...], wrong: Sequence[str]) -> Shown:
+        words = timing_lines(deviations, recorded.subject.recording)
+        return Shown(str(Token(SCENARIO, self._named, deviations)), words, wrong)
 
     def _wrong(self, recorded: _Recorded, deviations: tuple[Deviation, ...]) -> Sequence[str]:
         """What goes wrong in this timing, a line each. By replay where that can tell, else live."""
@@ -219,42 +195,8 @@ class Trial:
                 return smallest, self._wrong(recorded, smallest)
         return None
 
-    # -- telling ----------------------------------------------------------------------------------------
-
-    def _report(
-        self,
-        recording: Recording,
-        races: Sequence[_Judged],
-        failing: tuple[tuple[Deviation, ...], Sequence[str]] | None,
-    ) -> list[str]:
-        harmful = next((one for one in races if one.word == "harmful"), None)
-        if harmful is not None:
-            lines = [f"harmful race: {harmful.race.missing_wait}"]
-        elif failing is not None:
-            lines = [f"values depend on timing: {failing[1][0]}"]
-        else:
-            lines = [f"{races[0].word} race: {races[0].race.missing_wait}"]
-        for number, one in enumerate(sorted(races, key=lambda one: one.word != "harmful"), 1):
-            lines += ["", f"Race {number} of {len(races)}: {one.race.kind}, {one.word}", *race_lines(one.race)]
-            if one.reason:
-                lines.append(f"  No verdict: {one.reason}")
-            if one.wrong is not None:
-                words = timing_lines(one.deviations, recording)
-                lines += _indented("Witness, in which the second comes before the first:", words)
-                lines += _indented("Then:", one.wrong or ["every value is the same"])
-                lines += self._again(one.deviations)
-        if failing is not None:
-            deviations, wrong = failing
-            lines += ["", "A timing in which it goes wrong", *_indented("Timing:", timing_lines(deviations, recording))]
-            lines += [*_indented("Then:", wrong), *self._again(deviations)]
-            lines += [] if races else [f"  {_NO_RACE}"]
-        if harmful is None and failing is None and all(one.word == "benign" for one in races):
-            lines += ["", "No value depends on it. To let such races pass: @pytest.mark.stream_race(benign='allow')"]
-        return lines
-
-    def _again(self, deviations: tuple[Deviation, ...]) -> list[str]:
-        token = Token(SCENARIO, self._named, deviations)
-        return [f"  Token: {token}", f"  Again: {self._command} --stream-timing {token}"]
+    def _again(self, token: str) -> str:
+        return f"{self._command} --stream-timing {token}"
 
 
 def _in_order(subject: Subject) -> list[Value]:
@@ -273,16 +215,8 @@ def _races_so_far(run: Run) -> list[str]:
     """The races of a body that failed."""
     if run.recording is None:
         return []
-    lines: list[str] = []
     detector = HappensBefore()
     for rank, records in run.recording.records.items():
         detector.feed(rank, records)
     detector.finish()
-    races = [race for race in detector.races if not (by_pytest(race.first) or by_pytest(race.second))]
-    for number, race in enumerate(races, 1):
-        lines += [f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
-    return lines
-
-
-def _indented(heading: str, lines: Sequence[str]) -> list[str]:
-    return [f"  {heading}", *(f"    {line}" for line in lines)]
+    return races_so_far([race for race in detector.races if not (by_pytest(race.first) or by_pytest(race.second))])

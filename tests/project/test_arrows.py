@@ -28,6 +28,8 @@ MAY_IMPORT = {
     "detectors": ("detectors", "repro.trace"),
     "frameworks": ("frameworks", "simgpu", "repro.trace"),
     "fuzz.live": ("fuzz", "repro", "detectors", "simgpu.timing"),
+    "fuzz.testing": ("fuzz", "repro", "detectors", "simgpu"),  # it starts the simulated GPU
+    "fuzz.streams": ("fuzz", "repro", "detectors", "simgpu.library"),
     "fuzz": ("fuzz", "repro", "detectors"),
     "simgpu": ("simgpu", "repro.trace", "repro.tokens"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),

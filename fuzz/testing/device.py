@@ -1,0 +1,83 @@
+"""On what marked tests run: the simulated accelerator, or the simulated GPU, which a session has to ask for.
+
+``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``: code that says ``cuda`` and
+``torch.cuda.Stream()`` is tested as it is. The GPU has to be there before torch is imported, and stays to the session's
+end, for all its tests: so nobody gets it unasked. This file imports nothing of torch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+INI, FLAG, CUDA = "stream_race_device", "--stream-device", "cuda"
+_ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}"
+# What a CPU build of torch says to who asks it for a GPU.
+_NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "torch.cuda.Stream requires CUDA support",
+    "Tried to instantiate dummy base class",
+    "Cannot access accelerator device when none is available",
+    "Cannot get CUDA generator without ATen_cuda library",
+    "PyTorch is not linked with support for cuda devices",
+    "Found no NVIDIA driver",
+)
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Let a session ask for the GPU."""
+    group = parser.getgroup("stream races")
+    group.addoption(
+        FLAG, metavar="DEVICE", choices=(CUDA,), help=f"{CUDA}: stream_race tests run on a simulated GPU, as they are"
+    )
+    parser.addini(INI, f"'{CUDA}': stream_race tests run on a simulated GPU, as they are")
+
+
+def start(config: pytest.Config) -> None:
+    """Start the GPU if the session asks for it. Raises :class:`pytest.UsageError`."""
+    if not wanted(config) or config.known_args_namespace.help:
+        return
+    from simgpu import launch, library
+    from simgpu.build import BuildError
+
+    if library.active():
+        return
+    if "torch" in sys.modules:
+        raise pytest.UsageError(
+            "the simulated GPU has to be there before torch is imported, and torch is imported already, by a plugin of "
+            "pytest or by who started it: leave that plugin out (-p no:NAME), or import torch later"
+        )
+    try:
+        launch.start()
+    except (BuildError, RuntimeError) as problem:
+        raise pytest.UsageError(f"there can be no simulated GPU ({_asked(config)}): {problem}") from None
+
+
+def wanted(config: pytest.Config) -> bool:
+    """Does the session ask for the GPU? Raises :class:`pytest.UsageError` for a device that there is not."""
+    named = _flag(config) or str(config.getini(INI)).strip()
+    if named not in ("", CUDA):
+        raise pytest.UsageError(f"{INI} is '{CUDA}' or nothing, not '{named}'")
+    return bool(named)
+
+
+def repeated(config: pytest.Config) -> str:
+    """What a command needs to run on the same device again, with a space before it."""
+    return f" {FLAG} {CUDA}" if _flag(config) else ""
+
+
+def missed(said: str) -> str | None:
+    """What to tell of a test whose error ``said`` is that there is no GPU; None where it says something else."""
+    if not any(one in said for one in _NO_GPU):
+        return None
+    return f"the test asks torch for a GPU ({said.rstrip('.')}): let it run on a simulated one, by {_ASK}"
+
+
+def _asked(config: pytest.Config) -> str:
+    return FLAG if _flag(config) else INI
+
+
+def _flag(config: pytest.Config) -> str:
+    """Also before the command line is read to its end."""
+    return getattr(config.known_args_namespace, "stream_device", None) or ""

@@ -1,0 +1,262 @@
+"""Runs the body of a test on the simulated GPU, each time in a fork of pytest's process: nothing leaks between runs."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import os
+import select
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgpack
+import torch
+import torch.distributed as dist
+
+from fuzz import streams
+from fuzz.live.recorded import load
+from fuzz.live.runs import Outcome
+from fuzz.streams import Value, seeing, watch_result
+from fuzz.testing import default
+from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.told import differences
+from repro.interrupts import held as interrupts_held
+from repro.trace import TraceError, file_of
+from simgpu import collectives, cuda, launch, work
+from simgpu.library import functions
+from simgpu.ranks import RankFailed
+from simgpu.ranks.processes import run as run_ranks
+from simgpu.timing import Timing, timed
+
+NO_FAILURE = ("Skipped", "XFailed")
+inside = False  # this process is such a fork
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_S = 60.0  # of torch.distributed, as on the simulated accelerator
+_AUTOGRAD = "Unable to handle autograd's threading in combination with fork"
+
+
+@dataclass(frozen=True)
+class Done(Outcome):
+    """A run, and what the test says of it. ``values``: by rank in the order of :func:`fuzz.watch`."""
+
+    values: tuple[Value, ...]
+    failure: Failure | None
+
+    def differs(self, reference: Outcome) -> str:
+        assert isinstance(reference, Done)
+        return next(iter(self.wrong(reference)), "")
+
+    def wrong(self, reference: Done) -> list[str]:
+        """What it asserts, watches or returns otherwise than ``reference``, a line each."""
+        if self.status is None:
+            return ["it does not come to its end"]
+        if self.failure is not None:
+            return [] if self.failure.kind in NO_FAILURE else [self.failure.line]
+        return differences(reference.values, self.values)
+
+
+class Forks:
+    """Runs ``body``. ``folder`` takes what a run leaves; ``tell`` makes a text of what the body raised."""
+
+    patience_s = 0.0  # 0: for ever
+
+    def __init__(self, body: Body, ranks: int, seed: int, folder: Path, tell: Tell) -> None:
+        self._body = body
+        self._ranks = ranks
+        self._seed = seed
+        self._folder = folder
+        self._tell = tell
+        functions().drain()  # what fixtures have begun: a fork has no part in it
+        if ranks > 1 and functions().used():
+            raise Problem(
+                "each rank has a GPU of its own, but pytest's process has used its GPU before, in a fixture, in a test "
+                "without the mark or when a module was imported: let the test itself make what lies on the GPU, or run "
+                "it in a session of its own"
+            )
+
+    def run(self, timing: Timing, *, at_once: bool = False) -> Done:
+        """Run it in ``timing``. Its traces are gone afterwards."""
+        folder = self._folder / "run"
+        try:
+            return self.keep(timing, folder, at_once=at_once)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, timing: Timing, folder: Path, *, at_once: bool = False) -> Done:
+        """The same, with its traces left in ``folder``. Raises :class:`Problem` where no fork can run the test."""
+        folder.mkdir(parents=True)
+        with warnings.catch_warnings(), interrupts_held():  # pytest may make errors of warnings
+            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            child = os.fork()
+            if child == 0:
+                self._fork(timing, folder, at_once)
+        status = _attend(child, self.patience_s)
+        said = {rank: read(path) for rank in range(self._ranks) if (path := folder / f"rank{rank}.said").exists()}
+        _import(said)
+        failure = None
+        if status is None or status or len(said) < self._ranks:
+            failure = self._failure(folder, said, status or 0)
+        try:
+            run = load(folder)
+        except TraceError:  # it was ended in the middle of a record
+            run = {}
+        values = tuple(value for rank, one in said.items() for value in unpacked(rank, one["values"]))
+        return Done(run, status, values, failure)
+
+    def _failure(self, folder: Path, said: dict[int, dict[str, Any]], status: int) -> Failure:
+        first = 0
+        if (folder / "failed").exists():
+            first, why = read(folder / "failed")["first"]
+        elif status < 0:
+            why = f"the test's process was killed by {signal.Signals(-status).name}"
+        else:
+            why = "the test's process ended without a word"
+        own = folder / f"rank{first}.printed"
+        printed = own.read_text(errors="replace") if own.exists() else ""
+        kind, line, text, printed = said.get(first, {}).get("failed") or ("RankFailed", why, why, printed)
+        if _AUTOGRAD in text:
+            raise Problem(
+                "pytest's process has run a backward pass before, in a fixture or in a test without the mark, and "
+                "torch can run none in its forks then: run this test in a session of its own (-m stream_race)"
+            )
+        where = f"on rank {first}:\n" if self._ranks > 1 else f"{line}\n\n"
+        return Failure(kind, line, where + text, printed)
+
+    # -- in the fork ------------------------------------------------------------------------------------
+
+    def _fork(self, timing: Timing, folder: Path, at_once: bool) -> NoReturn:
+        """Never returns into pytest."""
+        global inside
+        inside = True
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
+            if sys.platform == "linux":
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _print_to(folder / "printed")
+            if self._ranks == 1:
+                status = self._rank(0, timing, folder, at_once)
+            else:
+                run_ranks(self._ranks, lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
+                status = 0
+        except RankFailed as failed:
+            (folder / "failed").write_bytes(msgpack.packb({"first": [failed.rank, str(failed)]}))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _rank(self, rank: int, timing: Timing, folder: Path, at_once: bool) -> int:
+        """Gives the exit status, and says all else in a file."""
+        __tracebackhide__ = True
+        printed = folder / f"rank{rank}.printed"
+        _print_to(printed)
+        before = set(sys.modules)
+        cuda.take_over()
+        # Mends what a fork breaks of torch's thread pool: autograd's threads do so all at once, and some abort then
+        # (caffe2::pthreadpool lets go of the pool before it has another).
+        torch.set_num_threads(1)
+        if at_once:
+            functions().deferred(0)
+        told: list[Any] = []
+        failed = None
+        held: list[object] = []
+        try:
+            with timed(timing, rank=rank), seeing() as values, launch.traced(file_of(folder, rank), skipped=_SKIPPED):
+                if self._ranks > 1:
+                    self._join(rank, folder)
+                self._execute(held)
+                collectives.drain()  # an error in work that is done only now is the body's too
+                told = packed([_plain(value) for value in values if value is not None])
+            if self._ranks > 1:
+                self._leave(rank)
+        except BaseException as error:  # pytest.fail() raises a BaseException
+            sys.stdout.flush()
+            failed = [type(error).__name__, line_of(error), self._tell(error), printed.read_text(errors="replace")]
+        imported = [name for name in sys.modules if name.startswith("torch.") and name not in before]
+        message = {"values": told, "failed": failed, "imported": imported}
+        (folder / f"rank{rank}.said").write_bytes(msgpack.packb(message))
+        return int(failed is not None)
+
+    def _join(self, rank: int, folder: Path) -> None:
+        torch.cuda.set_device(rank)
+        self._store = store = dist.FileStore(str(folder / "store"), self._ranks)
+        patience = timedelta(seconds=_PATIENCE_S)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=self._ranks, timeout=patience)
+
+    def _leave(self, rank: int) -> None:
+        """A rank that goes while another one still connects to it would fail that one."""
+        self._store.set(f"left {rank}", "")
+        self._store.wait([f"left {one}" for one in range(self._ranks)])
+
+    def _execute(self, held: list[object]) -> None:
+        """``held`` keeps what the body has: the memory of the test ends with the test, and nobody gets it again."""
+        __tracebackhide__ = True
+        seed(self._seed)
+        with default.Default("cuda"), outermost(self._body, held):
+            held.append(self._body())
+        watch_result(held[-1])
+
+
+# Whose frames are not told: a watched value is read where the test says so.
+_SKIPPED = (streams.__file__, default.__file__)
+
+
+def _import(said: dict[int, dict[str, Any]]) -> None:
+    """What torch has imported at its first uses, for seconds maybe, further forks have from here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in dict.fromkeys(name for one in said.values() for name in one["imported"]):
+            with suppress(Exception):  # it may be none that can be imported by its name
+                import_module(name)
+
+
+def _plain(value: Value) -> Value:
+    """What a watched copy holds: read past the device, as all its work is done."""
+    if not value.tensor.is_cuda:
+        return value
+    return value._replace(tensor=work.alias(value.tensor).clone())
+
+
+def _attend(child: int, patience_s: float) -> int | None:
+    """Its exit status (below 0: the signal that killed it); None where it was ended because it took longer."""
+    ended = False
+    try:
+        waiting = os.pidfd_open(child)
+        try:
+            ended = bool(select.select([waiting], [], [], patience_s or None)[0])
+        finally:
+            os.close(waiting)
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)  # its ranks end with it
+        _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _print_to(path: Path) -> None:
+    """What is printed from here on goes there; but who captures it in memory (capsys) goes on to have it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable(2)  # it told pytest's terminal
+    with suppress(io.UnsupportedOperation):
+        sys.stdout.fileno()
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

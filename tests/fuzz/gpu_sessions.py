@@ -1,0 +1,82 @@
+"""Sessions of a user's tests on the simulated GPU, in a process that starts in no time (gpu_started.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_HEAD = """
+import pytest
+import torch
+from fuzz import watch
+"""
+
+
+class GpuSession:
+    """A folder with a user's tests, and pytest in it."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self.folder = folder
+
+    def file(self, *parts: str) -> None:
+        text = _HEAD + "".join(textwrap.dedent(part) for part in parts)
+        (self.folder / "test_user.py").write_text(text)
+
+    def line(self, part: str) -> str:
+        """Where it stands, as a report says it."""
+        lines = (self.folder / "test_user.py").read_text().splitlines()
+        return f"test_user.py:{1 + next(at for at, line in enumerate(lines) if part in line)}"
+
+    def run(self, *arguments: str, device: bool = True, **expected: int) -> str:
+        """Everything that pytest prints. ``expected``: how many tests passed, failed and so on."""
+        asked = ["--stream-device", "cuda"] if device else []
+        words = ["-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *asked, *arguments]
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([words, str(self.folder)]) + "\n")
+        self._process.stdin.flush()
+        status, printed = json.loads(self._process.stdout.readline())
+        assert isinstance(printed, str)
+        if expected:
+            summary = printed.rstrip().rpartition("\n")[2]
+            counted = {
+                noun: int(count) for count, noun in re.findall(r"(\d+) (passed|failed|skipped|desel\w+)", summary)
+            }
+            assert counted == expected, printed
+        else:
+            assert status == pytest.ExitCode.USAGE_ERROR, printed
+        return printed
+
+    def token(self, told: str) -> str:
+        found = re.search(r"Token: (\S+)", told)
+        assert found is not None, told
+        return found[1]
+
+
+@pytest.fixture(scope="session")
+def gpu_process() -> Iterator[subprocess.Popen[str]]:
+    """The process with the simulated GPU."""
+    command = [sys.executable, str(Path(__file__).with_name("gpu_started.py"))]
+    fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    # what other plugins import takes longer than a session
+    environment = {**os.environ, **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def gpu(gpu_process: subprocess.Popen[str], tmp_path: Path) -> GpuSession:
+    return GpuSession(gpu_process, tmp_path)

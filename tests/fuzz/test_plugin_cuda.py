@@ -1,0 +1,299 @@
+"""Users' tests that say ``torch.cuda`` as it is, and what the pytest plugin says of each on the simulated GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fuzz.gpu_sessions import GpuSession
+
+pytest_plugins = ["tests.fuzz.gpu_sessions"]
+
+PREFETCHER = """
+class Prefetcher:
+    def __init__(self, wait):
+        self.wait, self.side = wait, torch.cuda.Stream()
+
+    def next(self):
+        with torch.cuda.stream(self.side):
+            batch = torch.ones(4, device="cuda") * 2
+        if self.wait:
+            torch.cuda.current_stream().wait_stream(self.side)
+        return batch
+"""
+
+
+def test_a_prefetcher_that_says_cuda_fails_without_its_wait_and_again_by_its_token(gpu: GpuSession) -> None:
+    gpu.file(
+        PREFETCHER,
+        """
+        @pytest.mark.stream_race(examples=5)
+        @pytest.mark.parametrize("wait", [True, False])
+        def test_prefetcher(wait):
+            batch = Prefetcher(wait).next()
+            watch("loss", batch.sum())
+        """,
+    )
+    told = gpu.run(passed=1, failed=1)
+    made = gpu.line("torch.ones(4")
+    assert f"first  write by mul on stream 'stream 1'\n           {made} Prefetcher.next\n" in told
+    assert f"second read by sum on stream 'default'\n           {gpu.line('batch.sum()')} test_prefetcher\n" in told
+    assert "Race 1 of 1: write-read, harmful" in told
+    assert f"mul ({made} Prefetcher.next) on stream 'stream 1' takes 8 us longer" in told
+    assert "loss: nan instead of 8.0" in told
+    assert "forked.py" not in told and "/fuzz/" not in told
+    assert gpu.token(told) == "t1,0/1/aten::mul/1+8us"
+    again = "'test_user.py::test_prefetcher[False]' --stream-device cuda --stream-timing t1,0/1/aten::mul/1+8us"
+    assert f"Again: pytest {again}" in told
+
+    words = again.replace("'", "").split()
+    once = gpu.run(words[0], *words[3:], failed=1)
+    assert "values depend on timing: loss: nan instead of 8.0" in once
+
+
+def test_an_assert_judges_and_one_that_fails_anyway_has_its_races_beside_it(gpu: GpuSession) -> None:
+    gpu.file(
+        PREFETCHER,
+        """
+        @pytest.mark.stream_race(examples=1)
+        @pytest.mark.parametrize("right", [8.0, 9.0])
+        def test_sum(right):
+            print("printed", right)
+            batch = Prefetcher(wait=False).next()
+            for _ in range(3):
+                torch.zeros(4)
+            assert batch.sum().item() == right
+        """,
+    )
+    told = gpu.run(failed=2)
+    harmful, _, anyway = told.partition("_ test_sum[9.0] _")
+    assert "AssertionError: assert nan == 8.0" in harmful and "Race 1 of 1: write-read, harmful" in harmful
+    assert (
+        ">       assert batch.sum().item() == right" in anyway and "E       AssertionError: assert 8.0 == 9.0" in anyway
+    )
+    assert "- stream races -" in anyway and "Race 1 of 1: write-read\n" in anyway and "\nprinted 9.0\n" in anyway
+
+    once = gpu.run("test_user.py::test_sum[8.0]", "--stream-timing", gpu.token(harmful), failed=1)
+    assert "E       AssertionError: assert nan == 8.0" in once and "takes 32 us longer" in once
+
+
+def test_a_race_that_shows_by_itself_has_the_plain_timing_for_its_token(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=1)
+        def test_late():
+            side, made = torch.cuda.Stream(), torch.zeros(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(100_000)
+                made.fill_(1)
+            return made + 1
+        """
+    )
+    told = gpu.run(failed=1)
+    assert "Race 1 of 1: write-read, harmful" in told and "\n    the plain timing\n" in told
+    assert "result: 4 of 4 numbers differ, the first at [0]: 1.0 instead of 2.0" in told and gpu.token(told) == "t1"
+    assert "1.0 instead of 2.0" in gpu.run("--stream-timing", "t1", failed=1)
+
+
+FLAG = """
+@pytest.mark.stream_race(examples=2, benign="{benign}")
+def test_flag_{benign}():
+    side, flag = torch.cuda.Stream(), torch.zeros(1)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        flag.fill_(1)
+    flag.fill_(1)
+    torch.cuda.current_stream().wait_stream(side)
+"""
+
+
+def test_a_benign_race_fails_unless_it_is_allowed_and_one_that_nobody_looks_at_fails_anyway(gpu: GpuSession) -> None:
+    looked_at = [FLAG.format(benign=benign) + "    return flag\n" for benign in ("fail", "allow")]
+    gpu.file(*looked_at, FLAG.format(benign="allow").replace("flag_allow", "nobody"))
+    told = gpu.run(passed=1, failed=2)
+    assert "Race 1 of 1: write-write, benign" in told and "every value is the same" in told
+    assert "To let such races pass: @pytest.mark.stream_race(benign='allow')" in told
+    assert "write-write, not judged" in told and "the test watches no value and reads none" in told
+
+
+def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordered(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=20)
+        @pytest.mark.parametrize("fast", [False, True])
+        def test_query(fast):
+            side, event = torch.cuda.Stream(), torch.cuda.Event()
+            with torch.cuda.stream(side):
+                made = torch.ones(4)
+                torch.cuda._sleep(0 if fast else 100_000)
+                event.record(side)
+            torch.zeros(1)
+            ready = event.query()
+            torch.cuda.current_stream().wait_stream(side)
+            return made + (1 if ready else 2)
+        """
+    )
+    told = gpu.run(failed=2)
+    slow, _, fast = told.partition("_ test_query[True] _")
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in slow
+    assert "the host is 16 times as slow" in slow
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 3.0 instead of 2.0" in fast
+    for one in (slow, fast):
+        assert "No race explains it" in one and "then it is not known that all work is ordered" in one
+    again = gpu.run("test_user.py::test_query[True]", "--stream-timing", gpu.token(fast), failed=1)
+    assert "3.0 instead of 2.0" in again
+
+
+def test_fuzz_has_the_same_names_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        import fuzz
+
+        calls = []
+        weight = torch.ones(4, device="cuda")
+        late = torch.cuda.Stream()
+
+        @pytest.fixture
+        def factor():
+            calls.append("fixture")
+            return weight * 3
+
+        def test_unmarked(factor):
+            assert torch.zeros(1).device.type == "cpu" and factor.sum().item() == 12
+            calls.clear()
+            with torch.cuda.stream(late):
+                torch.ones(1, device="cuda").mul_(2)
+
+        @pytest.mark.stream_race(examples=2)
+        def test_scaled(factor, capsys):
+            print("scaled")
+            assert capsys.readouterr().out == "scaled\\n"
+            assert fuzz.Stream is torch.cuda.Stream and fuzz.current_stream is torch.cuda.current_stream
+            side = fuzz.Stream()
+            side.rename("copy")
+            side.wait_stream(fuzz.current_stream())
+            with fuzz.stream(side):
+                made = torch.ones(4) * factor
+            assert made.is_cuda
+            fuzz.current_stream().wait_stream(side)
+            calls.append("run")
+            assert calls == ["fixture", "run"]
+            weight.add_(1)
+            return {"made": made, "weight": weight}
+
+        @pytest.mark.stream_race(examples=2)
+        def test_late():
+            with torch.cuda.stream(late):
+                weight.mul_(2)
+            return weight + 1
+
+        def test_once():
+            assert calls == ["fixture"] and weight.sum().item() == 4
+        """
+    )
+    told = gpu.run(passed=3, failed=1)
+    assert "mul (test_user.py" in told and "4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in told
+    assert "on stream 'stream 1'" in told
+
+
+def test_the_fixture_takes_a_function_and_skips_are_skips(gpu: GpuSession) -> None:
+    gpu.file(
+        PREFETCHER,
+        """
+        def test_both(stream_race):
+            stream_race(lambda: Prefetcher(wait=True).next(), examples=2)
+            stream_race(lambda: Prefetcher(wait=False).next(), examples=2)
+
+        @pytest.mark.stream_race
+        def test_skipped():
+            pytest.skip("not here")
+
+        @pytest.mark.stream_race
+        def test_killed():
+            import os, signal
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        @pytest.mark.stream_race
+        def test_nested(stream_race):
+            stream_race(lambda: torch.ones(1))
+
+        @pytest.mark.stream_race
+        def test_number():
+            return torch.ones(2).sum().item()
+
+        @pytest.mark.stream_race
+        def test_idle():
+            pass
+        """,
+    )
+    told = gpu.run("-rs", failed=5, skipped=1)
+    once = gpu.run("test_user.py::test_both", "--stream-timing", gpu.token(told), failed=1)
+    assert "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in once
+    assert "harmful race" in told and "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in told
+    for sentence in (
+        "not here",
+        "the test's process was killed by SIGKILL",
+        "take the mark or the fixture, not both",
+        "returns tensors, or lists and dicts of tensors: result is of type float",
+        "the test gives the simulated GPU no work: there is no timing to fuzz",
+    ):
+        assert sentence in told
+
+
+def test_two_ranks_gather_what_one_of_them_has_not_written(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        import torch.distributed as dist
+
+        @pytest.mark.stream_race(ranks=2, examples=1)
+        @pytest.mark.parametrize("wait", [True, False])
+        def test_gather(wait):
+            side = torch.cuda.Stream()
+            mine, whole = torch.zeros(2), torch.empty(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                mine.fill_(dist.get_rank() + 1.0)
+            if wait:
+                torch.cuda.current_stream().wait_stream(side)
+            dist.all_gather_into_tensor(whole, mine)
+            torch.cuda.current_stream().wait_stream(side)
+            watch("whole", whole)
+
+        @pytest.mark.stream_race(ranks=2)
+        def test_device():
+            print("rank", dist.get_rank())
+            assert torch.ones(2).sum().item() == 2 + torch.ones(1).device.index
+        """
+    )
+    told = gpu.run(passed=1, failed=2)
+    assert "Race 1 of 1: write-read, harmful" in told and "of rank 0 takes" in told
+    assert "whole on rank 0: 2 of 4 numbers differ, the first at [0]: 0.0 instead of 1.0" in told
+    assert "on rank 1:" in told and "assert 2.0 == (2 + 1)" in told and "\nrank 1\n" in told
+
+
+def test_a_test_that_passes_says_what_holds_by_chance_and_what_nobody_saw(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=1)
+        def test_logged():
+            side, made = torch.cuda.Stream(), torch.ones(4)
+            made.sum().item()
+            with torch.cuda.stream(side):
+                twice = made * 2
+            torch.cuda.current_stream().wait_stream(side)
+            return twice
+
+        @pytest.mark.stream_race(examples=1)
+        def test_array():
+            there = torch.zeros(4, device="cpu").pin_memory()
+            array = there.numpy()
+            there.copy_(torch.ones(4), non_blocking=True)
+            torch.cuda.synchronize()
+            assert array.sum() == 4
+        """
+    )
+    told = gpu.run(passed=2)
+    read = f"the read at {gpu.line('.item()')} test_logged"
+    assert f"test_user.py::test_logged: Fragile: only {read} puts " in told
+    assert "test_user.py::test_array: Not known: pinned memory was given away by numpy" in told
