@@ -173,7 +173,7 @@ class Warm(Source):
 def with_simulated_gpu() -> Warm:
     """One for all tests of this process."""
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    warm = Warm(["torch", "repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
+    warm = Warm(["torch", "torch._dynamo", "repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
     atexit.register(warm.close)
     return warm
 
@@ -228,6 +228,7 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
         if not ours:
             atexit._clear()
             faulthandler.disable()  # pytest's
+            sys.excepthook = sys.__excepthook__  # torch.distributed puts its own before it, in each group's name
         if command.session:
             os.setsid()
         for number in (signal.SIGTERM, signal.SIGALRM):

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from repro.forks import forking
 from simgpu import cuda
 from simgpu.ranks import RankFailed
 
@@ -33,13 +34,16 @@ def run(world: int, target: Callable[[int], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     ranks: dict[int, int] = {}  # by process
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
-        for rank in range(world):
-            parent = os.getpid()
-            child = os.fork()
-            if child == 0:
-                _rank(rank, world, port, parent, target)
-            ranks[child] = rank
+        with forking():
+            for rank in range(world):
+                parent = os.getpid()
+                child = os.fork()
+                if child == 0:
+                    signal.signal(signal.SIGINT, interrupt)
+                    _rank(rank, world, port, parent, target)
+                ranks[child] = rank
         _attend(ranks)
     finally:
         for process in ranks:
@@ -89,7 +93,7 @@ def _rank(rank: int, world: int, port: int, parent: int, target: Callable[[int],
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         cuda.see(world)
-        gc.collect()
+        gc.collect()  # so that the next time does not depend on who forked
         target(rank)
         status = 0
     except SystemExit as leaving:

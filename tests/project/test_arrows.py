@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "fuzz.testing": ("fuzz", "repro", "detectors", "simgpu"),  # it starts the simulated GPU
     "fuzz.streams": ("fuzz", "repro", "detectors", "simgpu.library"),
     "fuzz": ("fuzz", "repro", "detectors"),
-    "simgpu": ("simgpu", "repro.trace", "repro.tokens"),
+    "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.forks"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live"),
     "studies": ("studies", "scenarios", "repro", "detectors", "accounts"),
     "reports.text": (),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import io
@@ -20,7 +21,8 @@ from simgpu.launch import start
 
 start()
 
-import torch  # noqa: E402, F401 - the forks have it
+import torch  # noqa: E402 - the forks have it
+import torch._dynamo  # noqa: E402, F401 - torch imports it when it is needed, which takes each fork a second
 
 
 def run(path: str, function: str, arguments: dict[str, Any]) -> tuple[str, str]:
@@ -69,6 +71,8 @@ def serve(connection: Connection) -> None:
 def main() -> None:
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # or each fork looks for garbage in all that was imported
     address = os.path.join(tempfile.mkdtemp(prefix="simgpu-"), "server")
     with Listener(address, "AF_UNIX") as listener:
         os.write(int(sys.argv[1]), address.encode())
