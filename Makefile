@@ -69,8 +69,13 @@ placements: $(READY) ## Every place where hpZ's synchronisation could stand: rac
 releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
-test: lint $(BROWSER) ## Lint, then the tests that a change must pass: every claim at least once (ARGS go to pytest)
-	@$(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS)
+# mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.
+test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
+	    $(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS); tests=$$?; \
+	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
+	    exit $$tests
 
 test-all: lint wheel $(BROWSER) ## Lint, then everything: the wide tests too, other releases (into .releases), Ray (installed)
 	@$(PIP) --requirement requirements-ray.txt

@@ -173,7 +173,8 @@ class Warm(Source):
 def with_simulated_gpu() -> Warm:
     """One for all tests of this process."""
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    warm = Warm(["torch", "torch._dynamo", "repro.commands.group", "repro.commands.check"], simulated=True, environment=shell)
+    modules = ["torch", "torch._dynamo", "repro.commands.group", "repro.commands.check"]
+    warm = Warm(modules, simulated=True, environment=shell)
     atexit.register(warm.close)
     return warm
 
