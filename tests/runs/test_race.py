@@ -73,14 +73,18 @@ def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Pa
     assert loss.step == wrong.step + 1  # the loss of that step was computed before its backward pass
 
 
-# The run above has both; wide: that a bucket chooses between them.
-@pytest.mark.wide
-@pytest.mark.parametrize("prefetch_bucket", [0, 10_000_000], ids=["one by one", "coalesced"])
-def test_both_ways_of_reading_the_secondary_are_found(run: Run, prefetch_bucket: int) -> None:
+# The run above has both readers.
+@pytest.mark.parametrize(
+    ("prefetch_bucket", "readers"),
+    [
+        pytest.param(0, {"nccl::all_gather"}, id="one by one"),
+        pytest.param(10_000_000, {"aten::cat", "nccl::all_gather"}, id="coalesced", marks=pytest.mark.wide),
+    ],
+)
+def test_the_bucket_decides_how_the_secondary_is_read(run: Run, prefetch_bucket: int, readers: set[str]) -> None:
     found = run(fix="none", prefetch_bucket=prefetch_bucket, **PAIR)
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
-    kernels = {race.second.kernel for race in found.races}
-    assert "nccl::all_gather" in kernels if prefetch_bucket == 0 else "aten::cat" in kernels
+    assert {race.second.kernel for race in found.races} == readers
 
 
 def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
