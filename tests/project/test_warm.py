@@ -103,3 +103,13 @@ def test_what_ranks_write_at_the_same_time_is_all_there(source: Source, tmp_path
     (tmp_path / "train.py").write_text(RANKS)
     done = source.run("train.py", folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, 4000 * "a line\n", 4000 * "another\n")
+
+
+def test_what_the_tests_own_process_does_with_errors_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.distributed puts a hook of its own before Python's, with each group that is made."""
+    monkeypatch.setattr(sys, "excepthook", lambda *_: print("[rank0]: told otherwise", file=sys.stderr))
+    (tmp_path / "train.py").write_text("raise ValueError('what the script says')\n")
+    said = Here().run("train.py", folder=tmp_path).stderr
+    assert said.endswith("ValueError: what the script says\n") and "rank0" not in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch.distributed as dist
 from world import pairs, races, together
 
 from repro.trace import Collective, HostWait, TraceReader, file_of
+from simgpu.ranks import processes
 from simgpu.ranks.processes import RankFailed
 
 SLOW = {"kernel:nccl::*": 50.0}
@@ -291,3 +294,18 @@ def test_two_ranks_on_one_gpu_are_refused_as_nccl_does(tmp_path: Path) -> None:
     with pytest.raises(RankFailed):
         together(2, program, tmp_path)
     assert "both use cuda:0, and NCCL refuses two ranks on one GPU" in (tmp_path / "refusal").read_text()
+
+
+def test_ctrl_c_reaches_the_ranks(tmp_path: Path) -> None:
+    """It waits while they are forked, in the process that forks alone."""
+
+    def interrupted(rank: int) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            (tmp_path / f"rank{rank}").write_text("interrupted")
+
+    processes.run(2, interrupted)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("rank0", "rank1"), "interrupted"
+    )
