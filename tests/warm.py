@@ -12,8 +12,8 @@ import faulthandler
 import fcntl
 import functools
 import importlib
+import json
 import os
-import pickle
 import runpy
 import signal
 import socket
@@ -22,10 +22,10 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 from repro.forks import as_often_as_python, forking
 from simgpu.scripts import fail
@@ -151,22 +151,22 @@ class Warm(Source):
         other.close()
 
     def fork(self, command: Command, files: tuple[int, int, int]) -> int:
-        socket.send_fds(self._socket, [pickle.dumps(command)], files)
+        socket.send_fds(self._socket, [json.dumps({"command": asdict(command)}).encode()], files)
         return cast(int, self._heard())
 
     def wait(self, pid: int, options: int) -> int | None:
-        self._socket.send(pickle.dumps((pid, options)))
+        self._socket.send(json.dumps({"wait": [pid, options]}).encode())
         return cast("int | None", self._heard())
 
     def close(self) -> None:
         self._socket.close()
         self._child.wait()
 
-    def _heard(self) -> object:
+    def _heard(self) -> Any:
         told = self._socket.recv(_MESSAGE)
         if not told:
             raise RuntimeError("the warm process has ended; see above")
-        return pickle.loads(told)
+        return json.loads(told)
 
 
 @functools.cache
@@ -192,13 +192,13 @@ def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:
             wanted, files, *_ = socket.recv_fds(asked, _MESSAGE, 3)
             if not wanted:
                 os._exit(0)  # nobody waits for what torch does at an interpreter's end
-            said = pickle.loads(wanted)
-            if isinstance(said, Command):
-                asked.send(pickle.dumps(_fork(said, files, ours=True)))
+            said = json.loads(wanted)
+            if "command" in said:
+                asked.send(json.dumps(_fork(Command(**said["command"]), files, ours=True)).encode())
                 for file in files:
                     os.close(file)
             else:
-                asked.send(pickle.dumps(_wait(*said)))
+                asked.send(json.dumps(_wait(*said["wait"])).encode())
 
 
 def _file(name: str) -> int:
