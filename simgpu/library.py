@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "drain": (c_int64, ()),
     "trace": (None, (c_int, _Told, _Define, _Backward)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
+    "mark": (None, (c_int64,)),
     "kernel_name": (c_char_p, (c_int64,)),
     "failed": (None, (c_char_p,)),
     "effects": (None, (_Effect,)),

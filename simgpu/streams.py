@@ -38,7 +38,7 @@ class Stream(torch.Stream):
 
     def rename(self, name: str) -> None:
         """The name under which reports show the stream. torch's streams have none: a test may give one."""
-        trace.streams[self.stream_id] = name
+        trace.name_stream(self.stream_id, name)
 
     @property
     def cuda_stream(self) -> int:

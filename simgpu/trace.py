@@ -10,6 +10,7 @@ What is finished is handed on while the program runs, some 32,000 words at a tim
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -47,12 +48,29 @@ _sites: list[CallSites] = []
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
 _made: dict[int, str] = {}  # streams that the program made, and where
+_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part tells where they stand
+_numbers = itertools.count()
+_tracing: list[Tracer] = []
 
 
 def made(stream: int) -> None:
     """The program makes a stream: the trace tells of it also where it gives it no work."""
     if _sites and (frame := _sites[0].caller()):
         _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
+
+
+def note(record: TraceRecord) -> None:
+    """Write a record of the caller's own at this place of the trace, where there is one."""
+    if _tracing:
+        number = next(_numbers)
+        _marks[number] = record
+        functions().mark(number)
+
+
+def name_stream(stream: int, name: str) -> None:
+    """Reports show the stream by this name, in this trace and in later ones."""
+    streams[stream] = name
+    note(StreamName(stream, name))
 
 
 class Tracer:
@@ -75,6 +93,7 @@ class Tracer:
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
         f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
         f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
+        _tracing[:] = [self]
 
     def flush(self, *, everything: bool = False) -> None:
         """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
@@ -120,6 +139,7 @@ class Tracer:
         if done and f.drain() < 0:
             raise RuntimeError(f.problem().decode())
         self.flush(everything=True)
+        _tracing.clear()
         for stream in sorted(_made.keys() - self._named):
             self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
         if done:
@@ -153,6 +173,8 @@ class Tracer:
             return Reuse(block, former, lo, hi, start, stack, bool(last))
         if kind == 12:
             return Export(words[0], self._kernel(words[1]), words[2], words[3])
+        if kind == 13:
+            return _marks.pop(words[0])
         sizes, strides = tuple(words[2::2]), tuple(words[3::2])
         _layouts[words[0]] = (words[1], sizes, strides)
         return None

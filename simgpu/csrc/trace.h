@@ -11,7 +11,7 @@ namespace simgpu {
 
 enum class Kind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout,
-  kReuse, kExport
+  kReuse, kExport, kMark
 };
 
 // Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().

@@ -6,7 +6,8 @@ import pytest
 import torch
 from judged import story
 
-from repro.trace import HostStep, HostWait, Wait
+from repro.trace import HostStep, HostWait, Launch, Phase, StreamName, Wait
+from simgpu import trace
 
 
 def product_and_sum(*, wait: bool) -> torch.Tensor:
@@ -147,3 +148,19 @@ def test_a_kernel_that_fails_is_told_at_the_next_wait() -> None:
     torch.nn.functional.embedding(wrong, weight)
     with pytest.raises(RuntimeError, match="a kernel that ran asynchronously failed.*aten::index_select"):
         torch.cuda.synchronize()
+
+
+def test_records_of_ones_own_stand_where_they_were_written() -> None:
+    a = torch.zeros(8, device="cuda")
+    with story() as told:
+        a.add_(1)
+        trace.note(Phase(1, 1, "forward"))
+        a.mul_(2)
+        side = torch.cuda.Stream()
+        trace.name_stream(side.stream_id, "gather")
+        with torch.cuda.stream(side):
+            a.sub_(1)
+    trace.note(Phase(2, 1, "nobody records now"))
+    kinds = [type(one).__name__ for one in told.records if isinstance(one, (Launch, Phase))]
+    assert kinds == ["Launch", "Phase", "Launch", "Launch"]
+    assert {one.name for one in told.of(StreamName) if one.stream == side.stream_id} == {"gather"}
