@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simgpu import costs, streams, work
+from repro.trace import Transfer
+from simgpu import costs, recording, streams, trace, work
 from simgpu.library import functions
 from simgpu.ranks.exchange import NEVER, PipeExchange
 
@@ -79,7 +80,10 @@ def drain() -> None:
 
 @dataclass
 class Job:
-    """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves."""
+    """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
+
+    ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`repro.trace.Transfer`).
+    """
 
     kernel: str
     reads: Sequence[Tensor]
@@ -90,6 +94,9 @@ class Job:
     number: int
     root: int = -1
     nbytes: int = 0
+    reduction: str = ""
+    scale: float | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 class Work(dist.Work):
@@ -161,11 +168,12 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     state: list[Any] = []
+    move = job.move  # not the job: its tensors would live until the collective has ended, in each timing another time
 
     def read() -> None:
         outputs = [torch.empty_like(alias) for alias in write_to]
         inputs = [alias.clone() for alias in read_from]
-        state.append((job.move(inputs, outputs), inputs, outputs))
+        state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()
@@ -177,8 +185,9 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     now = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
-    duration = now.collective(kernel, nbytes, len(job.members)) * now.factor(kernel, stream.stream_id)
-    work.launch(
+    alone = now.collective(kernel, nbytes, len(job.members))
+    duration = alone * now.factor(kernel, stream.stream_id)
+    number = work.launch(
         kernel,
         stream=stream.stream_id,
         duration=round(duration),
@@ -189,6 +198,9 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
         rendezvous=work.Rendezvous(job.group, job.number, job.members, root=job.root, nominal=nbytes),
         issuer=torch.cuda.current_stream().stream_id,
     )
+    if trace.recording():
+        reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
+        trace.note(Transfer(number, reads, writes, job.reduction, job.splits, alone, job.scale))
 
 
 def _wait(transfer: Any) -> None:

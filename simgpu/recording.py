@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
 from repro.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
@@ -51,6 +52,13 @@ def info(token: str) -> dict[str, Any]:
             "slow": dict(now.slow),
         },
     }
+
+
+def flat_view(tensor: Tensor) -> View:
+    """The memory of a dense tensor on the device, in one dimension."""
+    block: int = torch.ops.simgpu.place(tensor)[0]
+    offset = tensor.storage_offset() if block >= 0 else 0
+    return (block, str(tensor.dtype).removeprefix("torch."), (tensor.numel(),), (1,), offset, False, False)
 
 
 class Calls:

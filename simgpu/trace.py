@@ -69,6 +69,11 @@ def note(record: TraceRecord) -> None:
         functions().mark(number)
 
 
+def recording() -> bool:
+    """Is what happens written down to be replayed?"""
+    return bool(_tracing) and _tracing[0].records
+
+
 def name_stream(stream: int, name: str) -> None:
     """Reports show the stream by this name, in this trace and in later ones."""
     streams[stream] = name
@@ -85,6 +90,7 @@ class Tracer:
     def __init__(
         self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = (), record: bool = False
     ) -> None:
+        self.records = record
         self._calls = Calls(self._kernel) if record else None
         self._named: set[int] = set()
         self._write = write
