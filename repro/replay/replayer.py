@@ -132,14 +132,15 @@ class Replayer:
     def _as_live(self) -> Iterator[None]:
         """What a kernel asks beside its arguments."""
         threads = torch.get_num_threads()
-        if self._threads:
+        other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
+        if other:
             torch.set_num_threads(self._threads)  # sums are split among them
         # Where gradients are wanted some kernels compute in another way: the simulated GPU always lets them.
         try:
             with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
                 yield
         finally:
-            if self._threads:
+            if other:
                 torch.set_num_threads(threads)
 
     def verify(self) -> Outcome:
