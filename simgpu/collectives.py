@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +27,7 @@ from repro.trace import Transfer
 from simgpu import costs, recording, streams, trace, work
 from simgpu.library import functions
 from simgpu.ranks.exchange import NEVER, PipeExchange
+from simgpu.rules import ruled
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
@@ -83,6 +84,7 @@ class Job:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
     ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`repro.trace.Transfer`).
+    ``link`` and ``origin``: see :class:`simgpu.costs.Meeting`.
     """
 
     kernel: str
@@ -97,6 +99,8 @@ class Job:
     reduction: str = ""
     scale: float | None = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    link: str = ""
+    origin: tuple[int, ...] = ()
 
 
 class Work(dist.Work):
@@ -123,10 +127,12 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
-        if self._event is not None:
-            torch.cuda.current_stream().wait_event(self._event)
-        if self._blocks:
-            torch.cuda.current_stream().synchronize()
+        current = torch.cuda.current_stream()
+        if (self._event is not None or self._blocks) and not ruled("work.wait", current):
+            if self._event is not None:
+                self._event.wait(current)
+            if self._blocks:
+                torch.Stream.synchronize(current)
         self._held = ()
         return True
 
@@ -185,8 +191,8 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     now = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
-    alone = now.collective(kernel, nbytes, len(job.members))
-    duration = alone * now.factor(kernel, stream.stream_id)
+    meeting = costs.Meeting(job.members, job.link, job.origin)
+    duration = now.collective(kernel, nbytes, meeting, stream.stream_id)
     number = work.launch(
         kernel,
         stream=stream.stream_id,
@@ -200,6 +206,7 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     )
     if trace.recording():
         reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
+        alone = replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
         trace.note(Transfer(number, reads, writes, job.reduction, job.splits, alone, job.scale))
 
 

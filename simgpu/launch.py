@@ -111,9 +111,9 @@ def _run(
 
     def rank(number: int) -> int:
         try:
-            with timed(timing, rank=number):
-                with traced(file and file(number), record=record, token=str(timing)):
-                    _held = program.run()  # what it holds at its end is looked at
+            path = file and file(number)
+            with timed(timing, rank=number), traced(path, record=record, token=str(timing)):
+                _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             return fail(error, ("simgpu.launch", "simgpu.scripts"))
         return 0

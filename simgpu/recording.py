@@ -21,7 +21,7 @@ from simgpu.library import functions
 
 DEVICE = "simgpu"
 """What :class:`repro.trace.Begin` says of a recording of this device, under ``device``."""
-_KNOWN = ("aten", "stream_races")  # whose operators a replay has: those of others may do anything
+_KNOWN = ("aten", "detectors", "stream_races")  # whose operators a replay has: those of others may do anything
 _DEFINE, _CALL, _INITIAL, _UNREPEATABLE = 14, 15, 16, 17
 _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
@@ -39,6 +39,7 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 def info(token: str) -> dict[str, Any]:
     """What a replay has to know of this process, for :class:`repro.trace.Begin`. ``token``: of the timing."""
     now = costs.current()
+    clock = getattr(now, "clock", None)  # simgpu.clocked
     return {
         "device": DEVICE,
         "torch": torch.__version__,
@@ -51,13 +52,14 @@ def info(token: str) -> dict[str, Any]:
             "query_ns": now.query_ns,
             "slow": dict(now.slow),
         },
+        "clock": None if clock is None else clock.timing.as_dict(),
     }
 
 
 def flat_view(tensor: Tensor) -> View:
     """The memory of a dense tensor on the device, in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
-    offset = tensor.storage_offset() if block >= 0 else 0
+    offset = int(tensor.storage_offset()) if block >= 0 else 0
     return (block, str(tensor.dtype).removeprefix("torch."), (tensor.numel(),), (1,), offset, False, False)
 
 
@@ -85,7 +87,7 @@ class Calls:
     def missing(self) -> list[TraceRecord]:
         """At the end: what cannot be replayed."""
         return [
-            Unrepeatable(f"what '{kernel}' computes is not recorded: it is a kernel of simgpu's own, or of an adapter's")
+            Unrepeatable(f"what '{kernel}' computes is not recorded: no operator of torch's does it")
             for kernel in dict.fromkeys(self._open.values())
         ]
 
@@ -189,7 +191,7 @@ def _schema(function: str) -> list[tuple[str, bool, str]]:
         words = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "format"}
         made = []
         for argument in operator._schema.arguments:
-            real: Any = argument.real_type  # type: ignore[attr-defined]
+            real: Any = argument.real_type
             kind = str(real).removeprefix("Optional[").removesuffix("]")
             made.append((argument.name, bool(argument.kwarg_only), words.get(kind, "")))
         _schemas[function] = made

@@ -32,7 +32,7 @@ class Reduction:
         self._kind = kind
         self._floats = dtype.is_floating_point
         self._scale = op.factor if kind == _Op.PREMUL_SUM else None
-        self._op = c10d.ReduceOp(_Op.SUM if kind in (_Op.AVG, _Op.PREMUL_SUM) else kind)
+        self._op: Any = c10d.ReduceOp(_Op.SUM if kind in (_Op.AVG, _Op.PREMUL_SUM) else kind)
         if dtype == torch.bool and kind == _Op.SUM:
             self._op = c10d.ReduceOp(_Op.MAX)
 
@@ -44,7 +44,7 @@ class Reduction:
         if self._kind == _Op.AVG and not self._floats:
             return "AVG", None
         scale = 1.0 / gloo.size() if self._kind == _Op.AVG else self._scale
-        return str((self._op.op if hasattr(self._op, "op") else self._op).name), scale
+        return str(self._op.op.name), scale
 
     def all_reduce(self, gloo: Any, given: Tensor, into: Tensor) -> Any:
         opts = c10d.AllreduceOptions()

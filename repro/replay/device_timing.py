@@ -20,8 +20,10 @@ from repro.replay.host import Priced
 from repro.replay.names import Names, UnknownOperation
 from repro.tokens import Jitter, Stretch, TokenError
 from repro.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
+from simgpu import hardware
 from simgpu import timing as live
 from simgpu.costs import Costs
+from simgpu.hardware import Clock
 
 _WORD = (1 << 64) - 1
 Deviation = Delay | live.Delay | Stretch | Jitter
@@ -29,8 +31,10 @@ Deviation = Delay | live.Delay | Stretch | Jitter
 
 @dataclass(frozen=True)
 class DeviceTiming:
-    """A timing of a recorded run. ``costs``: by rank, as recorded; ``began``: what its clock showed then. ``stretches``: beyond
-    those.
+    """A timing of a recorded run.
+
+    ``costs``: by rank, as recorded; ``began``: what its clock showed then; ``clocks``: of a run that was timed by a
+    hardware profile. ``stretches``: beyond all that.
 
     ``delays``: of single operations, by rank and number: nanoseconds by which it is late (a collective: by which this
     rank arrives later), and by which it takes longer.
@@ -38,6 +42,7 @@ class DeviceTiming:
 
     costs: tuple[Costs, ...]
     began: tuple[int, ...] = ()
+    clocks: tuple[Clock | None, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     jitter: Jitter | None = None
     delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -56,16 +61,17 @@ class DeviceTiming:
                 for info in infos
             )
             began = tuple(int(info["began"]) for info in infos)
+            clocks = tuple(_clock(info.get("clock"), rank) for rank, info in enumerate(infos))
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
         except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
             raise ReplayError("the recording does not say its timing: it is damaged") from error
         later = [one for one in recorded if not isinstance(one, Stretch)]  # stretches are in the costs already
-        return cls(costs, began).deviated(later, records)
+        return cls(costs, began, clocks).deviated(later, records)
 
     def deviated(
         self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
     ) -> DeviceTiming:
-        """This timing with the deviations. ``names``: needed where a delay names its operation by its place in training.
+        """This timing with the deviations. ``names``: for delays that name their operation by its place in training.
 
         Raises :class:`repro.replay.names.UnknownOperation` for a delay of what is not there, and ValueError for a
         second jitter.
@@ -93,6 +99,10 @@ class DeviceTiming:
         return live.Timing(self.stretches).costs(rank, self.costs[rank])
 
 
+def _clock(recorded: Any, rank: int) -> Clock | None:
+    return None if recorded is None else Clock(hardware.Timing.from_dict(recorded), rank)
+
+
 def _number(place: live.Place, records: Iterable[TraceRecord]) -> int:
     """The number of a piece of work. The device counts what it is given; the host's own looks are none of it."""
     left = place.occurrence
@@ -115,9 +125,9 @@ class DevicePrices:
         self._count = count
         self._steps = list(steps)
         self._by_op = {(one.rank, one.op): one for one in priced}
-        alike: dict[tuple[int, str, str, bool], list[Priced]] = {}
+        alike: dict[tuple[int, str, str, str, bool], list[Priced]] = {}
         for one in priced:
-            alike.setdefault((one.rank, one.kernel, one.stream, bool(one.members)), []).append(one)
+            alike.setdefault((one.rank, one.kernel, one.stream, one.stream_name, bool(one.members)), []).append(one)
         self._alike = {key: _Alike(those) for key, those in alike.items()}
 
     def of(self, timing: DeviceTiming) -> list[int]:
@@ -128,8 +138,11 @@ class DevicePrices:
             now = by_rank[rank]
             lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
             costs[node] = lengths_of.get(what, now.query_ns)
-        for (rank, kernel, stream, collective), those in self._alike.items():
-            stretched = those.nominal * by_rank[rank].factor(kernel, int(stream))
+        for (rank, kernel, stream, name, collective), those in self._alike.items():
+            factor, clock = by_rank[rank].factor(kernel, int(stream)), timing.clocks[rank]
+            if clock is not None and not collective:  # a collective was recorded as the clock stretches it
+                factor = clock.factor(kernel, name) * factor
+            stretched = those.nominal * factor
             # The device rounds a half up, Python (who prices collectives) to the even neighbour.
             lengths = np.rint(stretched) if collective else _rounded(stretched)
             if timing.jitter is not None:

@@ -1,4 +1,4 @@
-"""What the simulated GPU's host does and sees, executed again: its reads of the device, and its own use of pinned memory.
+"""What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
 
 The checksums are those that the device told of the live run (``simgpu/csrc/sights.h``), taken of the same bytes in the
 same order. What the host writes is what it wrote then: its program does not run again.
@@ -38,7 +38,7 @@ def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effec
         run = kernel(call, rank, arena)
         if see is None:
             return run
-        word, view = call.args[0]
+        _, view = call.args[0]
         target, told = arena.view(rank, view), see
 
         def copy() -> None:
@@ -121,8 +121,8 @@ class Finals:
         block = sight.view[0]
         whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
         mask = np.zeros(whole.size, dtype=np.bool_)
-        for access in dict.fromkeys(tuple(one) for one in self._written.get(block, ())):
-            self._arena.part_of(mask, 0, Access(*access))[...] = True
+        for access in dict.fromkeys(self._written.get(block, ())):
+            self._arena.part_of(mask, 0, access)[...] = True
         if mask.all():
             return lambda: zlib.crc32(whole.tobytes())
         return lambda: zlib.crc32(whole[mask].tobytes())

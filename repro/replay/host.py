@@ -38,7 +38,8 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory). ``item``: the op, the block or the sight.
+    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory). ``item``: the
+    op, the block or the sight.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
     """
 
@@ -66,6 +67,7 @@ class Priced(NamedTuple):
     stream: str
     nominal: float
     members: tuple[int, ...] = ()
+    stream_name: str = ""
     group: int = 0
     number: int = 0
     origin: tuple[int, ...] = ()
@@ -196,7 +198,7 @@ class Host:
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
         what = (rank, record.op, record.kernel, *self._collective_price(record))
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, *key, group.origin))
+        nodes.priced.append(Priced(end, arrival, *what, group.ranks, "", *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
@@ -292,7 +294,8 @@ class DeviceHost(Host):
             end = nodes.add(rank, stream, self._tail(stream), self._now)
         else:
             end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
-            nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, f"{stream}", record.nominal))
+            what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
+            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
         self._took(record, end, end)
         call = self._calls.get(record.op)
         if self._name(stream) == HOST_STREAM:

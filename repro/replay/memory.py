@@ -1,7 +1,7 @@
 """The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
 
-Blocks of the simulated accelerator are never used twice, as live, so a late reader finds what it would have found; those
-of the simulated GPU share memory as its allocator lets them (:mod:`repro.replay.placement`). Each begins at a
+Blocks of the simulated accelerator are never used twice, as live, so a late reader finds what it would have found;
+those of the simulated GPU share memory as its allocator lets them (:mod:`repro.replay.placement`). Each begins at a
 multiple of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
 """
 

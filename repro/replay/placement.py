@@ -5,8 +5,8 @@ of those before it (:class:`repro.trace.Reuse`), and a use after free shows in v
 
 Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
 another stream: that one is handed out once the stream has got there, which depends on the timing. A new block that
-would lie on such a one gets memory of its own instead, as the allocator may also give it: else a slower stream in another
-timing would see its memory taken away though the device would have kept it.
+would lie on such a one gets memory of its own instead, as the allocator may also give it: else a slower stream in
+another timing would see its memory taken away though the device would have kept it.
 """
 
 from __future__ import annotations

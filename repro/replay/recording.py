@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repro.accelerator.costs import Timing
-from repro.replay.device_timing import Deviation, DeviceTiming
 from repro.replay.deviations import deviate
+from repro.replay.device_timing import Deviation, DeviceTiming
 from repro.replay.faults import ReplayError
 from repro.replay.host import on_device
 from repro.replay.names import Names
@@ -29,6 +28,7 @@ from repro.trace import (
     sealed,
 )
 from simgpu import timing as live
+from simgpu.hardware import Timing
 
 AnyTiming = Timing | DeviceTiming
 _FILE = re.compile(r"rank(\d+)\.trace")
@@ -93,8 +93,12 @@ class Recording:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
             infos.append(info)
-        if calls and not on_device(records[0]) and not any(
-            isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
+        if (
+            calls
+            and not on_device(records[0])
+            and not any(
+                isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
+            )
         ):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
         if on_device(records[0]):

@@ -1,4 +1,4 @@
-"""A collective of the simulated GPU, carried out in this process: :mod:`simgpu.nccl` and :mod:`simgpu.reductions` again.
+"""A collective of the simulated GPU, carried out in this process: again what :mod:`simgpu.nccl` does.
 
 There each rank copies what it reads when the collective starts, gives the copies to gloo, and copies what came to its
 outputs at the end. Who reads nothing (a broadcast's other ranks) or writes nothing (a reduce's) still takes part in
@@ -45,7 +45,11 @@ class DeviceExchange:
     """One recorded collective of all its members; as :class:`Exchange`, by member. Raises ValueError."""
 
     def __init__(
-        self, kernel: str, transfers: Sequence[Transfer], tensors: Callable[[int, Sequence[View]], list[Tensor]], root: int
+        self,
+        kernel: str,
+        transfers: Sequence[Transfer],
+        tensors: Callable[[int, Sequence[View]], list[Tensor]],
+        root: int,
     ) -> None:
         """``tensors``: of a member's views. ``root``: a member, or -1."""
         first = transfers[0]

@@ -108,6 +108,8 @@ void tell_hidden(const std::string& name, const std::vector<std::string>& argume
   hides(name, arguments, when);
 }
 
+void take_whole_(const std::string& name) { take_whole(name); }
+
 TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
@@ -116,6 +118,7 @@ TORCH_LIBRARY(simgpu, m) {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
+  m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
 }
@@ -158,6 +161,20 @@ int64_t simgpu_current_stream() { return Device::current(); }
 int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
   return timeline().now += nanoseconds;
+}
+int64_t simgpu_blocked() { return device().blocked; }
+int64_t simgpu_operations() { return trace().ops; }
+void simgpu_forget_factors() {
+  Lock lock;
+  device().forget_factors();
+}
+void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all streams are done
+  Lock lock;
+  Instant instant;
+  for (int64_t one = 0; one < timeline().streams(); ++one)
+    if (stream < 0 || one == stream) instant.join(timeline().position(one));
+  instant.join(timeline().position(std::max(stream, int64_t{0})));
+  timeline().shadow(instant, python(ticket, 1));
 }
 int64_t simgpu_drain() {
   return told([] {

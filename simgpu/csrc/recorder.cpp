@@ -55,6 +55,7 @@ void Recorder::tensor(std::vector<int64_t>& words, const at::Tensor& given, cons
     Block* block = block_of(given.storage().unsafeGetStorageImpl());
     return block ? part(words, {given, block}) : view(words, -1, given, 0);  // of no elements
   }
+  if (Block* block = pinned_block_of(taken)) return part(words, {taken, block});
   if (pinned_block_of(given)) refuse("an operator takes a number from pinned memory when it is issued, and the recording cannot tell who wrote it");
   part(words, {taken, nullptr});
 }

@@ -1,4 +1,4 @@
-"""What a run on the simulated GPU recorded comes out bit for bit when it is replayed, in its own timing and in others."""
+"""A run on the simulated GPU, recorded, comes out bit for bit when it is replayed, in its own timing and in others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import Program, here, live, replayed, replayed_times, seen, times
 from samples import Raised, apart, forward, in_place, into, name_of, operators, samples
+from torch import Tensor
 
 from repro.replay.faults import ReplayError
 from repro.replay.replayer import Replayer
 from tests.examples import examples
-from torch import Tensor
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 # What they give is in part whatever the memory held: each run reads other numbers there.

@@ -15,7 +15,7 @@ from repro.replay.replayer import Replayer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from recorded import replayed, replayed_times, seen, times  # noqa: E402 - it lies beside this folder
+from recorded import replayed, replayed_times, seen, times
 
 pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
 SLOW = "t1,x60:stream:0"
