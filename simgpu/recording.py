@@ -7,6 +7,7 @@ recorder does not know, the recording is not replayed, and says why.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64",
     44: "float8_e8m0fnu",
 }  # fmt: skip
+# What says, before torch is imported, by which kernels a processor computes.
+_DECIDING = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 _MOST = 1 << 14  # as in csrc/recorder.h
 _new = tuple.__new__
 
@@ -44,6 +47,8 @@ def info(token: str) -> dict[str, Any]:
         "device": DEVICE,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "processor": {name: os.environ.get(name) for name in _DECIDING},
         "timing": token,
         "began": functions().now(),
         "costs": {
