@@ -116,6 +116,13 @@ class Recording:
         return deviate(self.timing, [one for one in deviations if not isinstance(one, live.Delay)], self.names)
 
     @property
+    def hardware(self) -> Timing:
+        """The timing of a run on a hardware profile, which says all durations. Raises :class:`ReplayError`."""
+        if isinstance(self.timing, DeviceTiming):
+            raise ReplayError("the recording is of a program on the simulated GPU: its work cannot be priced anew")
+        return self.timing
+
+    @property
     def world(self) -> int:
         return len(self.records)
 
