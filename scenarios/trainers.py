@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from repro import deepspeed as adapter
-from repro.accelerator.device import Device
 from scenarios.full_size import loss_of
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
@@ -67,7 +66,7 @@ class Trainer(Protocol):
         ...
 
 
-def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
+def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None) -> Trainer:
     """Of the scenario's kind, with the model in it."""
     if scenario.sharding:
         return Sharded(
@@ -93,11 +92,11 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
 class DeepSpeed:
     """Stock DeepSpeed's ``engine``."""
 
-    def __init__(self, engine: Any, device: Device | None) -> None:
+    def __init__(self, engine: Any, device: adapter.Device | None) -> None:
         self.engine = engine
         self._device = device
         if device is not None:
-            adapter.name_streams(engine)
+            adapter.name_streams(engine, device)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         return loss_of(self.engine(**batch))
@@ -138,7 +137,7 @@ class Sharded:
     def __init__(
         self,
         model: nn.Module,
-        device: Device | None,
+        device: adapter.Device | None,
         one: Strategy,
         *,
         group: int,
@@ -153,7 +152,7 @@ class Sharded:
             model,
             one,
             Topology.of(group),
-            streams=NoStreams() if device is None else SimulatedStreams(device),
+            streams=NoStreams() if device is None else SimulatedStreams(device),  # type: ignore[arg-type]
             optimizer=partial(adamw, learning_rate=learning_rate),
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             accumulation=accumulation,

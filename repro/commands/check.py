@@ -181,9 +181,7 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
 
 
-def _conclude(
-    ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again, *, report: bool
-) -> None:
+def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again, *, report: bool) -> None:
     """Judge, tell, and leave with the status that says it."""
     from rich.console import Console
 
