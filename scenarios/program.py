@@ -62,7 +62,7 @@ def run(
     record: bool = False,
     timing: Timing | None = None,
     rules: Sequence[Rule] = (),
-    on_gpu: bool = False,
+    on_gpu: bool = True,
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 

@@ -16,12 +16,13 @@ from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, SimulatedStreams
+from scenarios.sharding.lanes import NoStreams, SimulatedStreams, Streams, TracedStreams
 from scenarios.sharding.rings import RINGS
 from scenarios.sharding.strategy import Strategy, strategy
 from scenarios.sharding.synchronisations import synchronisations
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
+from simgpu.device import Device as Gpu
 
 Seen = Callable[[str, Tensor], None]
 
@@ -89,6 +90,12 @@ def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None)
     return DeepSpeed(engine, device)
 
 
+def _streams(device: adapter.Device | None) -> Streams:
+    if device is None:
+        return NoStreams()
+    return TracedStreams(device) if isinstance(device, Gpu) else SimulatedStreams(device)
+
+
 class DeepSpeed:
     """Stock DeepSpeed's ``engine``."""
 
@@ -152,7 +159,7 @@ class Sharded:
             model,
             one,
             Topology.of(group),
-            streams=NoStreams() if device is None else SimulatedStreams(device),  # type: ignore[arg-type]
+            streams=_streams(device),
             optimizer=partial(adamw, learning_rate=learning_rate),
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             accumulation=accumulation,
