@@ -37,6 +37,7 @@ from scenarios.rehearsal import dry_device
 from scenarios.scenario import Scenario
 from scenarios.sharding.checkpoint_index import newest, read
 from scenarios.trainers import Trainer, trainer
+from simgpu import library
 from simgpu.clocked import NOTHING
 from simgpu.device import Device as Gpu
 from simgpu.rules import Rule
@@ -62,7 +63,6 @@ def run(
     record: bool = False,
     timing: Timing | None = None,
     rules: Sequence[Rule] = (),
-    on_gpu: bool = True,
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 
@@ -76,6 +76,8 @@ def run(
       in virtual nanoseconds; and ``"norms": [[step, norm], ...]``, DeepSpeed's own of the gradients of all ranks,
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
+
+    Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere and to ``record``.
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
     that do something else, besides the fix.
@@ -94,7 +96,7 @@ def run(
         if not simulated:
             _train(me, scenario, None, parts_of)
             return
-        place = _gpu if on_gpu else partial(_device, record=record)
+        place = _gpu if library.active() and not record else partial(_device, record=record)
         device, writer = place(me, scenario, timing or scenario.timing(), trace)
         device.rules.extend(rules)
         with device if isinstance(device, OldDevice) else nullcontext():
