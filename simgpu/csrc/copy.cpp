@@ -39,12 +39,6 @@ void check(const Tensor& tensor) {
 
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
-// The host allocator waits for the copy before it hands the memory out again, where it knows it: by the tensor's own
-// storage or by where it begins. A part that came from elsewhere (torch.from_numpy) it does not (record_event).
-void record_event(const Tensor& host, Block& block, int64_t stream) {
-  if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
-}
-
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
