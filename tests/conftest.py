@@ -11,12 +11,11 @@ from xdist.remote import Producer
 
 from repro import processor
 from repro.forks import seldom
+from tests import housed
 from tests.examples import register
 from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
-from simgpu.launch import start
-start(devices=8)
 register()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.
@@ -41,6 +40,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.path))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if not housed.is_housed(item):
+        return None
+    housed.run(item)
+    return True
 
 
 _seen: set[Path] = set()
