@@ -4,6 +4,7 @@
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
+``--record`` lets the trace be replayed (:mod:`simgpu.recording`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 
-_USAGE = "usage: python -m simgpu [--ranks N] [--trace FILE] [--timing TOKEN] (script.py | -m module) [arguments]"
+_USAGE = (
+    "usage: python -m simgpu [--ranks N] [--trace FILE [--record]] [--timing TOKEN] (script.py | -m module) [arguments]"
+)
 
 
 def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
@@ -71,19 +74,21 @@ def run(
     trace: Path | None = None,
     slow: Mapping[str, float] | None = None,
     timing: Timing | None = None,
+    record: bool = False,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
     ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
-    ``timing``: deviations from that.
+    ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
-    return _run(program, ranks, None if trace is None else partial(file_of, trace), slow or {}, timing or Timing())
+    file = None if trace is None else partial(file_of, trace)
+    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record)
 
 
 def _run(
@@ -92,6 +97,8 @@ def _run(
     file: Callable[[int], Path] | None,
     slow: Mapping[str, float] = MappingProxyType({}),
     timing: Timing = Timing(),  # noqa: B008 - it is frozen
+    *,
+    record: bool = False,
 ) -> int:
     _ = program.folder
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
@@ -104,8 +111,9 @@ def _run(
 
     def rank(number: int) -> int:
         try:
-            with timed(timing, rank=number):
-                _traced(program, file and file(number))
+            path = file and file(number)
+            with timed(timing, rank=number), traced(path, record=record, token=str(timing)):
+                _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             return fail(error, ("simgpu.launch", "simgpu.scripts"))
         return 0
@@ -118,27 +126,23 @@ def _run(
     return 0
 
 
-def _traced(program: Program, trace: Path | None) -> None:
-    """Run the program to its end, and the device's work to its own, unless the program breaks off."""
-    with traced(trace):
-        _held = program.run()  # what it holds at its end is looked at
-
-
 @contextmanager
-def traced(trace: Path | None, *, skipped: tuple[str, ...] = ()) -> Iterator[None]:
+def traced(
+    trace: Path | None, *, skipped: tuple[str, ...] = (), record: bool = False, token: str = "t1"
+) -> Iterator[None]:
     """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
 
-    ``skipped``: see :class:`simgpu.trace.Tracer`.
+    ``skipped``, ``record``: see :class:`simgpu.trace.Tracer`. ``token``: the timing in which it runs, for a recording.
     """
     from repro.trace import TraceWriter
-    from simgpu import collectives, sights
+    from simgpu import collectives, recording, sights
     from simgpu.trace import Tracer
 
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info={})
-        tracer = Tracer(writer.write, skipped=skipped)
+        writer = TraceWriter(trace, rank=rank, world=world, info=recording.info(token) if record else {})
+        tracer = Tracer(writer.write, skipped=skipped, record=record)
         sights.begin()
     done = False
     try:
@@ -168,11 +172,17 @@ def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
     given = {"--trace": "", "--ranks": "", "--timing": "t1"}
     needs = {"--trace": "file", "--ranks": "number", "--timing": "token"}
-    while arguments and arguments[0] in given:
+    record = False
+    while arguments and arguments[0] in (*given, "--record"):
+        if arguments[0] == "--record":
+            record, arguments = True, arguments[1:]
+            continue
         if len(arguments) < 2:
             return _wrong(f"{arguments[0]} needs a {needs[arguments[0]]}")
         given[arguments[0]], arguments = arguments[1], arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
+    if record and not trace:
+        return _wrong("--record needs a --trace to be written into")
     if ranks and not (ranks.isdecimal() and int(ranks) > 0):
         return _wrong(f"--ranks needs a number, not '{ranks}'")
     try:
@@ -194,9 +204,8 @@ def main(arguments: list[str]) -> int:
         return file_of(Path(trace), rank) if several else Path(trace)
 
     try:
-        return _run(
-            Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None, timing=timing
-        )
+        program = Program(name, tuple(rest), module=module)
+        return _run(program, int(ranks or "0"), file if trace else None, timing=timing, record=record)
     except WrongUse as problem:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:

@@ -19,6 +19,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -39,6 +40,8 @@ void check(const Tensor& tensor) {
 
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
+Block* block_behind(const Tensor& tensor) { return block_of(tensor.storage().unsafeGetStorageImpl()); }
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
@@ -49,6 +52,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   static const int64_t within = name_id("aten::copy_"), up = name_id("cudaMemcpyAsync HtoD"), down = name_id("cudaMemcpyAsync DtoH");
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
+    if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});
     device().launch(stream, within, accesses, cost("aten::copy_", self),
                     device().guarded(within, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
     return self;
@@ -58,11 +62,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       self.is_non_overlapping_and_dense() && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
   if (self.is_cuda()) {
     Tensor from;
-    Block* block = pinned_block_of(source);
+    Block *block = pinned_block_of(source), *straight_from = nullptr;
     if (block && (as_it_is || straight(source))) {  // the copy engine reads the host's memory itself
       record_event(source, *block, stream);
       add_access(source, *block, accesses.reads);
-      from = alias(source, *block);
+      from = alias(source, *(straight_from = block));
     } else {
       timeline().catch_up();
       Executing quiet(dtype());
@@ -74,6 +78,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       from = source.to(self.scalar_type(), false, true);
     }
     Tensor to = place_of(self, true, accesses);
+    if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, straight_from});
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
                     device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
@@ -90,6 +95,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Executing quiet(dtype());
     to = self.detach();  // its version was counted where the copy was issued
   }
+  if (recorder().on && block) recorder().copy(trace().ops + 1, {to, block}, {from, block_behind(source)});
+  else if (recorder().on) recorder().look(trace().ops + 1, {from, block_behind(source)}, to);
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
                   device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {
                     Executing quiet(dtype);
