@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +111,14 @@ def numpy_of_pinned_memory() -> object:
     return a.cuda(non_blocking=True)
 
 
+def written_through_its_address() -> object:
+    a = torch.zeros(4).pin_memory()
+    ctypes.memset(a.data_ptr(), 1, 4)
+    b = a.cuda(non_blocking=True)
+    torch.cuda.synchronize()
+    return b
+
+
 def an_rnn() -> object:
     net = torch.nn.LSTM(4, 4, device="cuda")
     return net(torch.ones(2, 1, 4, device="cuda"))
@@ -128,6 +137,7 @@ def a_number_in_pinned_memory() -> object:
 
 REFUSED: dict[Callable[[], object], str] = {
     numpy_of_pinned_memory: "pinned memory was given away by numpy()",
+    written_through_its_address: "pinned memory was written past torch's operators",
     an_rnn: "what 'aten::lstm' computes is not recorded",
     an_operator_of_ones_own: "the operator mine::twice.default is none of torch's own",
     a_number_in_pinned_memory: "takes a number from pinned memory",
