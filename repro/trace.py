@@ -294,10 +294,7 @@ class Call(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any.
-
-    ``scale``: what each rank's numbers are multiplied by before the sum.
-    """
+    """What collective ``op`` exchanges. ``scale``: what each rank's numbers are multiplied by before the sum."""
 
     op: int
     inputs: tuple[View, ...]

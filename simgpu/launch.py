@@ -141,7 +141,7 @@ def traced(
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info=recording.info(token) if record else {})
+        writer = TraceWriter(trace, rank=rank, world=world, info=recording.info(token, record=record))
         tracer = Tracer(writer.write, skipped=skipped, record=record)
         sights.begin()
     done = False

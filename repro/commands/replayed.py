@@ -14,7 +14,7 @@ from repro.commands.folders import MARK
 from repro.replay.faults import ReplayError
 from repro.replay.recording import Recording
 from repro.replay.replayer import READ, Outcome, Replayer
-from repro.trace import Call, Collective, Frame, Launch, Stack, TraceRecord
+from repro.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 from simgpu.timing import Timing
 
 
@@ -47,7 +47,6 @@ def _load(folder: Path) -> Recording:
 
 
 def _recorded(trace: Path) -> bool:
-    from repro.replay.host import on_device
     from repro.trace import TraceError, TraceReader, file_of
 
     try:
@@ -56,7 +55,7 @@ def _recorded(trace: Path) -> bool:
         return True  # whoever loads it says what is wrong
     first = next(iter(reader.read()), None)
     reader.close()
-    return first is None or on_device([first])
+    return not isinstance(first, Begin) or bool(first.info.get("recorded"))
 
 
 def _told(replayer: Replayer, outcome: Outcome) -> dict[str, Any]:

@@ -93,13 +93,7 @@ class Recording:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
             infos.append(info)
-        if (
-            calls
-            and not on_device(records[0])
-            and not any(
-                isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
-            )
-        ):
+        if calls and not _says_what(records):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
         if on_device(records[0]):
             return cls(records, DeviceTiming.of(records, infos), info)
@@ -116,10 +110,12 @@ class Recording:
         return deviate(self.timing, [one for one in deviations if not isinstance(one, live.Delay)], self.names)
 
     @property
-    def hardware(self) -> Timing:
-        """The timing of a run on a hardware profile, which says all durations. Raises :class:`ReplayError`."""
+    def by_profile(self) -> Timing:
+        """The timing by a hardware profile. Raises :class:`ReplayError` where there is none."""
         if isinstance(self.timing, DeviceTiming):
-            raise ReplayError("the recording is of a program on the simulated GPU: its work cannot be priced anew")
+            raise ReplayError(
+                "this is a recording of the simulated GPU, which holds its costs: no other hardware can be tried"
+            )
         return self.timing
 
     @property
@@ -129,3 +125,11 @@ class Recording:
     @cached_property
     def names(self) -> Names:
         return Names.of(self.records)
+
+
+def _says_what(records: Mapping[int, Sequence[TraceRecord]]) -> bool:
+    """Do they say what the work was, beside when it ran?"""
+    begin = records[0][0]
+    if on_device(records[0]) and isinstance(begin, Begin):
+        return bool(begin.info.get("recorded"))
+    return any(isinstance(one, (Call, Transfer, Initial, Sight)) for those in records.values() for one in those)

@@ -89,7 +89,7 @@ def here(program: Callable[[], object]) -> Recording:
     from simgpu.trace import Tracer
 
     torch.cuda.synchronize()
-    records: list[TraceRecord] = [begin(0, 1, recording.info("t1"))]
+    records: list[TraceRecord] = [begin(0, 1, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, skipped=("recorded.py",), record=True)
     sights.begin()
     _held: Any = program()
