@@ -207,7 +207,8 @@ class Collective(NamedTuple):
     their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
     (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
     stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
-    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not told).
+    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not told);
+    ``link``: what carries it, as a timing names it.
     """
 
     op: int
@@ -225,6 +226,7 @@ class Collective(NamedTuple):
     issuer: int = -1
     nominal: int = -1
     alone: float = -1.0
+    link: str = ""
 
 
 class Record(NamedTuple):
