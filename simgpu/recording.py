@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,24 +65,26 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
     }
 
 
-def view(tensor: Tensor, block: int) -> View:
-    """A tensor in ``block``."""
-    offset = int(tensor.storage_offset()) if block >= 0 else 0
-    dtype, shape, strides = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
-    return (block, dtype, shape, strides, offset, tensor.is_conj(), tensor.is_neg())
+def view(tensor: Tensor) -> View:
+    """A tensor of the device."""
+    with torch.no_grad():
+        block: int = torch.ops.simgpu.place(tensor.detach())[0]
+    return (
+        block,
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
 
 
 def flat_view(tensor: Tensor) -> View:
     """The memory of a dense tensor on the device, in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
-    whole = view(tensor, block)
-    return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
-
-
-def checksum(tensor: Tensor) -> int:
-    """CRC-32 of the bytes of a CPU tensor in row order."""
-    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
+    offset = int(tensor.storage_offset()) if block >= 0 else 0
+    return (block, str(tensor.dtype).removeprefix("torch."), (tensor.numel(),), (1,), offset, False, False)
 
 
 class Calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 
 import click
@@ -23,10 +24,13 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        if (
-            name != "watch" and self.answers
-        ):  # that runs the user's own training, as it is; check asks for its own accelerator
+        # The watch runs the user's own training, as it is; check asks for its own accelerator.
+        if name != "watch" and self.answers:
             processor.answer(deepspeed=name != "check")
+        if COMMANDS[name].gpu and not {"--help", "-h"} & {*sys.argv[1:]}:
+            from simgpu.launch import start
+
+            start()
         command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
         return command
 
