@@ -96,6 +96,8 @@ class Calls:
         self._early: set[int] = set()  # operations that were told before their launch
         self._open: dict[int, str] = {}  # launches that write, and are not told yet
 
+        self._retries = _retries()
+
     def launched(self, work: Launch | Collective) -> None:
         """The trace has this work; what it is must come, if it writes anything."""
         if work.op in self._early:
@@ -110,10 +112,13 @@ class Calls:
 
     def missing(self) -> list[TraceRecord]:
         """At the end: what cannot be replayed."""
-        return [
-            Unrepeatable(f"what '{kernel}' computes is not recorded: no operator of torch's does it")
+        refused = [
+            f"what '{kernel}' computes is not recorded: no operator of torch's does it"
             for kernel in dict.fromkeys(self._open.values())
         ]
+        if _retries() > self._retries:
+            refused.append("the device ran out of memory, and waited for streams until the allocator had some again")
+        return [Unrepeatable(sentence) for sentence in refused]
 
     def record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
         """The record of words that the C++ part wrote."""
@@ -187,6 +192,10 @@ class Calls:
         if kind == 9:
             return ("generator", None), at + 1
         return ("scratch", _DTYPES[words[at + 1]]), at + 2
+
+
+def _retries() -> int:
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
 
 def _named(function: str, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

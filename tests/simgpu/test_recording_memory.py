@@ -109,6 +109,20 @@ def an_operator_of_ones_own() -> object:
     return torch.ops.mine.twice(torch.ones(3, device="cuda")), library
 
 
+def more_memory_than_there_is() -> object:
+    torch.cuda.set_per_process_memory_fraction(0.0004)  # of 80 GiB
+    side = torch.cuda.Stream()
+    for _ in range(4):
+        a = torch.ones(3 << 20, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(1_000_000)
+            a.sum()
+        a.record_stream(side)
+        del a
+    return side
+
+
 def a_number_in_pinned_memory() -> object:
     return torch.ones(3, device="cuda") * torch.full((), 2.0).pin_memory()
 
@@ -118,6 +132,7 @@ REFUSED: dict[Callable[[], object], str] = {
     written_through_its_address: "pinned memory was written past torch's operators",
     an_rnn: "what 'aten::lstm' computes is not recorded",
     an_operator_of_ones_own: "the operator mine::twice.default is none of torch's own",
+    more_memory_than_there_is: "the device ran out of memory",
     a_number_in_pinned_memory: "takes a number from pinned memory",
 }
 
