@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from repro.trace import View
 
-_NAMESPACES = ("aten", "detectors", "stream_races")
+_NAMESPACES = ("aten", "detectors", "stream_races", "stream_races_optimizers")
 _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
     torch.dtype: ("dtype", {name: one for name in dir(torch) if isinstance(one := getattr(torch, name), torch.dtype)}),
     torch.layout: ("layout", {"strided": torch.strided}),

@@ -22,7 +22,7 @@ from simgpu.library import functions
 
 DEVICE = "simgpu"
 """What :class:`repro.trace.Begin` says of a recording of this device, under ``device``."""
-_KNOWN = ("aten", "detectors", "stream_races")  # whose operators a replay has: those of others may do anything
+_KNOWN = ("aten", "detectors", "stream_races", "stream_races_optimizers")  # whose operators a replay has: those of others may do anything
 _DEFINE, _CALL, _INITIAL, _UNREPEATABLE = 14, 15, 16, 17
 _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import frameworks.deepspeed.quantizer  # noqa: F401 - its operators may stand in a recording
+import frameworks.deepspeed.fused_optimizers  # noqa: F401 - their operators may stand in a recording
+import frameworks.deepspeed.quantizer  # noqa: F401
 from repro.accelerator.recorder import checksum
 from repro.replay.faults import ReplayError
 from repro.replay.memory import Arena

@@ -97,8 +97,8 @@ void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view ho
     if (accesses.reads.empty()) timeline().catch_up();
     else device().host_access(name_id(std::string(name)), accesses, site);
   }
-  if (how == "numpy" && !tensor.is_cuda())
-    recorder().refuse("pinned memory was given away by numpy(), and what the program does through it is not seen");
+  if (!tensor.is_cuda() && how == "numpy") recorder().given(*block);
+  if (!tensor.is_cuda() && how == "numpy released") recorder().released(*block);
   if (!how.empty()) trace().note(Kind::kExport, {block->number, name_id(std::string(how)), site, timeline().now});
 }
 

@@ -92,6 +92,7 @@ Block* pinned_block_of(const at::Tensor& tensor) {
 }
 
 void record_event(const at::Tensor& host, Block& block, int64_t stream) {
+  recorder().used(block, stream);
   if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
 }
 

@@ -162,6 +162,30 @@ void Recorder::pinned(const Block& block) {
   if (on) held_[block.number] = std::string(block.data, block.nbytes);
 }
 
+static const char* const kGiven = "pinned memory was given away by numpy() while the device had work on it, and what the program does through it is not seen";
+
+void Recorder::used(const Block& block, int64_t stream) {
+  if (!on) return;
+  auto& given = given_[block.number];
+  given.streams.insert(stream);
+  if (given.arrays > 0) refuse(kGiven);
+}
+
+void Recorder::given(const Block& block) {
+  if (!on) return;
+  auto& given = given_[block.number];
+  ++given.arrays;
+  for (int64_t stream : given.streams) {
+    auto& tail = timeline().stream(stream);
+    if (!tail.settle() || tail.known > timeline().now) refuse(kGiven);
+  }
+}
+
+void Recorder::released(const Block& block) {
+  auto given = given_.find(block.number);
+  if (given != given_.end() && given->second.arrays > 0) --given->second.arrays;
+}
+
 void Recorder::known(const std::vector<Access>& accesses, const char* data) {
   for (auto& access : accesses) {
     auto held = held_.find(access.block);

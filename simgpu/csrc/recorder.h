@@ -45,7 +45,10 @@ class Recorder {
   // Pinned memory, as far as the recording knows what it holds. What the host writes there behind torch's back (through
   // an array, from a library of its own) is found when a copy reads it: then it holds something else.
   void pinned(const Block& block);
-  void unpinned(int64_t block) { held_.erase(block); }
+  void unpinned(int64_t block) { held_.erase(block), given_.erase(block); }
+  void used(const Block& block, int64_t stream);  // a stream was given work on it
+  void given(const Block& block);                 // an array of it lives, through which the program may do anything
+  void released(const Block& block);
   void known(const std::vector<Access>& accesses, const char* data);  // what stands there now, of one block
   void read(const std::vector<Access>& accesses, const char* data);
   void unknown(int64_t block) { held_.erase(block); }
@@ -61,6 +64,11 @@ class Recorder {
   std::map<std::vector<int64_t>, int64_t> known_;
   std::set<std::string> refused_;
   std::map<int64_t, std::string> held_;  // by block
+  struct Given {
+    int64_t arrays = 0;
+    std::set<int64_t> streams;  // that have had work on it
+  };
+  std::map<int64_t, Given> given_;
 
   int64_t keep(std::string bytes);
   void write(int64_t op, std::vector<int64_t> words, int64_t numbers, bool host);

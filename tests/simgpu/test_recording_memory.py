@@ -89,6 +89,23 @@ def numpy_of_pinned_memory() -> object:
     return a.cuda(non_blocking=True)
 
 
+def numpy_while_a_copy_is_on_its_way() -> object:
+    a = torch.zeros(4).pin_memory()
+    b = torch.ones(4, device="cuda")
+    a.copy_(b, non_blocking=True)
+    held = a.numpy()
+    torch.cuda.synchronize()
+    return held.sum()
+
+
+def written_through_an_array() -> object:
+    a = torch.zeros(4).pin_memory()
+    a.numpy()[0] = 3
+    b = a.cuda(non_blocking=True)
+    torch.cuda.synchronize()
+    return b
+
+
 def written_through_its_address() -> object:
     a = torch.zeros(4).pin_memory()
     ctypes.memset(a.data_ptr(), 1, 4)
@@ -129,6 +146,8 @@ def a_number_in_pinned_memory() -> object:
 
 REFUSED: dict[Callable[[], object], str] = {
     numpy_of_pinned_memory: "pinned memory was given away by numpy()",
+    numpy_while_a_copy_is_on_its_way: "pinned memory was given away by numpy()",
+    written_through_an_array: "pinned memory was written past torch's operators",
     written_through_its_address: "pinned memory was written past torch's operators",
     an_rnn: "what 'aten::lstm' computes is not recorded",
     an_operator_of_ones_own: "the operator mine::twice.default is none of torch's own",
@@ -143,6 +162,17 @@ def test_what_cannot_be_recorded_is_told_in_a_sentence(name: str) -> None:
     with pytest.raises(ReplayError, match="cannot be replayed") as told:
         here(program)
     assert sentence in str(told.value)
+
+
+def test_an_array_of_pinned_memory_that_the_device_has_done_with_is_a_read_like_others() -> None:
+    def program() -> object:
+        a = torch.empty(4, pin_memory=True)
+        a.copy_(torch.ones(4, device="cuda"), non_blocking=True)
+        torch.cuda.synchronize()
+        assert a.numpy().sum() == 4
+        return a.cuda(non_blocking=True)
+
+    Replayer(here(program)).verify()
 
 
 def test_memory_from_before_the_recording_is_refused() -> None:
