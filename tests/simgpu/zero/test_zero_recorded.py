@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_deepspeed_races import HPZ, without_the_fix
-from zero_cases import Case, simulate
+from zero_cases import FEW, MANY, Case, simulate
 
 from repro.replay.recording import Recording
 from repro.replay.replayer import Replayer
@@ -62,3 +62,16 @@ def test_where_training_goes_another_way_the_replay_says_from_where_on(tmp_path:
     first = min(number for rank, kind, number in then if rank == name.rank and kind == "read"
                 and there.get((rank, kind, number)) != then[rank, kind, number])  # fmt: skip
     assert first == op and told[name.rank, "read", op] == there[name.rank, "read", op] == outcome.departure.value
+
+
+_CASES = {**FEW, **MANY}
+_SHOWN = ("zero-3 with both offloaded, and DeepSpeed's own Adam", "zero-0 with FusedAdam", "zero-2 offloaded, pinned")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _SHOWN else pytest.mark.wide) for name in _CASES]
+)
+def test_every_way_to_train_is_replayed_to_the_bit(name: str, tmp_path: Path) -> None:
+    case = replace(_CASES[name], more={**_CASES[name].more, "steps": 2})
+    replayer = Replayer(Recording.load(simulate(case, tmp_path, "--record")))
+    assert replayer.verify().departure is None
