@@ -35,6 +35,9 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
+    "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
+)
+@click.option(
     "--slow",
     multiple=True,
     metavar="PATTERN=FACTOR",
@@ -66,6 +69,7 @@ def check(
     runs: Path,
     overwrite: bool,
     report: bool,
+    record: bool,
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
@@ -100,7 +104,7 @@ def check(
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> Ended:
-        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token)
+        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, record=record)
 
     started = time.monotonic()
     ended = _as_a_rank(work, folder, me) if me else child.attended(work)
@@ -140,7 +144,16 @@ def _timing(token: str, slow: dict[str, float]) -> Timing | None:
         raise WrongUse(str(problem)) from None
 
 
-def _work(words: tuple[str, ...], module: bool, ranks: int, trace: Path, slow: dict[str, float], token: str) -> Ended:
+def _work(
+    words: tuple[str, ...],
+    module: bool,
+    ranks: int,
+    trace: Path,
+    slow: dict[str, float],
+    token: str,
+    *,
+    record: bool,
+) -> Ended:
     """In the child: the program, to its end."""
     from simgpu import launch
     from simgpu.build import BuildError
@@ -148,7 +161,8 @@ def _work(words: tuple[str, ...], module: bool, ranks: int, trace: Path, slow: d
 
     try:
         timing = Timing.parse(token or "t1")
-        status = launch.run(words, module=module, ranks=ranks, trace=trace.absolute(), slow=slow, timing=timing)
+        place = trace.absolute()
+        status = launch.run(words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record)
     except (BuildError, RuntimeError, WrongUse) as problem:
         return Ended(2, str(problem), wrong=True)
     except RankFailed as failed:

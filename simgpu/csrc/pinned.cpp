@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "allocator.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -54,6 +55,7 @@ struct PinnedAllocator final : c10::Allocator {
     }
     Block* block = make_block(nbytes, data, kHost);
     hand_out(*block, site);
+    recorder().pinned(*block);
     pinned().used[data] = block;
     return {data, block, &free_pinned, c10::kCPU};
   }
@@ -67,6 +69,7 @@ void free_pinned(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
   let_go(*block);
+  recorder().unpinned(block->number);
   sights().dropped(block->number);
   Free free{block->data, {}};
   for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
