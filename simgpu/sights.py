@@ -50,8 +50,8 @@ def sight(
     functions().observe(stream, work.ticket(see))
 
 
-def told() -> list[TraceRecord]:
-    """All sights, once the program's work is done: what was read, in the order of issue, then memory by block.
+def told(*kinds: str) -> list[TraceRecord]:
+    """All sights of ``kinds`` (none: both), once the program's work is done: what was read, then memory by block.
 
     Of what was read the sight's number is the operation's; of a block it is the block's.
     """
