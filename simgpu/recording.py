@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,12 @@ from simgpu.library import functions
 
 DEVICE = "simgpu"
 """What :class:`repro.trace.Begin` says of a recording of this device, under ``device``."""
-_KNOWN = ("aten", "detectors", "stream_races", "stream_races_optimizers")  # whose operators a replay has: those of others may do anything
+_KNOWN = (
+    "aten",
+    "detectors",
+    "stream_races",
+    "stream_races_optimizers",
+)  # whose operators a replay has: those of others may do anything
 _DEFINE, _CALL, _INITIAL, _UNREPEATABLE = 14, 15, 16, 17
 _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
@@ -65,26 +71,24 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
     }
 
 
-def view(tensor: Tensor) -> View:
-    """A tensor of the device."""
-    with torch.no_grad():
-        block: int = torch.ops.simgpu.place(tensor.detach())[0]
-    return (
-        block,
-        str(tensor.dtype).removeprefix("torch."),
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        int(tensor.storage_offset()),
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
+def view(tensor: Tensor, block: int) -> View:
+    """A tensor in ``block``."""
+    offset = int(tensor.storage_offset()) if block >= 0 else 0
+    dtype, shape, strides = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
+    return (block, dtype, shape, strides, offset, tensor.is_conj(), tensor.is_neg())
 
 
 def flat_view(tensor: Tensor) -> View:
     """The memory of a dense tensor on the device, in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
-    offset = int(tensor.storage_offset()) if block >= 0 else 0
-    return (block, str(tensor.dtype).removeprefix("torch."), (tensor.numel(),), (1,), offset, False, False)
+    whole = view(tensor, block)
+    return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of the bytes of a CPU tensor in row order."""
+    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 class Calls:

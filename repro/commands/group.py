@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 
 import click
@@ -17,6 +16,7 @@ class _Lazy(click.Group):
     """Commands are imported when they are asked for: torch takes seconds."""
 
     answers = True  # what torch asks of the processor
+    helping = False  # nothing will run
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -24,10 +24,10 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        # The watch runs the user's own training, as it is; check asks for its own accelerator.
+        # watch runs the user's own training, as it is; check asks for its own accelerator
         if name != "watch" and self.answers:
             processor.answer(deepspeed=name != "check")
-        if COMMANDS[name].gpu and not {"--help", "-h"} & {*sys.argv[1:]}:
+        if COMMANDS[name].gpu and not self.helping:
             from simgpu.launch import start
 
             start()
@@ -61,6 +61,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
         if value is not None:
             os.environ[name] = value
     _Lazy.answers = recorded is None
+    _Lazy.helping = bool({"--help", "-h"} & {*arguments})
     try:
         group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
