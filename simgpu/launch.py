@@ -1,5 +1,6 @@
 """Starts a program on the simulated GPU: ``python -m simgpu [--ranks N] [--trace FILE] script.py its arguments``.
 
+``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`simgpu.dry`).
 ``--timing TOKEN`` runs it in a timing of one's own (:mod:`simgpu.timing`).
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
@@ -21,11 +22,15 @@ from types import MappingProxyType
 from repro.tokens import TokenError
 from repro.trace import file_of
 from simgpu.build import BuildError
+from simgpu.dry import World
 from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 
-_USAGE = "usage: python -m simgpu [--ranks N] [--trace FILE] [--timing TOKEN] (script.py | -m module) [arguments]"
+_USAGE = (
+    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N]] [--trace FILE] [--timing TOKEN] "
+    "(script.py | -m module) [arguments]"
+)
 
 
 def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
@@ -71,19 +76,21 @@ def run(
     trace: Path | None = None,
     slow: Mapping[str, float] | None = None,
     timing: Timing | None = None,
+    dry: World | None = None,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
     ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
-    ``timing``: deviations from that.
+    ``timing``: deviations from that. ``dry``: this process, as rank 0 of that world, in a dry run.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
-    return _run(program, ranks, None if trace is None else partial(file_of, trace), slow or {}, timing or Timing())
+    file = None if trace is None else partial(file_of, trace)
+    return _run(program, ranks, file, slow or {}, timing or Timing(), dry)
 
 
 def _run(
@@ -92,10 +99,15 @@ def _run(
     file: Callable[[int], Path] | None,
     slow: Mapping[str, float] = MappingProxyType({}),
     timing: Timing = Timing(),  # noqa: B008 - it is frozen
+    dry: World | None = None,
 ) -> int:
     _ = program.folder
-    here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
     start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    if dry:
+        from simgpu.dry import install
+
+        install(dry)
     program.find()
     if slow:
         from simgpu import costs
@@ -131,15 +143,16 @@ def traced(trace: Path | None, *, skipped: tuple[str, ...] = ()) -> Iterator[Non
     ``skipped``: see :class:`simgpu.trace.Tracer`.
     """
     from repro.trace import TraceWriter
-    from simgpu import collectives, sights
+    from simgpu import collectives, dry, sights
     from simgpu.trace import Tracer
 
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info={})
+        writer = TraceWriter(trace, rank=rank, world=world, info=dry.info())
         tracer = Tracer(writer.write, skipped=skipped)
-        sights.begin()
+        if not dry.active():
+            sights.begin()
     done = False
     try:
         yield
@@ -152,7 +165,8 @@ def traced(trace: Path | None, *, skipped: tuple[str, ...] = ()) -> Iterator[Non
         collectives.leave(done=done)
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
-            writer.write(sights.told())
+            if not dry.active():
+                writer.write(sights.told())
             tracer.close(done=done)
             writer.close()
 
@@ -166,18 +180,28 @@ def _join_threads() -> None:
 
 def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
-    given = {"--trace": "", "--ranks": "", "--timing": "t1"}
-    needs = {"--trace": "file", "--ranks": "number", "--timing": "token"}
-    while arguments and arguments[0] in given:
+    given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": ""}
+    needs = {"--trace": "file", "--timing": "token"}
+    dry = False
+    while arguments and arguments[0] in (*given, "--dry"):
+        if arguments[0] == "--dry":
+            dry, arguments = True, arguments[1:]
+            continue
         if len(arguments) < 2:
-            return _wrong(f"{arguments[0]} needs a {needs[arguments[0]]}")
+            return _wrong(f"{arguments[0]} needs a {needs.get(arguments[0], 'number')}")
         given[arguments[0]], arguments = arguments[1], arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
-    if ranks and not (ranks.isdecimal() and int(ranks) > 0):
-        return _wrong(f"--ranks needs a number, not '{ranks}'")
+    for option in ("--ranks", "--world", "--per-node"):
+        if given[option] and not (given[option].isdecimal() and int(given[option]) > 0):
+            return _wrong(f"{option} needs a number, not '{given[option]}'")
+    if not dry and (given["--world"] or given["--per-node"]):
+        return _wrong("--world and --per-node are a dry run's: add --dry")
+    if dry and ranks:
+        return _wrong("--ranks starts ranks, and a dry run is one process: say --world")
     try:
         timing = Timing.parse(given["--timing"])
-    except TokenError as problem:
+        world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0")) if dry else None
+    except (TokenError, ValueError) as problem:
         return _wrong(str(problem))
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         return _wrong("name a script or a module to run")
@@ -186,6 +210,8 @@ def main(arguments: list[str]) -> int:
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun
     if ranks and launched:
         return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
+    if dry and launched:
+        return _wrong("a dry run is one process, but this is one of several ranks (WORLD_SIZE is set)")
     several = bool(ranks) or launched
     if trace and several:
         Path(trace).mkdir(parents=True, exist_ok=True)
@@ -195,7 +221,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         return _run(
-            Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None, timing=timing
+            Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None, timing=timing, dry=world
         )
     except WrongUse as problem:
         return _wrong(str(problem))

@@ -61,12 +61,23 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._directions: dict[int, streams.Stream] = {}
         self._batch: list[Callable[[torch.Stream], torch.Stream]] | None = None
         self._batched: list[Tensor] = []
-        collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
-        self._carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, options)
-        self._gloo = _gloo(dist.PrefixStore("host", store), rank, size, options) if self.host else None
+        self._carrier, self._gloo = self._meet(store)
         # torch keeps a group's name with its backends. The device's are not among them: what this class does not
         # override is refused by torch.
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo or self._carrier)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._for_torch())
+
+    def _meet(self, store: dist.Store) -> tuple[Any, Any]:
+        """Meet the other ranks; gives what carries the device's values, and what the host's, where it has a backend."""
+        rank, size = self.rank(), self.size()
+        collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
+        carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
+        return carrier, _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
+
+    def _for_torch(self) -> Any:
+        return self._gloo or self._carrier
+
+    def _give(self, job: Job, stream: torch.Stream) -> None:
+        collectives.issue(job, stream=stream)
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -271,7 +282,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def launch(behind: torch.Stream) -> torch.Stream:
             stream.wait_stream(behind)
             job = Job(kernel, reads, writes, move, pair, group, self._next(group), root=pair[0])
-            collectives.issue(job, stream=stream)
+            self._give(job, stream)
             return stream
 
         if self._batch is not None:
@@ -296,11 +307,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         )  # fmt: skip
         current = torch.cuda.current_stream()
         if not opts.asyncOp and os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1":
-            collectives.issue(job, stream=current)
+            self._give(job, current)
             return Work(None, result, ())
         stream = self._own_stream()
         stream.wait_stream(current)
-        collectives.issue(job, stream=stream)
+        self._give(job, stream)
         return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
 
     def _own_stream(self) -> streams.Stream:

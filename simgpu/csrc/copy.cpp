@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "dry.h"
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
@@ -45,6 +46,25 @@ void record_event(const Tensor& host, Block& block, int64_t stream) {
   if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
 }
 
+// In a dry run the launch has no effect; what is known and small is copied at once. Was it?
+bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool known = true) {
+  bool real = known && dry().fits(to.numel() * static_cast<int64_t>(to.itemsize())) && dry().known(accesses.reads);
+  if (real) {
+    Executing quiet(dtype());
+    Tensor(to).copy_(from);
+  }
+  dry().wrote(accesses.writes, real);
+  return real;
+}
+
+// To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as zeros.
+void arrive_hollow(const Tensor& to) {
+  if (!dry().trusted("a copy to the host")) TORCH_CHECK(false, dry().refusal);
+  dry().deceived = true;
+  Executing quiet(dtype());
+  Tensor(to).zero_();
+}
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
   if (self.numel() == 0) return self;
@@ -55,6 +75,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   static const int64_t within = name_id("aten::copy_"), up = name_id("cudaMemcpyAsync HtoD"), down = name_id("cudaMemcpyAsync DtoH");
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
+    if (dry().on) {
+      device().launch(stream, within, accesses, cost("aten::copy_", self), nullptr, site);
+      copied(accesses, from, to);
+      return self;
+    }
     device().launch(stream, within, accesses, cost("aten::copy_", self),
                     device().guarded(within, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
     return self;
@@ -64,6 +89,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       self.is_non_overlapping_and_dense() && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
   if (self.is_cuda()) {
     Tensor from;
+    bool known = !(dry().on && dry().deceived) || !dry().trusted("");
     Block* block = pinned_block_of(source);
     if (block && (as_it_is || straight(source))) {  // the copy engine reads the host's memory itself
       record_event(source, *block, stream);
@@ -76,12 +102,17 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
         Accesses read;
         add_access(source, *block, read.reads);
         device().host_access(within, read, site);
+        known = known && dry().known(read.reads);
       }
-      from = source.to(self.scalar_type(), false, true);
+      bool hollow = dry().on && !(known && dry().fits(static_cast<int64_t>(source.nbytes())));
+      if (!hollow) from = source.to(self.scalar_type(), false, true);
+      known = known && !hollow;
     }
     Tensor to = place_of(self, true, accesses);
-    device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
-                    device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
+    Effect effect;
+    if (!dry().on) effect = device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); });
+    device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
+    if (dry().on) copied(accesses, from, to, known);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
     return self;
   }
@@ -96,14 +127,19 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Executing quiet(dtype());
     to = self.detach();  // its version was counted where the copy was issued
   }
-  device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
-                  device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {
-                    Executing quiet(dtype);
-                    to.copy_(from);
-                    see(op, to);
-                  }), site);
+  Effect effect;
+  if (!dry().on) {
+    effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {
+      Executing quiet(dtype);
+      to.copy_(from);
+      see(op, to);
+    });
+  }
+  device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self), std::move(effect), site);
+  bool hollow = dry().on && !copied(accesses, from, to);
   if (!non_blocking) device().synchronize(stream, How::kRead, site);
   else if (!direct) device().host_wait(device().record(stream), How::kRead, site);
+  if (hollow && !block) arrive_hollow(to);
   return self;
 }
 

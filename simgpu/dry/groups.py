@@ -1,0 +1,118 @@
+"""Process groups of a dry run: one rank is there, and the others do what it does, at the same time.
+
+In data-parallel training all ranks run the same program on data of the same shape. So a collective starts when this
+rank arrives. What the others bring is taken to be what this one brings, where that is known and small
+(:mod:`.mirror`); objects are such bytes, so ``all_gather_object`` gives this rank's own object once for each rank.
+What only another rank has, as what it sends or broadcasts, is not known.
+
+Departure from hardware: nobody is late, and no other rank's data differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simgpu import collectives, dry, work
+from simgpu.collectives import Job, flat
+from simgpu.dry.mirror import Elsewhere, Mirror
+from simgpu.nccl import ProcessGroupNCCL, _gloo
+from simgpu.sanitizer import unseen
+
+
+class MirroredProcessGroup(ProcessGroupNCCL):
+    """One process group, of which one rank is there."""
+
+    def _meet(self, store: dist.Store) -> tuple[Any, Any]:
+        mirror = Mirror(self.rank(), self.size())
+        return mirror, _HostMirror(self.rank(), self.size()) if self.host else None
+
+    def _for_torch(self) -> Any:
+        return _gloo(dist.HashStore(), 0, 1, self.options)  # of this rank alone: it keeps the group's name
+
+    def _give(self, job: Job, stream: torch.Stream) -> None:
+        reads = [_alias(one) for one in job.reads if one.numel()]
+        values = None
+        if all(torch.ops.simgpu.known(one) for one in job.reads):
+            values = _values(job, [one for one in reads if one is not None])
+        collectives.launch(job, stream=stream, members=(job.members[0],))
+        if values is not None:
+            for one, value in zip(job.writes, values, strict=True):
+                _alias(one).copy_(value)
+                torch.ops.simgpu.wrote(one, True)
+
+
+class _HostMirror(Mirror):
+    """For the host's own tensors, which have values: what another rank broadcasts is what this one has there."""
+
+    def broadcast(self, tensors: Any, opts: Any) -> collectives.Work:
+        return collectives.Work(None, tensors, ())
+
+
+class MirroredGloo(MirroredProcessGroup):
+    """A group of the backend ``gloo`` alone, as torch makes it."""
+
+    host = True
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta = timedelta(minutes=10)) -> None:
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        super().__init__(store, rank, size, options)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "gloo"
+
+    name = getBackendName
+
+    def _issue(self, kernel: str, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"simgpu: {kernel} of the device's tensors over gloo cannot be simulated: use nccl")
+
+    def barrier(self, opts: Any = None) -> Any:
+        return collectives.Work(None, (), ())
+
+
+def install() -> None:
+    """Let groups be made without anybody to meet."""
+    from torch.distributed import distributed_c10d as c10d
+
+    module: Any
+    for module in (c10d, dist, torch._C._distributed_c10d):  # type: ignore[attr-defined]
+        module.ProcessGroupNCCL = MirroredProcessGroup
+    module = c10d
+    module.ProcessGroupGloo = MirroredGloo
+    module.rendezvous = _rendezvous
+    module._store_based_barrier = lambda *_, **__: None
+
+
+def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    world = dry._world[0].ranks
+    if rank > 0 or world_size not in (-1, world):
+        raise RuntimeError(
+            f"simgpu: this is a dry run as rank 0 of {world}, and the program makes it rank {rank} of {world_size}: "
+            "take both from the environment (RANK, WORLD_SIZE)"
+        )
+    yield dist.HashStore(), 0, world
+
+
+def _values(job: Job, reads: list[Tensor]) -> list[Tensor] | None:
+    """What is written. None: that is not known."""
+    if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
+        return None
+    with torch.inference_mode(), unseen():
+        outputs = [torch.empty(one.numel(), dtype=one.dtype) for one in job.writes]
+        try:
+            transfer = job.move([one.clone() for one in reads], outputs)
+        except Elsewhere:
+            return None
+        if transfer is not None:
+            transfer.wait()
+    return outputs
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    return flat(work.alias(tensor))
