@@ -161,11 +161,12 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     state: list[Any] = []
+    move = job.move  # the job itself would keep its tensors, whose memory NCCL leaves to their owner
 
     def read() -> None:
         outputs = [torch.empty_like(alias) for alias in write_to]
         inputs = [alias.clone() for alias in read_from]
-        state.append((job.move(inputs, outputs), inputs, outputs))
+        state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()

@@ -36,13 +36,10 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         return _gloo(dist.HashStore(), 0, 1, self.options)  # of this rank alone: it keeps the group's name
 
     def _give(self, job: Job, stream: torch.Stream) -> None:
-        reads = [_alias(one) for one in job.reads if one.numel()]
-        values = None
-        if all(torch.ops.simgpu.known(one) for one in job.reads):
-            values = _values(job, [one for one in reads if one is not None])
+        values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None
         collectives.launch(job, stream=stream, members=(job.members[0],))
-        if values is not None:
-            for one, value in zip(job.writes, values, strict=True):
+        for one, value in zip(job.writes, values or (), strict=False):
+            with torch.inference_mode(), unseen():
                 _alias(one).copy_(value)
                 torch.ops.simgpu.wrote(one, True)
 
@@ -76,15 +73,30 @@ class MirroredGloo(MirroredProcessGroup):
         return collectives.Work(None, (), ())
 
 
+class _Alone(dist.ProcessGroupGloo):
+    """What torch makes beside nccl's group for the host's tensors, and lets go again: nccl's has them too."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(dist.HashStore(), 0, 1, timeout=timeout)
+
+
 def install() -> None:
     """Let groups be made without anybody to meet."""
     from torch.distributed import distributed_c10d as c10d
+
+    made: Any = c10d._new_process_group_helper
+
+    def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
+        alone = c10d.Backend.NCCL not in devices.values()
+        c10d.ProcessGroupGloo = MirroredGloo if alone else _Alone  # type: ignore[misc]
+        return made(size, rank, ranks, backend, *args, **kwargs)
 
     module: Any
     for module in (c10d, dist, torch._C._distributed_c10d):  # type: ignore[attr-defined]
         module.ProcessGroupNCCL = MirroredProcessGroup
     module = c10d
-    module.ProcessGroupGloo = MirroredGloo
+    module._new_process_group_helper = new_group
     module.rendezvous = _rendezvous
     module._store_based_barrier = lambda *_, **__: None
 
@@ -99,14 +111,14 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
     yield dist.HashStore(), 0, world
 
 
-def _values(job: Job, reads: list[Tensor]) -> list[Tensor] | None:
+def _values(job: Job) -> list[Tensor] | None:
     """What is written. None: that is not known."""
     if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
         return None
     with torch.inference_mode(), unseen():
         outputs = [torch.empty(one.numel(), dtype=one.dtype) for one in job.writes]
         try:
-            transfer = job.move([one.clone() for one in reads], outputs)
+            transfer = job.move([_alias(one).clone() for one in job.reads], outputs)
         except Elsewhere:
             return None
         if transfer is not None:
