@@ -57,10 +57,19 @@ bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool
   return real;
 }
 
-// To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as zeros.
+// To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as
+// zeros, and never of integers, which count something.
 void arrive_hollow(const Tensor& to) {
-  if (!dry().trusted("a copy to the host")) TORCH_CHECK(false, dry().refusal);
+  if (!dry().trusted("a copy to the host") || !to.is_floating_point()) TORCH_CHECK(false, dry().refusal);
   dry().deceived = true;
+  auto *begin = static_cast<char*>(to.data_ptr()), *end = begin + to.nbytes();
+  auto page = [](char* at) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + 4095) / 4096 * 4096); };
+  char *from = page(begin), *until = page(end - 4095);
+  if (to.is_contiguous() && until > from) {  // whole pages are forgotten, which takes no memory
+    std::memset(begin, 0, static_cast<size_t>(from - begin));
+    std::memset(until, 0, static_cast<size_t>(end - until));
+    if (forget_pages(from, static_cast<size_t>(until - from))) return;
+  }
   Executing quiet(dtype());
   Tensor(to).zero_();
 }
@@ -89,7 +98,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       self.is_non_overlapping_and_dense() && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
   if (self.is_cuda()) {
     Tensor from;
-    bool known = !(dry().on && dry().deceived) || !dry().trusted("");
+    bool known = !(dry().deceived && source.is_floating_point() && dry().trusted("a copy to the device"));
     Block* block = pinned_block_of(source);
     if (block && (as_it_is || straight(source))) {  // the copy engine reads the host's memory itself
       record_event(source, *block, stream);

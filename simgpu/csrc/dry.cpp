@@ -81,7 +81,7 @@ bool Dry::computes(const Operator& op, const Accesses& accesses) const {
 }
 
 bool Dry::trusted(const char* what, int kind, double* answer) {
-  refusal = c10::str("simgpu: a dry run has no values, and ", what, " reads them");
+  refusal = c10::str("simgpu: a dry run has no values, and ", what, " reads one");
   double ignored = 0;
   return asked && asked(what, kind, answer ? answer : &ignored) != 0;
 }
@@ -96,10 +96,10 @@ void Dry::refuse_later(const char* what) {
 }
 
 at::Scalar Dry::answer(const char* what, at::ScalarType dtype) {
-  bool flag = dtype == at::kBool, number = at::isFloatingType(dtype);
+  bool flag = dtype == at::kBool || dtype == at::kByte, number = at::isFloatingType(dtype);
   double answer = 0;
   if (!trusted(what, flag ? 0 : number ? 2 : 1, &answer)) TORCH_CHECK(false, refusal);
-  if (flag) return answer != 0;
+  if (dtype == at::kBool) return answer != 0;
   if (number) return answer;
   return static_cast<int64_t>(answer);
 }
@@ -109,6 +109,12 @@ char* addresses(size_t size) {
   TORCH_CHECK_WITH(OutOfMemoryError, data != MAP_FAILED, "simgpu: the system gives no range of ", size,
                    " addresses for memory that holds nothing: raise the limit on address space (ulimit -v)");
   return static_cast<char*>(data);
+}
+
+// A mapping of a file, or one that is shared, would give back what is in it: those are left alone.
+bool forget_pages(char* data, size_t size) {
+  if (madvise(data, size, MADV_DONTNEED) != 0) return false;
+  return *data == 0 && data[size - 1] == 0;
 }
 
 void give_addresses_back(char* data, size_t size) { munmap(data, size); }

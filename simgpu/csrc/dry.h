@@ -70,6 +70,7 @@ int64_t bytes_of(const Dry::Stack& stack);
 
 // Addresses without memory behind them; pages come where something is written.
 char* addresses(size_t size);
+bool forget_pages(char* data, size_t size);  // they hold zeros then; false where that cannot be
 void give_addresses_back(char* data, size_t size);
 
 }  // namespace simgpu

@@ -53,13 +53,19 @@ Tensor said(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype
 void correct(const Operator& op, const Stack& inputs, Stack& results) {
   static const int64_t layer_norm = name_id("aten::native_layer_norm"), batch_norm = name_id("aten::native_batch_norm"),
                        legit = name_id("aten::_native_batch_norm_legit"), convolution = name_id("aten::convolution");
-  if (op.name == layer_norm) {  // mean and deviation have the input's type, unless the weight has another
-    const Tensor& input = inputs[0].toTensor();
-    auto other = [&](const std::optional<Tensor>& one) { return one && one->defined() && one->scalar_type() != input.scalar_type(); };
-    auto dtype = other(inputs[2].toOptional<Tensor>()) || other(inputs[3].toOptional<Tensor>()) ? at::kFloat : input.scalar_type();
-    for (size_t i : {1, 2}) results[i] = said(results[i].toTensor().sizes(), results[i].toTensor().strides(), dtype);
-  } else if ((op.name == batch_norm || op.name == legit) && inputs.size() == 8 && !inputs[5].toBool()) {
-    for (size_t i : {1, 2}) results[i] = said({0}, {1}, results[i].toTensor().scalar_type());  // nothing is saved
+  bool layer = op.name == layer_norm, batch = op.name == batch_norm || op.name == legit;
+  if (layer || batch) {  // mean and deviation have the input's type, unless the parameters have another
+    size_t from = layer ? 2 : 1, to = layer ? 4 : inputs.size() - 3;
+    auto dtype = inputs[0].toTensor().scalar_type();
+    bool saved = layer || inputs[to].toBool(), mixed = false;
+    for (size_t i = from; i < to; ++i) {
+      auto one = inputs[i].toOptional<Tensor>();
+      mixed |= one && one->defined() && one->scalar_type() != dtype;
+    }
+    for (size_t i : {1, 2}) {
+      const Tensor result = results[i].toTensor();
+      results[i] = saved ? said(result.sizes(), result.strides(), mixed ? at::kFloat : dtype) : said({0}, {1}, result.scalar_type());
+    }
   } else if (op.name == convolution) {
     const Tensor &input = inputs[0].toTensor(), &weight = inputs[1].toTensor(), result = results[0].toTensor();
     if (at::native::mkldnn_conv_use_channels_last(input, weight))
@@ -110,7 +116,8 @@ void Dry::compare(const c10::OperatorHandle& handle, const Operator& op, const S
 
 // Of these it is known beforehand.
 static const std::set<std::string> kDiffer = {
-    "aten::_batch_norm_with_update", "aten::_embedding_bag", "aten::_fft_c2r", "aten::_fft_r2c", "aten::linalg_eig", "aten::linalg_solve_triangular",
+    "aten::_batch_norm_with_update", "aten::_embedding_bag", "aten::_fft_c2r", "aten::_fft_r2c",
+    "aten::linalg_eig", "aten::linalg_solve_triangular", "aten::max_unpool2d", "aten::nonzero_static",
 };
 
 bool Dry::differs(const c10::OperatorHandle& handle) const { return kDiffer.count(handle.schema().name()) > 0 || dissent.count(c10::str(handle.operator_name())) > 0; }

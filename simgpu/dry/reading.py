@@ -1,6 +1,6 @@
 """What the host is told when it reads a value that a dry run does not have.
 
-Who only asks whether all went well, is answered: :data:`TRUSTED`. A number that is only printed, logged or averaged
+Who only asks whether all went well, is answered: :data:`simgpu.dry.TRUSTED`. A number that is only printed, logged or averaged
 does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the program
 decides something by it. Everything else is refused at the line that reads.
 """
@@ -17,17 +17,10 @@ from torch import Tensor
 
 from simgpu import callsites
 from simgpu.build import torch_folder
+from simgpu.dry import TRUSTED
 from simgpu.library import Asked, functions
 from simgpu.sanitizer import unseen
 
-TRUSTED: dict[str, float] = {
-    "torch/amp/grad_scaler.py": 0.0,  # nothing infinite was found
-    "torch/distributed/fsdp/sharded_grad_scaler.py": 0.0,
-}
-"""Files, or folders with a slash, whose reads only ask whether all went well, and the number they get.
-
-A flag that they read is not set. Frameworks' adapters add theirs.
-"""
 _TORCH = str(torch_folder())
 _INSTEAD = (
     "what depends on it (a size, a branch, a count) cannot be followed. Take the read out of the training step, or read "
