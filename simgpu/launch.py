@@ -221,7 +221,11 @@ def main(arguments: list[str]) -> int:
 
     try:
         return _run(
-            Program(name, tuple(rest), module=module), int(ranks or "0"), file if trace else None, timing=timing, dry=world
+            Program(name, tuple(rest), module=module),
+            int(ranks or "0"),
+            file if trace else None,
+            timing=timing,
+            dry=world,
         )
     except WrongUse as problem:
         return _wrong(str(problem))

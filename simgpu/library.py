@@ -35,6 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "costs": (None, (c_int64, c_int64, c_int64, _KernelCost, _Factor)),
     "now": (c_int64, ()),
     "effective": (c_int64, ()),
+    "tail": (c_int64, ()),
     "current_stream": (c_int64, ()),
     "advance": (c_int64, (c_int64,)),
     "drain": (c_int64, ()),

@@ -186,6 +186,12 @@ void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
 }
 
 int64_t simgpu_now() { return timeline().now; }
+int64_t simgpu_tail() {  // when all that was given to the device is done, as far as that is known
+  Lock lock;
+  int64_t last = 0;
+  for (int64_t id = 0; id < timeline().streams(); ++id) last = std::max(last, timeline().stream(id).known);
+  return last;
+}
 int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 int64_t simgpu_advance(int64_t nanoseconds) {

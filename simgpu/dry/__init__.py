@@ -78,7 +78,7 @@ def environment(world: World) -> dict[str, str]:
 def install(world: World, *, real: int = REAL) -> None:
     """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`."""
     from simgpu import cuda
-    from simgpu.dry import groups, reading
+    from simgpu.dry import groups, reading, steps
     from simgpu.library import functions
 
     if functions().used():
@@ -89,3 +89,4 @@ def install(world: World, *, real: int = REAL) -> None:
     cuda.see(world.local)
     reading.install(real)
     groups.install()
+    steps.install()

@@ -84,18 +84,18 @@ def install() -> None:
     """Let groups be made without anybody to meet."""
     from torch.distributed import distributed_c10d as c10d
 
-    made: Any = c10d._new_process_group_helper
+    module: Any = c10d
+    made = module._new_process_group_helper
 
     def new_group(size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
         devices = c10d.BackendConfig(c10d.Backend(backend)).get_device_backend_map()
         alone = c10d.Backend.NCCL not in devices.values()
-        c10d.ProcessGroupGloo = MirroredGloo if alone else _Alone  # type: ignore[misc]
+        module.ProcessGroupGloo = MirroredGloo if alone else _Alone
         return made(size, rank, ranks, backend, *args, **kwargs)
 
-    module: Any
-    for module in (c10d, dist, torch._C._distributed_c10d):  # type: ignore[attr-defined]
-        module.ProcessGroupNCCL = MirroredProcessGroup
-    module = c10d
+    place: Any
+    for place in (c10d, dist, torch._C._distributed_c10d):
+        place.ProcessGroupNCCL = MirroredProcessGroup
     module._new_process_group_helper = new_group
     module.rendezvous = _rendezvous
     module._store_based_barrier = lambda *_, **__: None

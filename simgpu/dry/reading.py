@@ -1,7 +1,7 @@
 """What the host is told when it reads a value that a dry run does not have.
 
-Who only asks whether all went well, is answered: :data:`simgpu.dry.TRUSTED`. A number that is only printed, logged or averaged
-does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the program
+Who only asks whether all went well, is answered: :data:`simgpu.dry.TRUSTED`. A number that is only printed, logged or
+averaged does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the program
 decides something by it. Everything else is refused at the line that reads.
 """
 
@@ -23,8 +23,8 @@ from simgpu.sanitizer import unseen
 
 _TORCH = str(torch_folder())
 _INSTEAD = (
-    "what depends on it (a size, a branch, a count) cannot be followed. Take the read out of the training step, or read "
-    "it on a live run alone (without --dry)"
+    "what depends on it (a size, a branch, a count) cannot be followed. Take the read out of the training step, or "
+    "leave it to a live run (without --dry)"
 )
 _refused: list[bool] = [False]  # was the last question about one value, and refused?
 
@@ -48,6 +48,8 @@ class Unknown:
         return "?"
 
     def __format__(self, spec: str) -> str:
+        if not spec:
+            return "?"
         try:
             return re.sub("nan", "  ?", format(math.nan, spec), flags=re.IGNORECASE)
         except ValueError:
@@ -60,8 +62,8 @@ class Unknown:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _same
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _same
     __neg__ = __pos__ = __abs__ = __round__ = __trunc__ = __floor__ = __ceil__ = _same
-    __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse  # type: ignore[assignment]
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse  # type: ignore[assignment]
+    __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
 
 def _caller() -> tuple[str, str]:
@@ -121,7 +123,7 @@ def install(real: int) -> None:
 
     item.__doc__, item.__qualname__ = plain_item.__doc__, "Tensor.item"
     tensor.item = item
-    torch._tensor_str._str = text  # type: ignore[attr-defined]
+    torch._tensor_str._str = text
 
 
 def _known(tensor: Tensor) -> bool:

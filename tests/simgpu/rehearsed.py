@@ -52,8 +52,8 @@ def told(folder: Path, *, clocks: bool = True) -> list[TraceRecord]:
 def _in_order(records: list[TraceRecord]) -> list[TraceRecord]:
     """What is let go at once in the order of blocks: autocast forgets its copies in the order of their addresses."""
     made: list[TraceRecord] = []
-    for frees, some in itertools.groupby(records, lambda one: isinstance(one, Free)):
-        made += sorted(some, key=lambda one: (one.time, one.block)) if frees else some  # type: ignore[attr-defined]
+    for _, together in itertools.groupby(records, lambda one: (one.time,) if isinstance(one, Free) else id(one)):
+        made += sorted(together)
     return made
 
 
@@ -64,4 +64,8 @@ def difference(one: Path, other: Path, *, clocks: bool = True) -> str:
         if here != there:
             before = "\n".join(map(str, left[max(0, at - 3) : at]))
             return f"record {at} of {len(left)} and {len(right)}, behind\n{before}\n  {here}\n  {there}"
-    return "" if len(left) == len(right) else f"{len(left)} and {len(right)} records; then\n  {(left + right)[min(len(left), len(right))]}"
+    return (
+        ""
+        if len(left) == len(right)
+        else f"{len(left)} and {len(right)} records; then\n  {(left + right)[min(len(left), len(right))]}"
+    )

@@ -65,8 +65,8 @@ PROGRAMS = {
     """,
     "FSDP2": """
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-        model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
-                                      for _ in range(4))).cuda()
+        from torch.nn import GELU, Linear, Sequential
+        model = Sequential(*(Sequential(Linear(64, 128), GELU(), Linear(128, 64)) for _ in range(4))).cuda()
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in model:
             fully_shard(block, mp_policy=policy)

@@ -80,7 +80,9 @@ PROGRAMS = {
         storage = torch.empty(5000, device="cuda").untyped_storage()
         storage.resize_(0)
         storage.resize_(80_000)
-        print(torch.cuda.memory_allocated(), torch.cuda.max_memory_reserved(), torch.cuda.memory_stats()["segment.all.peak"])
+        told = torch.cuda.memory_stats()
+        torch.zeros(int(torch.cuda.max_memory_reserved() >> 20), device="cuda")  # a record tells the number
+        torch.zeros(told["segment.all.peak"] + told["active_bytes.all.peak"] % 1000, device="cuda")
     """,
     "attention, convolution, embedding, losses": """
         import torch
@@ -95,8 +97,8 @@ PROGRAMS = {
             out = F.scaled_dot_product_attention(h, h, h, is_causal=True).transpose(1, 2).reshape(4, 16, 32)
             picture = torch.randn(2, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
             out2 = F.max_pool2d(norm(conv(picture)), 2)
-            loss = F.cross_entropy(out.float().flatten(0, 1), ids.flatten() % 32) + out2.mean() + F.softmax(out, -1).max()
-            loss.backward()
+            loss = F.cross_entropy(out.float().flatten(0, 1), ids.flatten() % 32) + out2.mean()
+            (loss + F.softmax(out, -1).max()).backward()
             values, order = torch.topk(out.flatten(), 5)
             split = torch.cat([part.cumsum(-1) for part in out.chunk(3, dim=1)], dim=1)
             split.index_add_(1, ids[0], out)
@@ -105,8 +107,9 @@ PROGRAMS = {
     "foreach and fused optimizers": """
         import torch
         torch.manual_seed(3)
-        for kind, how in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"foreach": True}),
-                          (torch.optim.Adam, {"fused": True}), (torch.optim.Adagrad, {}), (torch.optim.Adam, {"capturable": True})):
+        from torch.optim import SGD, Adagrad, Adam, AdamW
+        for kind, how in ((SGD, {"momentum": 0.9}), (AdamW, {"foreach": True}), (Adam, {"fused": True}), (Adagrad, {}),
+                          (Adam, {"capturable": True})):
             weights = [torch.nn.Parameter(torch.randn(40, 30, device="cuda")) for _ in range(3)]
             optimizer = kind(weights, lr=0.01, **how)
             for _ in range(2):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from rehearsed import difference, rehearse
-from test_deepspeed_races import COPY, CAT, GATHER, HPZ as RACY, places, without_the_fix
+from test_deepspeed_races import CAT, COPY, GATHER, places, without_the_fix
+from test_deepspeed_races import HPZ as RACY
 from zero_cases import BF16, CLIP, FP16, HPZ, OVERLAP, OWN, SCRIPT, TWICE, Case, simulate
 
 from detectors import find_races
