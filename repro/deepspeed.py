@@ -33,10 +33,11 @@ from frameworks.deepspeed import quantizer
 from repro import needs
 from repro.accelerator import device as streams
 from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
-from repro.accelerator.device import Device
+from repro.accelerator.device import Device as OldDevice
 from repro.releases import installed
 from repro.toggles import ALL_GATHER, Fix, Ordering, Where
-from repro.trace import Label
+from simgpu.device import Device as Gpu
+from simgpu.nccl import ProcessGroupNCCL
 
 needs.supply(installed() or "0")
 
@@ -49,6 +50,7 @@ from deepspeed.utils import groups  # noqa: E402
 
 VERSION: str = deepspeed.__version__
 initialize = deepspeed.initialize
+Device = OldDevice | Gpu
 
 # Frames that only pass a call on: the place that matters is their caller.
 PASSING_FILES = (
@@ -107,7 +109,7 @@ class PlainAccelerator(CPU_Accelerator):
 class SimulatedAccelerator(PlainAccelerator):
     """DeepSpeed's view of a :class:`Device`: asynchronous, with streams and events, as CUDA's is."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: OldDevice) -> None:
         super().__init__()
         self._device = device
         self._communication_backend_name = BACKEND
@@ -148,10 +150,19 @@ class SimulatedAccelerator(PlainAccelerator):
         return self._device.default_stream()
 
 
-def use_simulated(device: Device) -> None:
-    """Let DeepSpeed run on ``device``. Before ``deepspeed.initialize``; ``device`` must be active."""
+def use_simulated(device: Device) -> str:
+    """Let DeepSpeed run on ``device``. Before ``deepspeed.initialize``; ``device`` must be active.
+
+    Gives the name of torch's backend for its collectives.
+    """
+    if isinstance(device, Gpu):
+        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
+        _use(CUDA_Accelerator())
+        return "nccl"
     register()
     _use(SimulatedAccelerator(device))
+    return BACKEND
 
 
 def use_plain() -> None:
@@ -159,7 +170,7 @@ def use_plain() -> None:
     _use(PlainAccelerator())
 
 
-def _use(accelerator: PlainAccelerator) -> None:
+def _use(accelerator: Any) -> None:
     set_accelerator(accelerator)
     deepspeed.ops.op_builder.QuantizerBuilder = accelerator.get_op_builder("QuantizerBuilder")
 
@@ -259,7 +270,7 @@ def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
     return deepspeed.zero.Init(config_dict_or_path=told)  # type: ignore[no-any-return]
 
 
-def name_streams(engine: Any) -> None:
+def name_streams(engine: Any, device: Device) -> None:
     """Give the streams that DeepSpeed made the names under which its code knows them."""
     optimizer = engine.optimizer
     offload = getattr(optimizer, "parameter_offload", None)
@@ -267,8 +278,8 @@ def name_streams(engine: Any) -> None:
     # The first is ZeRO-3's, the second ZeRO-1's and -2's.
     reduce = getattr(optimizer, "reduce_and_partition_stream", getattr(optimizer, "reduction_stream", None))
     for stream, name in ((gather, ALL_GATHER), (reduce, "reduce")):
-        if isinstance(stream, streams.Stream) and stream.id:
-            stream.rename(name)
+        if stream is not None and stream != device.default_stream():
+            device.name_stream(stream, name)
     process_groups = {
         "nccl world": torch.distributed.group.WORLD,
         "nccl data-parallel": groups._get_data_parallel_group(),
@@ -277,6 +288,8 @@ def name_streams(engine: Any) -> None:
     for name, group in process_groups.items():
         if isinstance(group, SimulatedProcessGroup):
             group.stream.rename(name)
+        elif isinstance(group, ProcessGroupNCCL):
+            group.rename(name)
 
 
 def label_memory(engine: Any, device: Device) -> None:
@@ -302,9 +315,9 @@ def _label_whole_gradients(engine: Any, device: Device) -> None:
     for held in (optimizer.all_grad_tensors, optimizer.averaged_gradients):
         for group in held.values():
             kept += group or ()
-    blocks = [device.memory.block_of(gradient) for gradient in kept if gradient is not None]
-    for block in {block.id: block for block in blocks if block.stream >= 0}.values():
-        device.journal.note(Label(block.id, 0, block.nbytes, "gradient", "all"))
+    gradients = [gradient for gradient in kept if gradient is not None]
+    for gradient in {one.untyped_storage().data_ptr(): one for one in gradients}.values():
+        device.label_whole(gradient, "gradient", "all")
 
 
 def label_state(engine: Any, device: Device) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from repro.accelerator.device import Device, Event, Rule, Stream
+from simgpu.rules import Rule
 
 ALL_GATHER = "all-gather"
 """The name of the stream on which DeepSpeed fetches parameters."""
@@ -85,37 +85,37 @@ CURES = (
 class Ordering:
     """One rank's fix at work. DeepSpeed's hooks tell it where the program is; it acts where its fix stands.
 
-    ``rules`` is what to put into ``Device.rules``: nothing for stock DeepSpeed.
+    ``rules`` is what to put into the device's rules: nothing for stock DeepSpeed.
     """
 
-    def __init__(self, fix: Fix, device: Device) -> None:
+    def __init__(self, fix: Fix, device: Any) -> None:
         self.fix = fix
         self._device = device
-        self._copied: Stream | None = None  # the stream of a copy that nothing was done about yet
-        self._events: dict[int, Event] = {}  # behind the last copy of each parameter, by its id
+        self._copied: Any = None  # the stream of a copy that nothing was done about yet
+        self._events: dict[int, Any] = {}  # behind the last copy of each parameter, by its id
         self.rules: list[Rule] = []
         if fix is not Fix.STREAM_SYNC:
             self.rules = [Rule("stream.synchronize", "_partition_param_sec", "partition_parameters.py", self._copy)]
 
-    def _copy(self, device: Device, stream: Stream) -> None:
+    def _copy(self, stream: Any) -> None:
         """Instead of the stock synchronisation: a copy was given to ``stream``."""
         if self.fix is Fix.EVENT:
-            self._let_wait(_event(stream))
+            self._let_wait(stream.record_event())
         elif self.fix is Fix.DEVICE_SYNC:
-            device.synchronize()
+            self._device.synchronize()
         else:
             self._copied = stream
 
     def partitioned(self, parameter: Any) -> None:
         """``parameter`` was partitioned: its secondary partition was written, or was there already."""
         if self._copied is not None and self.fix is Fix.COPY_EVENT:
-            self._events[id(parameter)] = _event(self._copied)
+            self._events[id(parameter)] = self._copied.record_event()
             self._copied = None
 
     def released(self) -> None:
         """All parameters of a module that may be released were partitioned."""
         if self._copied is not None:  # a module that copied nothing has nothing to order
-            self._let_wait(_event(self._copied))
+            self._let_wait(self._copied.record_event())
             self._copied = None
 
     def turned(self) -> None:
@@ -130,7 +130,7 @@ class Ordering:
         for event in {id(event): event for event in map(self._event_of, parameters) if event is not None}.values():
             self._let_wait(event)
 
-    def _event_of(self, parameter: Any) -> Event | None:
+    def _event_of(self, parameter: Any) -> Any:
         return self._events.get(id(parameter))
 
     def _order(self) -> None:
@@ -138,16 +138,10 @@ class Ordering:
         if self.fix in (Fix.TURN_SYNC, Fix.FETCH_SYNC):
             compute.synchronize()
         else:
-            self._let_wait(_event(compute))
+            self._let_wait(compute.record_event())
 
-    def _let_wait(self, event: Event) -> None:
+    def _let_wait(self, event: Any) -> None:
         """Let the all-gather stream wait; the host goes on."""
-        gather = next((one for one in self._device.streams if one.name == ALL_GATHER), None)
+        gather = self._device.stream_called(ALL_GATHER)
         if gather is not None:  # without overlap_comm there is only one stream, and nothing to order
             gather.wait_event(event)
-
-
-def _event(stream: Stream) -> Event:
-    event = Event()
-    event.record(stream)
-    return event

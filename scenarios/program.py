@@ -7,9 +7,11 @@ import os
 import resource
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,8 @@ from detectors import NanWatch
 from detectors.live.ops import PROBES
 from detectors.live.patches import listen
 from repro import deepspeed as adapter
-from repro.accelerator.collectives import BACKEND
 from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.device import Device, Rule
+from repro.accelerator.device import Device as OldDevice
 from repro.accelerator.dry import DryDevice
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
@@ -36,7 +37,12 @@ from scenarios.rehearsal import dry_device
 from scenarios.scenario import Scenario
 from scenarios.sharding.checkpoint_index import newest, read
 from scenarios.trainers import Trainer, trainer
+from simgpu import library
+from simgpu.clocked import NOTHING
+from simgpu.device import Device as Gpu
+from simgpu.rules import Rule
 
+Device = adapter.Device
 Hear = Callable[[int, dict[str, Any]], None]
 
 
@@ -71,6 +77,8 @@ def run(
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
+    Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere and to ``record``.
+
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
     that do something else, besides the fix.
 
@@ -88,9 +96,10 @@ def run(
         if not simulated:
             _train(me, scenario, None, parts_of)
             return
-        device, writer = _device(me, scenario, timing or scenario.timing(), trace, record=record)
+        place = _gpu if library.active() and not record else partial(_device, record=record)
+        device, writer = place(me, scenario, timing or scenario.timing(), trace)
         device.rules.extend(rules)
-        with device:
+        with device if isinstance(device, OldDevice) else nullcontext():
             _train(me, scenario, device, parts_of, checkpoints=folder)
         writer.close()
 
@@ -118,15 +127,38 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
 
-def _device(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> tuple[Device, TraceWriter]:
+def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> tuple[Gpu, TraceWriter]:
+    writer = _writer(me, scenario, timing, trace)
+    per_node = scenario.ranks // scenario.nodes
+    device = Gpu(
+        timing,
+        writer.write,
+        rank=me.rank,
+        devices=per_node,
+        index=me.rank % per_node,
+        skipped=adapter.PASSING_FILES,
+    )
+    device.begin(weightless=PROBES if scenario.watch == "weightless" else NOTHING)
+    if adapter.VERSION == PINNED:
+        adapter.put(scenario.fix, device)
+    return device, writer
+
+
+def _writer(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> TraceWriter:
     info = {
         "scenario": scenario.model_dump(mode="json"),
         "deepspeed": adapter.VERSION,
         "torch": torch.__version__,
         "timing": timing.as_dict(),
     }
-    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
-    device = Device(
+    return TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
+
+
+def _device(
+    me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool
+) -> tuple[OldDevice, TraceWriter]:
+    writer = _writer(me, scenario, timing, trace)
+    device = OldDevice(
         Clock(timing, me.rank),
         rank=me.rank,
         exchange=PipeExchange(me.rank, me.links),
@@ -145,15 +177,20 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, c
     dry = isinstance(device, DryDevice)
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
-        RANK=str(me.rank), WORLD_SIZE=str(me.world), LOCAL_RANK=str(me.rank % per_node), LOCAL_SIZE=str(per_node)
+        RANK=str(me.rank),
+        WORLD_SIZE=str(me.world),
+        LOCAL_RANK=str(me.rank % per_node),
+        LOCAL_SIZE=str(per_node),
+        GROUP_RANK=str(me.rank // per_node),
     )
+    backend = "gloo"
     if device is None:
         adapter.use_plain()
     else:
-        adapter.use_simulated(device)
+        backend = adapter.use_simulated(device)
         device.phase(0, 0, "init")
     torch.distributed.init_process_group(
-        "gloo" if device is None else BACKEND,
+        backend,
         store=torch.distributed.HashStore() if dry else torch.distributed.FileStore(str(me.store), me.world),
         rank=me.rank,
         world_size=me.world,
@@ -171,7 +208,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, c
     watch = _Watch(me, device, parts=parts)
     training.label()
     if device is not None:
-        device.journal.flush()
+        device.flush()
     training.watch(watch.parameter)
     nan_watch = _nan_watch(me, scenario, device, training.engine)
     data = batches(
@@ -188,13 +225,13 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, c
     gc.collect()
     gc.freeze()
     gc.disable()
-    clock, blocked = (device.timeline.now, device.host_blocked) if device else (0, 0)
+    clock, blocked = (device.now, device.blocked) if device else (0, 0)
     me.say({"kind": "ready", "seconds": time.perf_counter() - began, "clock": clock, "blocked": blocked})
     for step in range(done + 1, scenario.steps + 1):
         began = time.perf_counter()
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
-            loss = training.forward(next(data))
+            loss = training.forward(_moved(next(data), device))
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)
@@ -210,27 +247,41 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, c
             training.save(checkpoints, step)
         gc.collect()
         if device is not None:
-            device.journal.flush()
+            device.flush()
         watch.say(step, time.perf_counter() - began)
     if nan_watch is not None:
         nan_watch.close()
     if device is not None:
-        if device.recorder is not None:
+        if isinstance(device, OldDevice) and device.recorder is not None:
             for name, tensor in training.partitions():
                 device.sight("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
         watch.say(scenario.steps, 0.0)
-    final = {} if dry else {name: zlib.crc32(adapter.bits(tensor)) for name, tensor in training.partitions()}
+    final = (
+        {}
+        if dry
+        else {
+            name: zlib.crc32(adapter.bits(tensor if device is None else device.value(tensor)))
+            for name, tensor in training.partitions()
+        }
+    )
     me.say(
         {
             "kind": "end",
             "final": final,
-            "clock": device.timeline.now if device else 0,
-            "blocked": device.host_blocked if device else 0,
-            "operations": device.journal.ops if device else 0,
+            "clock": device.now if device else 0,
+            "blocked": device.blocked if device else 0,
+            "operations": device.operations if device else 0,
             "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
     )
+
+
+def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, Tensor]:
+    """To the GPU, without a wait of the host: its own memory is copied when the copy is issued."""
+    if not isinstance(device, Gpu):
+        return batch
+    return {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()}
 
 
 def _resumed(scenario: Scenario, training: Trainer, *, dry: bool) -> int:
@@ -247,7 +298,7 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
         _look_and_wait(engine)
     if scenario.watch in ("off", "blocking") or device is None:
         return None
-    if scenario.watch == "weightless":
+    if scenario.watch == "weightless" and isinstance(device, OldDevice):
         device.weightless = PROBES
     return NanWatch(
         engine,
@@ -331,7 +382,10 @@ class _Watch:
             return
         if kind == "parameter":
             self._device.label(tensor, "gathered", name)
-        self._device.sight(kind, name, tensor, note)
+        if isinstance(self._device, Gpu):
+            self._device.observe([tensor], lambda values: note(values[0]))
+        else:
+            self._device.sight(kind, name, tensor, note)
 
     def say(self, step: int, seconds: float) -> None:
         self._me.say(
@@ -342,8 +396,8 @@ class _Watch:
                 "parameters": list(self._parameters),
                 "norms": list(self._norms),
                 "seconds": seconds,
-                "clock": self._device.timeline.now if self._device else 0,
-                "blocked": self._device.host_blocked if self._device else 0,
+                "clock": self._device.now if self._device else 0,
+                "blocked": self._device.blocked if self._device else 0,
             }
         )
         self._losses.clear()

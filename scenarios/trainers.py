@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from repro import deepspeed as adapter
-from repro.accelerator.device import Device
 from scenarios.full_size import loss_of
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, SimulatedStreams
+from scenarios.sharding.lanes import NoStreams, SimulatedStreams, Streams, TracedStreams
 from scenarios.sharding.rings import RINGS
 from scenarios.sharding.strategy import Strategy, strategy
 from scenarios.sharding.synchronisations import synchronisations
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
+from simgpu.device import Device as Gpu
 
 Seen = Callable[[str, Tensor], None]
 
@@ -67,7 +67,7 @@ class Trainer(Protocol):
         ...
 
 
-def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
+def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None) -> Trainer:
     """Of the scenario's kind, with the model in it."""
     if scenario.sharding:
         return Sharded(
@@ -90,14 +90,20 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
     return DeepSpeed(engine, device)
 
 
+def _streams(device: adapter.Device | None) -> Streams:
+    if device is None:
+        return NoStreams()
+    return TracedStreams(device) if isinstance(device, Gpu) else SimulatedStreams(device)
+
+
 class DeepSpeed:
     """Stock DeepSpeed's ``engine``."""
 
-    def __init__(self, engine: Any, device: Device | None) -> None:
+    def __init__(self, engine: Any, device: adapter.Device | None) -> None:
         self.engine = engine
         self._device = device
         if device is not None:
-            adapter.name_streams(engine)
+            adapter.name_streams(engine, device)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         return loss_of(self.engine(**batch))
@@ -138,7 +144,7 @@ class Sharded:
     def __init__(
         self,
         model: nn.Module,
-        device: Device | None,
+        device: adapter.Device | None,
         one: Strategy,
         *,
         group: int,
@@ -153,7 +159,7 @@ class Sharded:
             model,
             one,
             Topology.of(group),
-            streams=NoStreams() if device is None else SimulatedStreams(device),
+            streams=_streams(device),
             optimizer=partial(adamw, learning_rate=learning_rate),
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             accumulation=accumulation,

@@ -26,6 +26,7 @@ from torch import Tensor
 from simgpu import costs, streams, work
 from simgpu.library import functions
 from simgpu.ranks.exchange import NEVER, PipeExchange
+from simgpu.rules import ruled
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
@@ -79,7 +80,10 @@ def drain() -> None:
 
 @dataclass
 class Job:
-    """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves."""
+    """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
+
+    ``link`` and ``origin``: see :class:`simgpu.costs.Meeting`.
+    """
 
     kernel: str
     reads: Sequence[Tensor]
@@ -90,6 +94,8 @@ class Job:
     number: int
     root: int = -1
     nbytes: int = 0
+    link: str = ""
+    origin: tuple[int, ...] = ()
 
 
 class Work(dist.Work):
@@ -116,10 +122,12 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
-        if self._event is not None:
-            torch.cuda.current_stream().wait_event(self._event)
-        if self._blocks:
-            torch.cuda.current_stream().synchronize()
+        current = torch.cuda.current_stream()
+        if (self._event is not None or self._blocks) and not ruled("work.wait", current):
+            if self._event is not None:
+                self._event.wait(current)
+            if self._blocks:
+                torch.Stream.synchronize(current)
         self._held = ()
         return True
 
@@ -186,7 +194,8 @@ def launch(
     now = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
-    duration = now.collective(kernel, nbytes, len(job.members)) * now.factor(kernel, stream.stream_id)
+    meeting = costs.Meeting(job.members, job.link, job.origin)
+    duration = now.collective(kernel, nbytes, meeting, stream.stream_id)
     work.launch(
         kernel,
         stream=stream.stream_id,

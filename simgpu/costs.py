@@ -15,6 +15,21 @@ from typing import Any
 from simgpu.library import Factor, KernelCost, functions
 
 _MATRIX_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The ranks that a collective brings together, global ones.
+
+    ``link``: the name of what carries it (``nccl 0,1``); ``origin``: of a send and its receive, the ranks of the
+    process group that they are issued from.
+    """
+
+    members: Shape
+    link: str = ""
+    origin: Shape = ()
 
 
 @dataclass(frozen=True)
@@ -31,14 +46,16 @@ class Costs:
     link_bytes_per_ns: float = 100.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
-    def kernel(self, name: str, nbytes: int, shapes: list[tuple[int, ...]]) -> float:
-        """A kernel by itself. ``nbytes``: of all its tensors."""
+    def kernel(self, name: str, nbytes: int, shapes: list[Shape]) -> float:
+        """A kernel by itself. ``nbytes``: of all its tensors; ``shapes``: theirs, results last."""
         return max(self.kernel_ns, flops(name, shapes) / self.flops_per_ns, nbytes / self.bytes_per_ns)
 
-    def collective(self, name: str, nbytes: int, members: int) -> float:
-        """A collective by itself: a ring over links of one speed. ``nbytes``: of the whole that is exchanged."""
+    def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
+        """A collective in this timing: a ring over links of one speed. ``nbytes``: of the whole that is exchanged."""
+        members = len(meeting.members)
         passes = (members - 1) / members if members > 2 or "send" not in name else 1.0
-        return self.collective_ns + nbytes * passes * (2 if "all_reduce" in name else 1) / self.link_bytes_per_ns
+        alone = self.collective_ns + nbytes * passes * (2 if "all_reduce" in name else 1) / self.link_bytes_per_ns
+        return alone * self.factor(name, stream)
 
     def factor(self, kernel: str, stream: int) -> float:
         """By how much this timing stretches it."""
@@ -46,12 +63,28 @@ class Costs:
         return math.prod(value for pattern, value in self.slow.items() if any(fnmatchcase(one, pattern) for one in of))
 
 
-def flops(name: str, shapes: list[tuple[int, ...]]) -> int:
-    """Floating point operations of a matrix product: its last tensor is the result, where that is an argument too."""
-    if name not in _MATRIX_PRODUCTS or len(shapes) < 2:
-        return 0
-    one, other = shapes[1:3] if "add" in name else shapes[:2]
-    return 2 * math.prod(one) * other[-1]
+def flops(name: str, shapes: list[Shape]) -> int:
+    """Floating point operations of matrix products, attention and convolutions, as ``torch.utils.flop_counter``.
+
+    ``shapes``: of the arguments that are tensors, then of the results.
+    """
+    if name in _MATRIX_PRODUCTS and len(shapes) >= 2:
+        one, other = shapes[1:3] if "add" in name else shapes[:2]
+        return 2 * math.prod(one) * other[-1]
+    if name == _ATTENTION and len(shapes) >= 3:  # queries with keys, weights with values
+        query, key, value = shapes[:3]
+        return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+    if name == f"{_ATTENTION}_backward" and len(shapes) >= 4:  # the scores again, and two products of each
+        query, key, value = shapes[1:4]
+        return 2 * math.prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
+    if name == "aten::convolution" and len(shapes) >= 3:
+        image, weight, result = shapes[0], shapes[1], shapes[-1]
+        of = image if weight[0] != result[1] else result  # the first is a transposed one
+        return 2 * math.prod(of[:1] + of[2:]) * math.prod(weight)
+    if name == "aten::convolution_backward" and len(shapes) >= 3:  # of the image and of the weights
+        gradient, weight = shapes[0], shapes[2]
+        return 4 * math.prod(gradient[:1] + gradient[2:]) * math.prod(weight)
+    return 0
 
 
 _current = [Costs()]

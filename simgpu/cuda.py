@@ -16,6 +16,7 @@ import torch
 from simgpu import memory, streams, work
 from simgpu.library import functions
 from simgpu.refusals import refusal
+from simgpu.rules import ruled
 
 _CUDA = 1  # c10::DeviceType
 
@@ -59,6 +60,11 @@ def _exchange_device(index: int) -> int:
     if index >= 0:
         torch._C._accelerator_setDeviceIndex(index)
     return before if index >= 0 else -1
+
+
+def _synchronize() -> None:
+    if not ruled("device.synchronize", torch.cuda.current_stream()):
+        torch._C._accelerator_synchronizeDevice(torch._C._accelerator_getDeviceIndex())
 
 
 def _sleep(cycles: int) -> None:
@@ -126,7 +132,7 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getCurrentRawStream": lambda index: c._accelerator_getStream(index).stream_id,
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
         "_cuda_setStream": _set_stream,
-        "_cuda_synchronize": lambda: c._accelerator_synchronizeDevice(c._accelerator_getDeviceIndex()),
+        "_cuda_synchronize": _synchronize,
         "_cuda_canDeviceAccessPeer": lambda one, other: True,
         "_cuda_ipc_collect": lambda: None,
         "_cuda_getArchFlags": lambda: "sm_80",

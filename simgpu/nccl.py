@@ -56,6 +56,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
         self._name = options.group_name
         self._group = self._declare("", self._ranks)
+        self.link = f"nccl {','.join(map(str, self._ranks))}"
         self._stream: streams.Stream | None = None
         self._numbers: dict[int, int] = {}
         self._directions: dict[int, streams.Stream] = {}
@@ -262,10 +263,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         """It begins when the group's stream gets to it; all its parts are under way at once."""
         batch, self._batch, held, self._batched = self._batch or [], None, self._batched, []
         stream = self._own_stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.come_behind(torch.cuda.current_stream())
         used = [launch(stream) for launch in batch]
         for one in used:
-            stream.wait_stream(one)
+            stream.come_behind(one)
         return Work(stream.record_event(), held, held, stream=stream)
 
     def _between(self, kernel: str, tensors: list[Tensor], src: int, dst: int, move: collectives.Move) -> Work:
@@ -280,8 +281,19 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         reads, writes = (tensors, []) if kernel == "send" else ([], tensors)
 
         def launch(behind: torch.Stream) -> torch.Stream:
-            stream.wait_stream(behind)
-            job = Job(kernel, reads, writes, move, pair, group, self._next(group), root=pair[0])
+            stream.come_behind(behind)
+            job = Job(
+                kernel,
+                reads,
+                writes,
+                move,
+                pair,
+                group,
+                self._next(group),
+                root=pair[0],
+                link=f"nccl {pair[0]}>{pair[1]}",
+                origin=self._ranks,
+            )
             self._give(job, stream)
             return stream
 
@@ -303,14 +315,14 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         check(*reads, *writes)
         job = Job(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
-            root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes,
+            root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
         )  # fmt: skip
         current = torch.cuda.current_stream()
         if not opts.asyncOp and os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1":
             self._give(job, current)
             return Work(None, result, ())
         stream = self._own_stream()
-        stream.wait_stream(current)
+        stream.come_behind(current)
         self._give(job, stream)
         return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
 
@@ -318,8 +330,14 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         """Taken from torch's pool when it is first needed, as a communicator's is."""
         if self._stream is None:
             self._stream = streams.Stream(priority=-1 if self.options.is_high_priority_stream else 0)
-            trace.streams.setdefault(self._stream.stream_id, f"nccl {','.join(map(str, self._ranks))}")
+            trace.streams.setdefault(self._stream.stream_id, self.link)
         return self._stream
+
+    def rename(self, name: str) -> None:
+        """The name of the group, by which reports show its stream and a timing stretches its link."""
+        self.link = name
+        if self._stream is not None:
+            self._stream.rename(name)
 
     def _declare(self, what: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
         """The number of a group, the same on all its ranks."""

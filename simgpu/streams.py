@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import trace
+from simgpu.rules import ruled
 
 _EXTERNAL = "simgpu: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
@@ -31,10 +32,20 @@ class Stream(torch.Stream):
         return event
 
     def wait_event(self, event: torch.Event) -> None:
-        event.wait(self)
+        if not ruled("stream.wait_event", self):
+            event.wait(self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        self.wait_event(stream.record_event())
+        if not ruled("stream.wait_stream", self):
+            self.come_behind(stream)
+
+    def synchronize(self) -> None:
+        if not ruled("stream.synchronize", self):
+            super().synchronize()
+
+    def come_behind(self, stream: torch.Stream) -> None:
+        """What :meth:`wait_stream` does, where a library does it and no program."""
+        stream.record_event().wait(self)
 
     def rename(self, name: str) -> None:
         """The name under which reports show the stream. torch's streams have none: a test may give one."""

@@ -21,6 +21,7 @@ from repro.trace import (
     Collective,
     End,
     Export,
+    Frame,
     Free,
     Group,
     HostStep,
@@ -53,6 +54,11 @@ _numbers = itertools.count()
 _tracing: list[Tracer] = []
 
 
+def caller() -> Frame | None:
+    """The place from which the device's own Python code was called; None while nobody traces."""
+    return _sites[0].caller() if _tracing else None
+
+
 def made(stream: int) -> None:
     """The program makes a stream: the trace tells of it also where it gives it no work."""
     if _sites and (frame := _sites[0].caller()):
@@ -70,7 +76,13 @@ def note(record: TraceRecord) -> None:
 def name_stream(stream: int, name: str) -> None:
     """Reports show the stream by this name, in this trace and in later ones."""
     streams[stream] = name
+    functions().forget_factors()
     note(StreamName(stream, name))
+
+
+def name_of_stream(stream: int) -> str:
+    """The name under which reports show it."""
+    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
 
 
 class Tracer:
@@ -141,7 +153,7 @@ class Tracer:
         self.flush(everything=True)
         _tracing.clear()
         for stream in sorted(_made.keys() - self._named):
-            self._write([StreamName(stream, f"{_name(stream)}, made at {_made[stream]},")])
+            self._write([StreamName(stream, f"{name_of_stream(stream)}, made at {_made[stream]},")])
         if done:
             self._write([End(f.now())])
         f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
@@ -167,7 +179,7 @@ class Tracer:
             return HostStep(_HOW[words[0]], words[1])
         if kind == 9:
             self._named.add(words[0])
-            return StreamName(words[0], _name(words[0]))
+            return StreamName(words[0], name_of_stream(words[0]))
         if kind == 11:
             block, former, lo, hi, start, stack, last = words
             return Reuse(block, former, lo, hi, start, stack, bool(last))
@@ -203,7 +215,3 @@ def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
     return tuple(
         [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
     )
-
-
-def _name(stream: int) -> str:
-    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")

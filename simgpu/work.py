@@ -68,16 +68,21 @@ def launch(
     """
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
-    ticket = -1
-    if at_start is not None or at_end is not None:
-        ticket = next(_tickets)
-        _effects[ticket] = (at_start, at_end)
+    some = at_start is not None or at_end is not None
+    effects = ticket(at_end, at_start) if some else -1
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():
         number: int = torch.ops.simgpu.issue(
-            list(reads), list(writes), kernel, stream, duration, ticket,
+            list(reads), list(writes), kernel, stream, duration, effects,
             met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
         )  # fmt: skip
+    return number
+
+
+def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
+    """The number by which the C++ part runs these once, the one at the end last."""
+    number = next(_tickets)
+    _effects[number] = (at_start, at_end)
     return number
 
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from detectors import HappensBefore, Race, Values, compare
-from repro.accelerator.device import Device, Rule, Stream
 from repro.cluster import RankFailed
 from repro.trace import Collective, Frame, HostWait, Phase, Record, Stack, TraceReader, TraceRecord, Wait, file_of
 from scenarios import program
 from scenarios.scenario import Scenario, ScenarioError, scenario
+from simgpu.rules import Rule
 from studies.placements import pair
 
 SCENARIO: dict[str, Any] = {"size": "tiny", "sequence": 32, "steps": 3, "accumulation": 2}
@@ -214,7 +214,7 @@ def _rule(site: Site) -> Rule:
     return Rule(site.operation, site.function, site.file, _nothing, site.line)
 
 
-def _nothing(device: Device, stream: Stream) -> None:
+def _nothing(stream: object) -> None:
     """Orders nothing."""
 
 

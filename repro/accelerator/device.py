@@ -1,6 +1,6 @@
 """The simulated accelerator of one rank: puts timeline, memory, kernels and journal together.
 
-Every call that orders something can be *ruled*: a :class:`Rule` names the place in the program
+Every call that orders something can be *ruled*: a :class:`simgpu.rules.Rule` names the place in the program
 (function and file) and says what happens there instead. That is how a single synchronisation is
 taken out of code that is not edited.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,26 +39,11 @@ from repro.trace import (
     Wait,
 )
 from repro.values import dtype_name
+from simgpu.rules import Rule
 
 __all__ = ["ASKING_NS", "Device", "Event", "Rule", "Stream", "active"]
 
 ASKING_NS = 1000  # what a query() costs the host
-
-
-class Rule(NamedTuple):
-    """What to do at one place instead of the call that stands there.
-
-    ``operation``: stream.synchronize, event.synchronize, stream.wait_stream, stream.wait_event,
-    device.synchronize or work.wait. ``function``: the qualified name ends with it. ``file``: the path
-    ends with it. ``instead`` gets the device and the stream that the call was about. ``line``: of the file, where
-    a function has several such calls (0: all of them).
-    """
-
-    operation: str
-    function: str
-    file: str
-    instead: Callable[[Device, Stream], None]
-    line: int = 0
 
 
 class Device:
@@ -106,6 +91,38 @@ class Device:
 
     def _kernels(self) -> Kernels:
         return Kernels(self)
+
+    # Under the names of :class:`simgpu.device.Device`.
+
+    @property
+    def now(self) -> int:
+        return self.timeline.now
+
+    @property
+    def blocked(self) -> int:
+        return self.host_blocked
+
+    @property
+    def operations(self) -> int:
+        return self.journal.ops
+
+    def flush(self) -> None:
+        self.journal.flush()
+
+    def value(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def stream_called(self, name: str) -> Stream | None:
+        return next((one for one in self.streams if one.name == name), None)
+
+    def name_stream(self, stream: Stream, name: str) -> None:
+        stream.rename(name)
+
+    def label_whole(self, tensor: Tensor, kind: str, name: str) -> None:
+        """What stands in the whole block of memory that the tensor is of."""
+        block = self.memory.block_of(tensor)
+        if block.stream >= 0:
+            self.journal.note(Label(block.id, 0, block.nbytes, kind, name))
 
     def stand_in(self, tensor: Tensor, *, printed: bool) -> str | None:
         """What the host gets of a tensor instead of its memory, having waited. None: the memory."""
@@ -218,7 +235,7 @@ class Device:
         rule = self._ruled[key]
         if rule is None:
             return False
-        rule.instead(self, stream)
+        rule.instead(stream)
         return True
 
     # -- work -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from torch import Tensor
 from repro.accelerator.device import Device, Event, Stream
 from scenarios.sharding.strategy import ShardingError
 from scenarios.sharding.synchronisations import Sync
+from simgpu.device import Device as Gpu
 
 Lane = Any  # a stream of the place; None where there are none
 Mark = Any  # a position in a lane
@@ -138,6 +139,22 @@ class CudaStreams:
         tensor.record_stream(lane)
 
     def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
+
+
+class TracedStreams(CudaStreams):
+    """The simulated GPU's, whose trace has names for streams and for what stands in memory."""
+
+    def __init__(self, device: Gpu) -> None:
+        super().__init__(torch.cuda.current_device())
+        self._gpu = device
+
+    def new(self, name: str) -> Lane:
+        stream = super().new(name)
+        self._gpu.name_stream(stream, name)
+        return stream
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        self._gpu.label(tensor, kind, name)
 
 
 class Order:

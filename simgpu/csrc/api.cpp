@@ -198,6 +198,20 @@ int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
   return timeline().now += nanoseconds;
 }
+int64_t simgpu_blocked() { return device().blocked; }
+int64_t simgpu_operations() { return trace().ops; }
+void simgpu_forget_factors() {
+  Lock lock;
+  device().forget_factors();
+}
+void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all streams are done
+  Lock lock;
+  Instant instant;
+  for (int64_t one = 0; one < timeline().streams(); ++one)
+    if (stream < 0 || one == stream) instant.join(timeline().position(one));
+  instant.join(timeline().position(std::max(stream, int64_t{0})));
+  timeline().shadow(instant, python(ticket, 1));
+}
 int64_t simgpu_drain() {
   return told([] {
     Lock lock;

@@ -53,6 +53,7 @@ void Device::host_wait(const Marker& marker, How how, int64_t site) {
   timeline().now += costs.synchronize_ns;
   int64_t before = timeline().now;
   timeline().synchronize(marker.instant);
+  blocked += timeline().now - before;
   trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(how), site, timeline().now, before});
   raise();
 }
@@ -87,13 +88,13 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
                        int64_t site) {
   name(stream);
   auto& time = timeline();
-  time.now += costs.launch_ns;
   double factor = 1;
   if (costs.factor) {
     auto known = factors_.find({kernel, stream});
     if (known == factors_.end()) known = factors_.emplace(std::pair{kernel, stream}, costs.factor(name_of(kernel), stream)).first;
     factor = known->second;
   }
+  if (factor > 0) time.now += costs.launch_ns;  // 0: as if it were not there, but for the order that it has
   int64_t issued = time.now, start, end;
   auto duration = factor == 1 ? nominal : std::llround(static_cast<double>(nominal) * factor);
   duration += deviations().next(stream, kernel, trace().ops + 1, duration).longer;

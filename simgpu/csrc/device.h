@@ -27,9 +27,9 @@ struct Costs {
   int64_t launch_ns = 5000;       // of the host, for each launch
   int64_t synchronize_ns = 5000;  // of the host, for a blocking call beyond the wait
   int64_t query_ns = 1000;        // asking takes time too, or a host that asks in a loop would never get on
-  // Nanoseconds of a kernel by itself. `shapes`: of its tensors, each as dimensions and then sizes.
+  // Nanoseconds of a kernel by itself. `shapes`: of its tensors, results last, each as dimensions and then sizes.
   double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count) = nullptr;
-  double (*factor)(const char* name, int64_t stream) = nullptr;  // by which this timing stretches it there
+  double (*factor)(const char* name, int64_t stream) = nullptr;  // by which this timing stretches it there; 0: it costs nothing
 };
 
 class Device {
@@ -38,6 +38,7 @@ class Device {
   bool deferred = true;  // false: each launch is waited for at once, without an order in the trace
   int count = 1;         // how many there are to be seen; a process uses one of them
   int index = 0;
+  int64_t blocked = 0;   // nanoseconds that the host stood still
 
   static int64_t& current();  // of this thread
   int64_t next_stream(bool high_priority);

@@ -296,6 +296,7 @@ std::pair<Stack, Stack> rehearse_dry(const Call& call, const at::Generator& numb
 Signature learn(const Call& call) {
   Signature made;
   int64_t nbytes = call.nbytes;
+  auto shapes = call.shapes;
   {  // also where nothing is fresh: arguments that do not fit are told at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
     auto [results, stood] = dry().on ? rehearse_dry(call, numbers) : rehearse(call, numbers);
@@ -304,7 +305,10 @@ Signature learn(const Call& call) {
       if (call.op.returns[i] != Operator::kFresh) continue;
       auto see = [&](const Tensor& tensor) {
         made.fresh.push_back(tensor.defined() ? std::optional<Spec>(spec_of(tensor, call.op)) : std::nullopt);
-        if (tensor.defined()) nbytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+        if (!tensor.defined()) return;
+        nbytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
+        shapes.push_back(tensor.dim());
+        shapes.insert(shapes.end(), tensor.sizes().begin(), tensor.sizes().end());
       };
       each_tensor({results[i]}, see);
     }
@@ -318,7 +322,7 @@ Signature learn(const Call& call) {
     }
   }
   auto& costs = device().costs;
-  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
+  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()))) : 2000;
   return made;
 }
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from repro.accelerator.device import Device, Rule, Stream
+from repro.accelerator.device import Rule, Stream
 from tests.accelerator.world import Told
 
 SLOW = {"stream:compute": 1000.0}
 
 
-def nothing(device: Device, stream: Stream) -> None:
+def nothing(stream: Stream) -> None:
     pass
 
 
@@ -76,11 +76,16 @@ def test_a_rule_for_another_operation_takes_out_nothing(operation: str) -> None:
 
 
 def test_what_stands_there_instead_is_done() -> None:
-    def instead(device: Device, stream: Stream) -> None:
-        device.streams[-1].wait_stream(stream)
+    waiting: list[Stream] = []
 
-    rule = Rule("stream.synchronize", "order", "test_rules.py", instead)
-    assert races([rule], lambda device, side: order(device, side, "stream.synchronize")) == []
+    def instead(stream: Stream) -> None:
+        waiting[0].wait_stream(stream)
+
+    def program(device: Told, side: Stream) -> None:
+        waiting.append(side)
+        order(device, side, "stream.synchronize")
+
+    assert races([Rule("stream.synchronize", "order", "test_rules.py", instead)], program) == []
 
 
 def test_a_read_is_no_synchronisation_that_can_be_taken_out() -> None:

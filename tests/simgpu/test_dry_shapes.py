@@ -39,13 +39,15 @@ def dissent(part: int, parts: int, most: int) -> set[str]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_what_meta_kernels_say_of_results_is_the_cpus_but_for_what_is_named(part: int) -> None:
-    assert dissent(part, 2, most=3) <= DIFFER
+    found = dissent(part, 2, most=3) - DIFFER
+    assert not found, found
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("part", range(6))
 def test_so_it_is_for_every_sample(part: int) -> None:
-    assert dissent(part, 6, most=1 << 30) <= DIFFER
+    found = dissent(part, 6, most=1 << 30) - DIFFER
+    assert not found, found
 
 
 def test_a_convolution_lies_as_the_cpus_does_however_large() -> None:
@@ -61,4 +63,5 @@ def test_a_convolution_lies_as_the_cpus_does_however_large() -> None:
                 for dtype in (torch.float32, torch.float64, torch.bfloat16):
                     here = convolve(one.to(dtype), other.to(dtype), padding=1)
                     there = convolve(one.cuda().to(dtype), other.cuda().to(dtype), padding=1)
-                    assert (here.shape, here.stride(), here.dtype) == (there.shape, there.stride(), there.dtype)
+                    made = [(result.shape, result.stride(), result.dtype) for result in (here, there)]
+                    assert made[0] == made[1], (dims, one.stride(), other.stride(), dtype, made)

@@ -1,0 +1,154 @@
+"""One rank's simulated GPU, as the harness that runs a program on it sees it: costs, trace, and looks at values.
+
+The program itself needs none of this: it says ``torch.cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.trace import Label, Phase, TraceRecord
+from simgpu import collectives, costs, cuda, trace, work
+from simgpu.clocked import NOTHING, clocked
+from simgpu.hardware import Timing
+from simgpu.library import functions
+from simgpu.rules import Rule, rules
+from simgpu.sanitizer import unseen
+
+COMPUTE = "compute"
+"""The name of the default stream."""
+
+
+class Device:
+    """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError where there is none.
+
+    ``timing``: durations; ``rank``: of all; ``devices``: of one node, of which this rank uses number ``index``.
+    ``write`` gets finished trace records. ``skipped``: path endings of files whose frames are not told.
+    """
+
+    def __init__(
+        self,
+        timing: Timing,
+        write: Callable[[list[TraceRecord]], None],
+        *,
+        rank: int = 0,
+        devices: int = 1,
+        index: int = 0,
+        skipped: tuple[str, ...] = (),
+    ) -> None:
+        self.rank = rank
+        self._timing = timing
+        self._write = write
+        self._devices, self._index = devices, index
+        self._skipped = skipped
+        self._functions = functions()
+        self._named: dict[str, torch.Stream] = {}
+        self._tracer: trace.Tracer | None = None
+
+    def begin(self, *, weightless: str = NOTHING) -> None:
+        """From here on work is timed and traced. ``weightless``: see :class:`simgpu.clocked.Clocked`."""
+        cuda.see(self._devices)
+        torch.cuda.set_device(self._index)
+        costs.use(clocked(self._timing, self.rank, weightless=weightless))
+        if self._timing.jitter:
+            self._functions.jitter(100 * self._timing.jitter, self._timing.seed, self.rank)
+        self._tracer = trace.Tracer(self._write, skipped=self._skipped)
+        self.name_stream(torch.cuda.default_stream(), COMPUTE)
+
+    # -- what a rank tells of itself -----------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The host's clock, in virtual nanoseconds."""
+        return int(self._functions.now())
+
+    @property
+    def blocked(self) -> int:
+        """Virtual nanoseconds that the host stood still."""
+        return int(self._functions.blocked())
+
+    @property
+    def operations(self) -> int:
+        """Pieces of work that were given to the device."""
+        return int(self._functions.operations())
+
+    def flush(self) -> None:
+        """Hand on what is finished of the trace."""
+        assert self._tracer is not None
+        self._tracer.flush()
+
+    def finish(self) -> None:
+        """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
+        assert self._tracer is not None
+        collectives.leave()
+        self._tracer.close()
+
+    # -- what stands in the trace beside the work -----------------------------------------------------
+
+    def phase(self, step: int, micro_batch: int, name: str) -> None:
+        """What the host does from here on."""
+        trace.note(Phase(step, micro_batch, name))
+
+    def label(self, tensor: Tensor, kind: str, name: str) -> None:
+        """What stands in the tensor's memory."""
+        if tensor.is_cuda:
+            block, lo, hi = self._place(tensor)
+            if hi > lo:
+                trace.note(Label(block, lo, hi, kind, name))
+
+    def label_whole(self, tensor: Tensor, kind: str, name: str) -> None:
+        """What stands in the whole block of memory that the tensor is of."""
+        if tensor.is_cuda:
+            self.label(tensor.new_empty(0).set_(tensor.untyped_storage()), kind, name)
+
+    def _place(self, tensor: Tensor) -> tuple[int, int, int]:
+        """The block, its first byte that is the tensor's, and the end."""
+        with unseen(), torch.no_grad():
+            block, lo, hi = torch.ops.simgpu.place(tensor.detach())
+        return block, lo, hi
+
+    # -- looks that take no time and order nothing -----------------------------------------------------
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """The tensor's memory as it is now, as a CPU tensor: once all work has ended, its value."""
+        return work.alias(tensor.detach())
+
+    def observe(self, tensors: list[Tensor], look: Callable[[list[Tensor]], None], *, finally_: bool = False) -> None:
+        """Look at tensors as the current stream would see them now; with ``finally_``, as when all streams are done.
+
+        ``look`` is called when that moment has come. A detector built on a real device cannot do this; it exists to
+        check those that can.
+        """
+        aliases = [self.value(tensor) for tensor in tensors]
+        stream = -1 if finally_ else torch.cuda.current_stream().stream_id
+        self._functions.observe(stream, work.ticket(lambda: look(aliases)))
+
+    # -- streams, and what orders them -------------------------------------------------------------------
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Calls that do something else (:mod:`simgpu.rules`)."""
+        return rules
+
+    def default_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.default_stream()
+
+    def current_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream()
+
+    def synchronize(self) -> None:
+        """Block the host until all streams are done."""
+        torch.cuda.synchronize()
+
+    def name_stream(self, stream: torch.Stream, name: str) -> None:
+        """Give it the name by which reports show it and timings stretch it."""
+        self._named[name] = stream
+        trace.name_stream(stream.stream_id, name)
+
+    def stream_called(self, name: str) -> Any:
+        """The stream that was given this name. None: there is none."""
+        return self._named.get(name)

@@ -1,0 +1,237 @@
+"""How long work takes: a hardware profile, and what a timing changes about it.
+
+Durations are integers, nanoseconds. A kernel takes the longer of its arithmetic and its memory
+traffic (the roofline of Williams et al. 2009), and never less than a launch's own time. A collective
+on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009), a send
+all of them: between nodes over the node's network, within a node NVLink.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+_PROFILES = Path(__file__).with_name("profiles")
+_STRAIGHT = ("nccl::send", "nccl::recv")  # from one rank to another: all bytes move
+
+
+class ProfileError(Exception):
+    """A hardware profile that does not exist or is not complete."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine. Rates are per GPU, network per flow and per node."""
+
+    name: str
+    description: str
+    tflops: float  # dense bf16 matrix multiplication, peak
+    efficiency: float  # the part of the peak that large matrix multiplications reach
+    memory_gbytes_per_s: float
+    kernel_us: float  # the shortest kernel
+    launch_us: float  # what a launch costs the host
+    synchronize_us: float  # what a blocking call costs the host beyond the wait
+    intra_node_gbits_per_s: float  # one way, per GPU
+    inter_node_gbits_per_s: float  # one flow between nodes
+    intra_node_latency_us: float
+    inter_node_latency_us: float
+    gpus_per_node: int = 8
+    memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
+    node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of one GPU."""
+        return round(self.memory_gbytes * (1 << 30))
+
+    def flow_gbits_per_s(self, flows: int) -> float:
+        """What each of ``flows`` that leave a node at once gets, Gbit/s."""
+        of_node = self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
+        return min(self.inter_node_gbits_per_s, of_node / flows)
+
+    def on_network(self, gbits_per_s: float) -> Profile:
+        """The same machine, where a node has one network card of this rate."""
+        return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None)
+
+
+def profile_names() -> list[str]:
+    """The profiles that come with the project."""
+    return sorted(path.stem for path in _PROFILES.glob("*.toml"))
+
+
+def load_profile(name_or_file: str) -> Profile:
+    """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
+    path = Path(name_or_file) if name_or_file.endswith(".toml") else _PROFILES / f"{name_or_file}.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ProfileError(
+            f"there is no hardware profile '{name_or_file}': choose one of {', '.join(profile_names())}, "
+            "or name a .toml file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ProfileError(f"hardware profile {path} cannot be read: {error}") from error
+    wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
+    optional = {item.name for item in fields(Profile) if item.default is not MISSING}
+    if missing := sorted(wanted.keys() - table.keys() - optional):
+        raise ProfileError(f"hardware profile {path} lacks {', '.join(missing)}")
+    if unknown := sorted(table.keys() - wanted.keys()):
+        raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
+    for key, value in table.items():
+        if wanted[key] == "str":
+            if not isinstance(value, str):
+                raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    return Profile(name=path.stem, **table)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a small model stands for: its work is counted as that of the large one, layer for layer."""
+
+    flops: float = 1.0
+    parameter_bytes: float = 1.0
+    name: str = "itself"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Everything that decides durations in one run.
+
+    ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
+    (``kernel:aten::copy_``), collectives (``link:nccl 0,1``), ranks (``rank:3``, all the rank's
+    kernels) or the host (``host`` or ``host:2``) to factors. ``jitter`` stretches every kernel and
+    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``. ``delays`` are of
+    single operations, by rank and number in the rank's trace: nanoseconds by which it is ready later
+    (a collective: by which this rank arrives later), and by which it takes longer (on this rank).
+    """
+
+    profile: Profile
+    nodes_of: tuple[int, ...]  # by rank: the node it is on
+    scale: Scale = Scale()
+    slow: Mapping[str, float] = field(default_factory=dict)
+    jitter: float = 0.0
+    seed: int = 0
+    delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As data that msgpack and JSON take."""
+        return {**asdict(self), "delays": [[*key, *value] for key, value in self.delays.items()]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Timing:
+        """What :meth:`as_dict` gave. Raises TypeError, ValueError or KeyError for anything else."""
+        return cls(
+            profile=Profile(**data["profile"]),
+            nodes_of=tuple(int(node) for node in data["nodes_of"]),
+            scale=Scale(**data["scale"]),
+            slow={str(what): float(factor) for what, factor in data["slow"].items()},
+            jitter=float(data["jitter"]),
+            seed=int(data["seed"]),
+            delays={(rank, op): (late, long) for rank, op, late, long in data["delays"]},
+        )
+
+
+class Clock:
+    """One rank's view of a :class:`Timing`: gives durations."""
+
+    def __init__(self, timing: Timing, rank: int) -> None:
+        self._timing = timing
+        profile = timing.profile
+        host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
+        self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
+        self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
+        self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
+        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0)  # stretches them on this rank
+        self._kernel_ns = profile.kernel_us * 1000
+        self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
+        self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
+        self._random = random.Random(f"{timing.seed}/{rank}")
+        self._stretches: dict[tuple[str, str], float] = {}
+        self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
+        self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
+
+    def kernel(self, name: str, flops: int, nbytes: int) -> int:
+        """A kernel by itself, before anything stretches it. ``nbytes``: read and written."""
+        return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))
+
+    def stretched(self, duration: int, kernel: str, stream: str) -> int:
+        """The same kernel in this timing."""
+        if not self._slow and not self._timing.jitter:
+            return duration
+        factor = self.factor(kernel, stream)
+        if self._timing.jitter:
+            factor *= 1 + self._timing.jitter * self._random.random()
+        return round(duration * factor)
+
+    def collective(
+        self,
+        kernel: str,
+        nbytes: int,
+        members: tuple[int, ...],
+        name: str,
+        group: int,
+        number: int,
+        *,
+        origin: tuple[int, ...] = (),
+    ) -> int:
+        """A collective; every member comes to the same duration. ``nbytes``: the whole tensor's; ``name``: its link.
+
+        ``origin``: of a send and its receive, the ranks of the process group that they are issued from.
+        """
+        timing, n = self._timing, len(members)
+        if n == 1:
+            return round(self._kernel_ns)
+        link = self._links.get((members, origin))
+        if link is None:
+            link = self._links[members, origin] = _link(timing, members, origin or members)
+        gbits, latency = link
+        turns = 2 if "all_reduce" in kernel else 1
+        part = 1.0 if kernel in _STRAIGHT else turns * (n - 1) / n
+        moved = part * nbytes * timing.scale.parameter_bytes
+        factor = self.factor(kernel, name, collective=True)
+        if timing.jitter:
+            factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
+        return round((turns * latency * 1000 + moved * 8 / gbits) * factor)
+
+    def factor(self, kernel: str, stream: str, *, collective: bool = False) -> float:
+        """By how much this timing stretches such work, jitter left out. A collective's stream is its link."""
+        factor = self._stretches.get((kernel, stream))
+        if factor is None:
+            of = self._factor(f"link:{stream}") if collective else self.all_kernels * self._factor(f"stream:{stream}")
+            factor = self._stretches[kernel, stream] = of * self._factor(f"kernel:{kernel}")
+        return factor
+
+    def _factor(self, what: str) -> float:
+        factor = 1.0
+        for pattern, value in self._slow.items():
+            if fnmatchcase(what, pattern):
+                factor *= value
+        return factor
+
+
+def _link(timing: Timing, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:
+    """The slowest link of a group: Gbit/s, us that the last block is on its way.
+
+    Between nodes a node's ranks share its network. A ring over all of them passes it once; where the group has
+    only some of a node's ranks, the others are in groups of the same kind, at the same time. A ring's last block
+    passes all links but one: from node to node, and from rank to rank within each. The two ranks of a send are one
+    link of a ring over ``origin``: that says how many like it there are.
+    """
+    profile, nodes_of = timing.profile, timing.nodes_of
+    here = Counter(nodes_of[rank] for rank in members)
+    if len(here) == 1:
+        return profile.intra_node_gbits_per_s, (len(members) - 1) * profile.intra_node_latency_us
+    everywhere, like = Counter(nodes_of), Counter(nodes_of[rank] for rank in origin)
+    flows = max(everywhere[node] // like[node] for node in here)
+    hops, within = len(here) - 1, len(members) - len(here)
+    way = hops * profile.inter_node_latency_us + within * profile.intra_node_latency_us
+    return profile.flow_gbits_per_s(flows), way
