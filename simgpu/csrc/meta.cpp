@@ -64,12 +64,18 @@ void correct(const Operator& op, const Stack& inputs, Stack& results) {
     }
     for (size_t i : {1, 2}) {
       const Tensor result = results[i].toTensor();
-      results[i] = saved ? said(result.sizes(), result.strides(), mixed ? at::kFloat : dtype) : said({0}, {1}, result.scalar_type());
+      if (mixed) dtype = at::kFloat;
+      results[i] = saved ? said(result.sizes(), result.strides(), dtype) : said({0}, {1}, dtype);
     }
   } else if (op.name == convolution) {
+    // The meta kernel does not know the backend, which decides how the result lies. The CPU's way to it asks shapes alone.
     const Tensor &input = inputs[0].toTensor(), &weight = inputs[1].toTensor(), result = results[0].toTensor();
-    if (at::native::mkldnn_conv_use_channels_last(input, weight))
-      results[0] = at::detail::empty_meta(result.sizes(), result.scalar_type(), result.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast);
+    auto list = [&](size_t i) { return inputs[i].toIntVector(); };
+    auto stride = list(3), padding = list(4), dilation = list(5), more = list(7);
+    auto backend = at::native::select_conv_backend(input, weight, inputs[2].toOptional<Tensor>(), c10::fromIntArrayRefSlow(stride),
+        c10::fromIntArrayRefSlow(padding), c10::fromIntArrayRefSlow(dilation), inputs[6].toBool(), c10::fromIntArrayRefSlow(more),
+        inputs[8].toInt(), at::OptionalSymIntArrayRef());
+    results[0] = at::detail::empty_meta(result.sizes(), result.scalar_type(), at::native::_determine_backend_memory_format(input, weight, backend));
   }
 }
 
