@@ -1,4 +1,4 @@
-"""Frameworks that need more than torch's device to run: who supplies it, when a program imports them.
+"""Modules that need more than torch's device to run: who supplies it, when a program imports them.
 
 Only names stand here. Nothing of a framework, nor of its adapter, is imported before the program does it.
 """
@@ -14,6 +14,7 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
+    "detectors.live.ops": "simgpu.probes",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 PROBES = "detectors::"  # how the operators' names begin in a trace
+OPERATORS = tuple(PROBES + name for name in ("look", "checksum", "send", "stamp"))
 LOOK_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
 _ROWS = 8  # at once, where there are threads for them
 _ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache

@@ -79,6 +79,8 @@ class ShardedEngine:
         everywhere = TorchCollectives(topology.across) if across is None else across(topology, self.order)
         levels = Levels(self.layout, everywhere, TorchCollectives(topology.within), TorchCollectives(topology.between))
         self._dtype = dtype
+        for buffer in model.buffers():  # they are not sharded: one on the host would be copied in each forward pass
+            buffer.data = buffer.data.to(streams.device)
         self.units = [self._sharded(unit) for unit in units_of(model)]
         self.pieces = [piece for unit in self.units for piece in unit.pieces]
         if not any(piece.trained for piece in self.pieces):

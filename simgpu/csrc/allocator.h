@@ -34,6 +34,9 @@ Block* block_of(const c10::StorageImpl* storage);
 Block* block_of(const c10::DataPtr& data);
 Block* pinned_block_of(const void* address);  // of any address within it
 Block* pinned_block_of(const at::Tensor& tensor);
+// Work of `stream` uses it: the host allocator waits for that before it hands the memory out again, where it knows it, by
+// the tensor's own storage or by where it begins. A part that came from elsewhere (torch.from_numpy) it does not.
+void record_event(const at::Tensor& host, Block& block, int64_t stream);
 
 // Adds what the tensor covers.
 void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses);

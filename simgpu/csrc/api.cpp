@@ -138,6 +138,8 @@ void tell_hidden(const std::string& name, const std::vector<std::string>& argume
   hides(name, arguments, when);
 }
 
+void take_whole_(const std::string& name) { take_whole(name); }
+
 TORCH_LIBRARY(simgpu, m) {
   m.def("issue(Tensor[] reads, Tensor(a!)[] writes, str kernel, int stream, int duration, int ticket, int group, int number, "
         "int[] members, int root, int issuer, int nominal, int late) -> int",
@@ -146,6 +148,7 @@ TORCH_LIBRARY(simgpu, m) {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, []() -> at::Generator { return default_generator(); }));
   m.def("alias(Tensor tensor) -> Tensor", torch::dispatch(c10::DispatchKey::CUDA, alias_of));
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
+  m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
   m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
   m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));

@@ -40,12 +40,6 @@ void check(const Tensor& tensor) {
 
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
-// The host allocator waits for the copy before it hands the memory out again, where it knows it: by the tensor's own
-// storage or by where it begins. A part that came from elsewhere (torch.from_numpy) it does not (record_event).
-void record_event(const Tensor& host, Block& block, int64_t stream) {
-  if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
-}
-
 // In a dry run the launch has no effect; what is known and small is copied at once. Was it?
 bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool known = true) {
   bool real = known && dry().fits(to.numel() * static_cast<int64_t>(to.itemsize())) && dry().known(accesses.reads);

@@ -126,6 +126,12 @@ struct Call {
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
     nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
     if (given.is_cuda()) return place_of(given, written, accesses);
+    Block* pinned = op.whole ? pinned_block_of(given) : nullptr;
+    if (pinned) {
+      record_event(given, *pinned, Device::current());
+      add_access(given, *pinned, written ? accesses.writes : accesses.reads);
+      return alias(given, *pinned);
+    }
     TORCH_CHECK(given.is_cpu() && !written && (given.dim() == 0 || op.indices),
                 "Expected all tensors to be on the same device, but found at least two devices, cuda:", device().index,
                 " and ", given.device(), "! (", name_of(op.name), ")");

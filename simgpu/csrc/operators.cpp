@@ -2,9 +2,12 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <torch/library.h>
+
 #include <set>
 #include <unordered_map>
 
+#include "fallback.h"
 #include "trace.h"
 
 namespace simgpu {
@@ -36,6 +39,19 @@ void hides(const std::string& name, const std::vector<std::string>& arguments, c
 bool hides(const std::string& name, const std::string& argument) {
   auto told = hidden().find(name);
   return told != hidden().end() && told->second.first.count(argument) > 0;
+}
+
+static std::set<std::string>& whole() {
+  static auto* all = new std::set<std::string>;
+  return *all;
+}
+
+void take_whole(const std::string& name) {
+  auto at = name.find("::");
+  static auto* libraries = new std::vector<std::unique_ptr<torch::Library>>;
+  libraries->push_back(std::make_unique<torch::Library>(torch::Library::IMPL, name.substr(0, at), c10::DispatchKey::CUDA, __FILE__, __LINE__));
+  libraries->back()->impl(name.substr(at + 2).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  whole().insert(name);
 }
 
 static Operator read(const c10::OperatorHandle& handle) {
@@ -74,6 +90,7 @@ static Operator read(const c10::OperatorHandle& handle) {
   const auto& name = schema.name();
   one.asks = kAsk.count(name) > 0;
   one.indices = one.masks = kIndexed.count(name) > 0;
+  one.whole = whole().count(name) > 0;
   one.host |= kTakeAsTheyNeed.count(name) > 0;
   one.host |= !any_result && !any_written && any_tensor && !schema.returns().empty() && !one.asks;
   if (one.indices) one.host = false;

@@ -22,6 +22,7 @@ struct Operator {
   bool indices = false;        // takes tensors of the host as indices
   bool masks = false;          // and may be given a mask, for which CUDA calls nonzero: the host waits
   bool sized_by_floats = false;
+  bool whole = false;          // one launch, though a GPU would have several: see take_whole()
   std::vector<bool> hidden;    // by argument: written though the schema does not say so; empty where there is none
   int hidden_when = -1;        // the argument that says whether it does so this time
 };
@@ -31,6 +32,9 @@ struct Operator {
 void hides(const std::string& name, const std::vector<std::string>& arguments, const std::string& when);
 
 bool hides(const std::string& name, const std::string& argument);
+
+// The operator is one launch, in which the CPU's kernel runs, and may be given pinned memory of the host.
+void take_whole(const std::string& name);
 
 const Operator& describe(const c10::OperatorHandle& handle);
 

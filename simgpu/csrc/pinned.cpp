@@ -91,6 +91,10 @@ Block* pinned_block_of(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.has_storage() ? pinned_block_of(tensor.storage().data()) : nullptr;
 }
 
+void record_event(const at::Tensor& host, Block& block, int64_t stream) {
+  if (block_of(host.storage().unsafeGetStorageImpl()) == &block || host.data_ptr() == block.data) record_stream(block, stream);
+}
+
 c10::Allocator* pinned_allocator() {
   static auto* one = new PinnedAllocator;
   return one;
