@@ -25,8 +25,8 @@ PASSING = (
 )
 """Files whose frames only pass a call on: the place that matters is their caller."""
 
-_ALL_WENT_WELL = ("deepspeed/", 1.0)
 # Its reads of values ask whether a gradient overflowed, and how large the norm is: a dry run answers them.
+_ALL_WENT_WELL = {"deepspeed/": 1.0, "frameworks/deepspeed/": 1.0}
 
 
 def adapt(module: ModuleType) -> None:
@@ -36,5 +36,5 @@ def adapt(module: ModuleType) -> None:
     from simgpu.dry import TRUSTED
 
     callsites.PASSING.update(PASSING)
-    TRUSTED.update([_ALL_WENT_WELL])
+    TRUSTED.update(_ALL_WENT_WELL)
     builders.supply(module.CUDA_Accelerator)

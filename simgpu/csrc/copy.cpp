@@ -54,7 +54,7 @@ bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool
 // To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as
 // zeros, and never of integers, which count something.
 void arrive_hollow(const Tensor& to) {
-  if (!dry().trusted("a copy to the host") || !to.is_floating_point()) TORCH_CHECK(false, dry().refusal);
+  if (!dry().trusted("a copy to the host", to.is_floating_point() ? 2 : 1)) TORCH_CHECK(false, dry().refusal);
   dry().deceived = true;
   auto *begin = static_cast<char*>(to.data_ptr()), *end = begin + to.nbytes();
   auto page = [](char* at) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + 4095) / 4096 * 4096); };

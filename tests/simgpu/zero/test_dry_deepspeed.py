@@ -10,7 +10,7 @@ import pytest
 from rehearsed import difference, rehearse
 from test_deepspeed_races import CAT, COPY, GATHER, places, without_the_fix
 from test_deepspeed_races import HPZ as RACY
-from zero_cases import BF16, CLIP, FP16, HPZ, OVERLAP, OWN, SCRIPT, TWICE, Case, simulate
+from zero_cases import BF16, BOTH, CLIP, FP16, HPZ, OVERLAP, OWN, PAGEABLE, SCRIPT, TWICE, Case, simulate
 
 from detectors import find_races
 from simgpu.dry import REAL
@@ -21,12 +21,20 @@ CASES = {
     "zero-2 in fp16": Case(2, OVERLAP, FP16),
     "zero-3 without overlap, clipped": Case(3, {"overlap_comm": False}, {**BF16, **CLIP}),
     "hpZ, accumulated": Case(3, HPZ, {**BF16, **TWICE}, ranks=4),
+    "zero-3 with both offloaded, and DeepSpeed's own Adam": Case(3, {**OVERLAP, **BOTH}, BF16, OWN),
+    "zero-1 offloaded, pageable": Case(1, {**OVERLAP, "offload_optimizer": PAGEABLE}, BF16),
     "zero-0 with FusedAdam": Case(0, {}, BF16, OWN),
     "zero-2, accumulated and clipped": Case(2, OVERLAP, {**BF16, **TWICE, **CLIP}),
     "zero-3 in fp16": Case(3, OVERLAP, FP16),
     "hpZ and qwZ": Case(3, {**HPZ, "zero_quantized_weights": True}, BF16, ranks=4),
 }
-WIDE = {"zero-0 with FusedAdam", "zero-2, accumulated and clipped", "zero-3 in fp16", "hpZ and qwZ"}
+WIDE = {
+    "zero-0 with FusedAdam",
+    "zero-2, accumulated and clipped",
+    "zero-3 in fp16",
+    "hpZ and qwZ",
+    "zero-1 offloaded, pageable",
+}
 # What DeepSpeed compares and branches on is known (1,024 bytes), or all that this small model has is.
 REALS = {"few": 1024, "all": REAL}
 
