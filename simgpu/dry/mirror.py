@@ -19,7 +19,10 @@ _Op: Any = c10d.ReduceOp.RedOpType
 
 
 class Elsewhere(RuntimeError):
-    """The value lies with another rank, and there is none."""
+    """The value lies with another rank, and there is none. ``what`` gives it in a live run."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"simgpu: {what} has no value in a dry run, where only rank 0 is there")
 
 
 class Mirror:
@@ -101,10 +104,10 @@ class Mirror:
         return _done(tensors)
 
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int) -> Work:
-        raise Elsewhere("what another rank sends")
+        raise Elsewhere("a receive from another rank")
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Work:
-        raise Elsewhere("what another rank sends")
+        raise Elsewhere("a receive from another rank")
 
     def barrier(self, opts: Any = None) -> Work:
         return _done([])
