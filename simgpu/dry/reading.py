@@ -87,7 +87,7 @@ def _asked(what: bytes, kind: int, answer: Any) -> int:
     for beginning, number in TRUSTED.items():
         if not (file == beginning or (beginning.endswith("/") and file.startswith(beginning))):
             continue
-        if kind != 1:  # a count decides more than whether all went well
+        if kind == 0 or (number is not None and kind != 1):  # a count decides more than whether all went well
             answer[0] = number if kind == 2 else 0.0
             _refused[0] = False
             return 1

@@ -150,6 +150,20 @@ def test_a_gradient_scaler_is_told_that_nothing_is_infinite() -> None:
     scaler.update()
 
 
+def test_who_only_asks_whether_all_went_well_is_told_so_and_no_count() -> None:
+    from simgpu import dry
+
+    begin()
+    dry.TRUSTED["test_dry_reading.py"] = None
+    loss = unknown().mean()
+    assert not torch.isnan(loss) and f"{loss.item()}" == "?"
+    dry.TRUSTED["test_dry_reading.py"] = 1.0
+    assert loss.item() == 1.0 and not torch.isinf(loss)
+    for count in (lambda: int(unknown().long().sum()), lambda: unknown().long().cpu()):
+        with pytest.raises(RuntimeError, match="test_dry_reading.py"):
+            count()
+
+
 def test_an_operator_without_a_meta_kernel_is_refused_by_name_where_it_is_large() -> None:
     begin()
 
