@@ -9,11 +9,10 @@ from pathlib import Path
 from detectors import HappensBefore
 from detectors.races import Race
 from fuzz.verdict import Verdict, judge
-from repro.accelerator.costs import Timing
 from repro.replay.beginning import beginning
-from repro.replay.deviations import Deviation, Stretch, deviate
+from repro.replay.deviations import Deviation, Stretch
 from repro.replay.names import OperationName, UnknownOperation
-from repro.replay.recording import Recording
+from repro.replay.recording import AnyTiming, Recording, Timing
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import Phase, StreamName
 
@@ -42,7 +41,7 @@ class Subject:
         """Execute under the recorded timing, changed by ``deviations``."""
         return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
 
-    def timing(self, deviations: Sequence[Deviation]) -> Timing:
+    def timing(self, deviations: Sequence[Deviation]) -> AnyTiming:
         """The recorded timing with ``deviations``.
 
         Raises :class:`repro.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
@@ -50,7 +49,14 @@ class Subject:
         for one in deviations:
             if isinstance(one, Stretch):
                 self._check(one.what)
-        return deviate(self.recording.timing, deviations, self.recording.names)
+        return self.recording.deviated(deviations)
+
+    def live_timing(self, deviations: Sequence[Deviation]) -> Timing:
+        """The same, for a run of a scenario on real ranks."""
+        timing = self.timing(deviations)
+        if not isinstance(timing, Timing):
+            raise TypeError("a program's recording is run live by its script, in a timing of simgpu.timing")
+        return timing
 
     def judged(self, outcome: Outcome) -> Verdict:
         self.executions += 1

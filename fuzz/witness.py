@@ -13,7 +13,7 @@ from typing import Literal
 from detectors.races import Moment, Occurrence, Race, Side, describe
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Delay, Deviation, deviate
+from repro.replay.deviations import Delay, Deviation
 from repro.replay.graph import Graph, Times
 from repro.replay.recording import Recording
 
@@ -77,7 +77,7 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
         if needed > _MOST:
             return Reversal(race, occurrence, (), _why_none(race))
         deviations = (Delay(operation, how, _rounded(needed)),)
-        times = graph.times(deviate(recording.timing, deviations, recording.names))
+        times = graph.times(recording.deviated(deviations))
     return Reversal(race, occurrence, deviations)
 
 

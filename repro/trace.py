@@ -262,11 +262,12 @@ class HostStep(NamedTuple):
     """The host's clock went on to ``time`` without ordering anything.
 
     ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams while a
-    process group was made, which no program may rely on).
+    process group was made, or for ``stream`` alone, which no program may rely on).
     """
 
     how: str
     time: int
+    stream: int = -1
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
@@ -279,6 +280,10 @@ class Call(NamedTuple):
     ``outputs`` are the new tensors, ``places`` where among the returned values they stand, ``dtype`` is torch's
     default one. ``random`` is the state of the random generator where the operator draws. ``host``: the operator
     was run by the host, after it had waited for the stream; ``result`` is what it learned.
+
+    These functions are no operators: "" (the host read the memory itself), :data:`LOOK` (the host gets a copy, of
+    this dtype and shape), :data:`WROTE` (the host wrote: ``result`` are the bytes) and :data:`NOTHING` (what the
+    launch stands for was done when it was issued).
     """
 
     op: int
@@ -293,14 +298,23 @@ class Call(NamedTuple):
     result: Any = None
 
 
+LOOK, WROTE, NOTHING = "look", "wrote", "nothing"
+
+
 class Transfer(NamedTuple):
-    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any."""
+    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any.
+
+    ``duration``: nanoseconds that it takes by itself on this rank, before the timing stretches it (-1: that follows
+    from its bytes). ``scale``: by what each rank's numbers are multiplied before the sum.
+    """
 
     op: int
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
     reduction: str = ""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    duration: float = -1.0
+    scale: float | None = None
 
 
 class Initial(NamedTuple):

@@ -7,7 +7,7 @@ be written down, and nothing else is read back; a name is looked up, never evalu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,10 @@ _NAMED: dict[type, tuple[str, dict[str, Any]]] = {
     torch.layout: ("layout", {"strided": torch.strided}),
     torch.memory_format: (
         "format",
-        {str(one).removeprefix("torch."): one for one in (torch.contiguous_format, torch.preserve_format)},
+        {
+            str(one).removeprefix("torch."): one
+            for one in (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+        },
     ),
 }
 _WORDS = dict(_NAMED.values())
@@ -84,6 +87,8 @@ def decoded(data: Any, tensor: Callable[[Any], Tensor], generator: torch.Generat
         return torch.device("cpu")
     if word == "generator":
         return generator
+    if word == "scratch":
+        return torch.empty(0, dtype=dtype_of(value))  # an "out=" whose shape is the kernel's affair
     if isinstance(word, str) and isinstance(value, str) and value in _WORDS.get(word, ()):
         return _WORDS[word][value]
     raise ValueFault(f"an argument is damaged: {data!r:.80}")
@@ -102,6 +107,35 @@ def operator(name: str) -> OpOverload:
         if argument.name in _FOREIGN[:2] or _FOREIGN[2] in str(argument.type):
             raise ValueFault(f"the operator {name!r} does more than compute with tensors")
     return found
+
+
+def taking_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OpOverload:
+    """The overload that takes plain numbers where these arguments, as data, have them instead of tensors.
+
+    It makes such tensors of them itself as ``func`` got. Raises :class:`ValueFault` where there is none.
+    """
+    if func._overloadpacket.__name__.rstrip("_") in _TAKES_NUMBERS:
+        return func
+    schema = func._schema.arguments
+    given = [(one, args[at] if at < len(args) else kwargs.get(one.name)) for at, one in enumerate(schema)]
+    numbers = {one.name for one, value in given if str(one.type) == "Tensor" and isinstance(value, (bool, int, float))}
+    numbers |= {one.name for one, value in given if str(one.type) == "Tensor" and _is_complex(value)}
+    if not numbers:
+        return func
+    wanted = [(one.name, "number" if one.name in numbers else str(one.type)) for one in schema]
+    for name in func._overloadpacket.overloads():
+        other: OpOverload = getattr(func._overloadpacket, name)
+        if [(one.name, str(one.type)) for one in other._schema.arguments] == wanted:
+            return other
+    raise ValueFault(f"the operator '{func}' was given a number for a tensor, which a replay cannot repeat")
+
+
+# torch makes tensors of their numbers by itself (torch/csrc/utils/python_arg_parser.cpp).
+_TAKES_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "copy")
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == "complex"
 
 
 def operator_name(func: OpOverload) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simgpu import costs, streams, work
+from repro.trace import Transfer
+from simgpu import costs, recording, streams, trace, work
 from simgpu.library import functions
 from simgpu.ranks.exchange import NEVER, PipeExchange
 from simgpu.rules import ruled
@@ -82,6 +83,7 @@ def drain() -> None:
 class Job:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
+    ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`repro.trace.Transfer`).
     ``link`` and ``origin``: see :class:`simgpu.costs.Meeting`.
     """
 
@@ -94,6 +96,9 @@ class Job:
     number: int
     root: int = -1
     nbytes: int = 0
+    reduction: str = ""
+    scale: float | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     link: str = ""
     origin: tuple[int, ...] = ()
 
@@ -169,7 +174,7 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
     write_to = [flat(work.alias(tensor)) for tensor in job.writes]
     state: list[Any] = []
-    move = job.move  # the job itself would keep its tensors, whose memory NCCL leaves to their owner
+    move = job.move  # not the job: its tensors would live until the collective has ended, in each timing another time
 
     def read() -> None:
         outputs = [torch.empty_like(alias) for alias in write_to]
@@ -196,7 +201,7 @@ def launch(
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
     meeting = costs.Meeting(job.members, job.link, job.origin)
     duration = now.collective(kernel, nbytes, meeting, stream.stream_id)
-    work.launch(
+    number = work.launch(
         kernel,
         stream=stream.stream_id,
         duration=round(duration),
@@ -207,6 +212,10 @@ def launch(
         rendezvous=work.Rendezvous(job.group, job.number, members, root=job.root, nominal=nbytes),
         issuer=torch.cuda.current_stream().stream_id,
     )
+    if trace.recording():
+        reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
+        alone = replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
+        trace.note(Transfer(number, reads, writes, job.reduction, job.splits, alone, job.scale))
 
 
 def _wait(transfer: Any) -> None:

@@ -159,6 +159,11 @@ class Clock:
         self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
         self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
 
+    @property
+    def timing(self) -> Timing:
+        """The timing of which it is one rank's view."""
+        return self._timing
+
     def kernel(self, name: str, flops: int, nbytes: int) -> int:
         """A kernel by itself, before anything stretches it. ``nbytes``: read and written."""
         return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))

@@ -5,6 +5,7 @@
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
+``--record`` lets the trace be replayed (:mod:`simgpu.recording`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 
 _USAGE = (
-    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N]] [--trace FILE] [--timing TOKEN] "
+    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N]] [--trace FILE [--record]] [--timing TOKEN] "
     "(script.py | -m module) [arguments]"
 )
 
@@ -76,6 +77,7 @@ def run(
     trace: Path | None = None,
     slow: Mapping[str, float] | None = None,
     timing: Timing | None = None,
+    record: bool = False,
     dry: World | None = None,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
@@ -83,14 +85,15 @@ def run(
     ``arguments``: a script (or, with ``module``, a module's name) and what it is given. What the program raises is told
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
-    ``timing``: deviations from that. ``dry``: this process, as rank 0 of that world, in a dry run.
+    ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
+    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
-    return _run(program, ranks, file, slow or {}, timing or Timing(), dry)
+    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry)
 
 
 def _run(
@@ -99,6 +102,8 @@ def _run(
     file: Callable[[int], Path] | None,
     slow: Mapping[str, float] = MappingProxyType({}),
     timing: Timing = Timing(),  # noqa: B008 - it is frozen
+    *,
+    record: bool = False,
     dry: World | None = None,
 ) -> int:
     _ = program.folder
@@ -116,8 +121,9 @@ def _run(
 
     def rank(number: int) -> int:
         try:
-            with timed(timing, rank=number):
-                _traced(program, file and file(number))
+            path = file and file(number)
+            with timed(timing, rank=number), traced(path, record=record, token=str(timing)):
+                _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             return fail(error, ("simgpu.launch", "simgpu.scripts"))
         return 0
@@ -130,27 +136,24 @@ def _run(
     return 0
 
 
-def _traced(program: Program, trace: Path | None) -> None:
-    """Run the program to its end, and the device's work to its own, unless the program breaks off."""
-    with traced(trace):
-        _held = program.run()  # what it holds at its end is looked at
-
-
 @contextmanager
-def traced(trace: Path | None, *, skipped: tuple[str, ...] = ()) -> Iterator[None]:
+def traced(
+    trace: Path | None, *, skipped: tuple[str, ...] = (), record: bool = False, token: str = "t1"
+) -> Iterator[None]:
     """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
 
-    ``skipped``: see :class:`simgpu.trace.Tracer`.
+    ``skipped``, ``record``: see :class:`simgpu.trace.Tracer`. ``token``: the timing in which it runs, for a recording.
     """
     from repro.trace import TraceWriter
-    from simgpu import collectives, dry, sights
+    from simgpu import collectives, dry, recording, sights
     from simgpu.trace import Tracer
 
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info=dry.info())
-        tracer = Tracer(writer.write, skipped=skipped)
+        info = {**dry.info(), **(recording.info(token) if record else {})}
+        writer = TraceWriter(trace, rank=rank, world=world, info=info)
+        tracer = Tracer(writer.write, skipped=skipped, record=record)
         if not dry.active():
             sights.begin()
     done = False
@@ -182,15 +185,18 @@ def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
     given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": ""}
     needs = {"--trace": "file", "--timing": "token"}
-    dry = False
-    while arguments and arguments[0] in (*given, "--dry"):
-        if arguments[0] == "--dry":
-            dry, arguments = True, arguments[1:]
+    flags = {"--dry": False, "--record": False}
+    while arguments and arguments[0] in (*given, *flags):
+        if arguments[0] in flags:
+            flags[arguments[0]], arguments = True, arguments[1:]
             continue
         if len(arguments) < 2:
             return _wrong(f"{arguments[0]} needs a {needs.get(arguments[0], 'number')}")
         given[arguments[0]], arguments = arguments[1], arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
+    dry, record = flags.values()
+    if record and not trace:
+        return _wrong("--record needs a --trace to be written into")
     for option in ("--ranks", "--world", "--per-node"):
         if given[option] and not (given[option].isdecimal() and int(given[option]) > 0):
             return _wrong(f"{option} needs a number, not '{given[option]}'")
@@ -198,6 +204,8 @@ def main(arguments: list[str]) -> int:
         return _wrong("--world and --per-node are a dry run's: add --dry")
     if dry and ranks:
         return _wrong("--ranks starts ranks, and a dry run is one process: say --world")
+    if dry and record:
+        return _wrong("a dry run has no values, and a recording is made of them: leave --dry or --record out")
     try:
         timing = Timing.parse(given["--timing"])
         world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0")) if dry else None
@@ -220,13 +228,8 @@ def main(arguments: list[str]) -> int:
         return file_of(Path(trace), rank) if several else Path(trace)
 
     try:
-        return _run(
-            Program(name, tuple(rest), module=module),
-            int(ranks or "0"),
-            file if trace else None,
-            timing=timing,
-            dry=world,
-        )
+        program = Program(name, tuple(rest), module=module)
+        return _run(program, int(ranks or "0"), file if trace else None, timing=timing, record=record, dry=world)
     except WrongUse as problem:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:

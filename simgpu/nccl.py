@@ -62,20 +62,18 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._directions: dict[int, streams.Stream] = {}
         self._batch: list[Callable[[torch.Stream], torch.Stream]] | None = None
         self._batched: list[Tensor] = []
-        self._carrier, self._gloo = self._meet(store)
+        self._carrier, self._gloo, known = self._meet(store)
         # torch keeps a group's name with its backends. The device's are not among them: what this class does not
         # override is refused by torch.
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._for_torch())
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, known)
 
-    def _meet(self, store: dist.Store) -> tuple[Any, Any]:
-        """Meet the other ranks; gives what carries the device's values, and what the host's, where it has a backend."""
+    def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
+        """Meet the others; gives what carries the device's values, what the host's, if any, and what torch knows."""
         rank, size = self.rank(), self.size()
         collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
         carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
-        return carrier, _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
-
-    def _for_torch(self) -> Any:
-        return self._gloo or self._carrier
+        host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
+        return carrier, host, host or carrier
 
     def _give(self, job: Job, stream: torch.Stream) -> None:
         collectives.issue(job, stream=stream)
@@ -91,7 +89,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return sums.all_reduce(self._carrier, ins[0], outs[0])
 
-        works = [self._issue("all_reduce", [one], [one], move, opts, result=[one]) for one in tensors]
+        works = [self._issue("all_reduce", [one], [one], move, opts, sums=sums, result=[one]) for one in tensors]
         return _together(works)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -125,7 +123,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             return sums.reduce(self._carrier, ins[0], outs[0] if outs else torch.empty_like(ins[0]), opts.rootRank)
 
         written = tensors if receives else []
-        return self._issue("reduce", tensors, written, move, opts, root=opts.rootRank, result=tensors)
+        return self._issue("reduce", tensors, written, move, opts, root=opts.rootRank, sums=sums, result=tensors)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:  # noqa: A002
         opts = opts or c10d.AllgatherOptions()
@@ -161,7 +159,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return sums.reduce_scatter(self._carrier, ins, outs[0])
 
-        return self._issue("reduce_scatter", [input], [output], move, opts, result=[output])
+        return self._issue("reduce_scatter", [input], [output], move, opts, sums=sums, result=[output])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.ReduceScatterOptions()
@@ -174,7 +172,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return sums.reduce_scatter(self._carrier, ins, outs[0])
 
-        return self._issue("reduce_scatter", inputs[0], outputs, move, opts, result=outputs)
+        return self._issue("reduce_scatter", inputs[0], outputs, move, opts, sums=sums, result=outputs)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return _together([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
@@ -212,7 +210,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def move(ins: list[Tensor], outs: list[Tensor]) -> Any:
             return self._carrier.alltoall_base(_bytes(outs[0]), _bytes(ins[0]), out, into, c10d.AllToAllOptions())
 
-        return self._issue("all_to_all", [input], [output], move, opts, result=[output])
+        splits = (tuple(out), tuple(into))
+        return self._issue("all_to_all", [input], [output], move, opts, splits=splits, result=[output])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllToAllOptions()
@@ -227,7 +226,8 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             for one, part in zip(outs, whole.split(out), strict=True):
                 _bytes(one).copy_(part)
 
-        return self._issue("all_to_all", inputs, outputs, move, opts, result=outputs)
+        splits = (tuple(out), tuple(into))
+        return self._issue("all_to_all", inputs, outputs, move, opts, splits=splits, result=outputs)
 
     def barrier(self, opts: Any = None) -> Any:
         """NCCL's barrier is an all-reduce of one element, and its wait blocks the host."""
@@ -283,17 +283,9 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def launch(behind: torch.Stream) -> torch.Stream:
             stream.come_behind(behind)
             job = Job(
-                kernel,
-                reads,
-                writes,
-                move,
-                pair,
-                group,
-                self._next(group),
-                root=pair[0],
-                link=f"nccl {pair[0]}>{pair[1]}",
-                origin=self._ranks,
-            )
+                kernel, reads, writes, move, pair, group, self._next(group),
+                root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
+            )  # fmt: skip
             self._give(job, stream)
             return stream
 
@@ -308,14 +300,17 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
     def _issue(
         self, kernel: str, reads: Any, writes: Any, move: collectives.Move, opts: Any, *,
-        root: int = -1, nbytes: int = 0, result: Sequence[Tensor] = (),
+        root: int = -1, nbytes: int = 0, result: Sequence[Tensor] = (), sums: Reduction | None = None,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     ) -> Work:  # fmt: skip
         if self._batch is not None:
             _refuse("a collective within a batch of sends and receives")
         check(*reads, *writes)
+        reduction, scale = sums.told(self._carrier) if sums is not None else ("", None)
         job = Job(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
+            reduction=reduction, scale=scale, splits=splits,
         )  # fmt: skip
         current = torch.cuda.current_stream()
         if not opts.asyncOp and os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1":

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
+from repro.trace import Unrepeatable
+from simgpu import trace
+
 _Op: Any = c10d.ReduceOp.RedOpType
 _REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)
 
@@ -27,10 +30,21 @@ class Reduction:
         if dtype == torch.bool and kind == _Op.AVG:
             raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
         self._kind = kind
+        self._floats = dtype.is_floating_point
         self._scale = op.factor if kind == _Op.PREMUL_SUM else None
-        self._op = c10d.ReduceOp(_Op.SUM if kind in (_Op.AVG, _Op.PREMUL_SUM) else kind)
+        self._op: Any = c10d.ReduceOp(_Op.SUM if kind in (_Op.AVG, _Op.PREMUL_SUM) else kind)
         if dtype == torch.bool and kind == _Op.SUM:
             self._op = c10d.ReduceOp(_Op.MAX)
+
+    def told(self, gloo: Any) -> tuple[str, float | None]:
+        """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
+        if isinstance(self._scale, Tensor):
+            trace.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))
+            return "SUM", None
+        if self._kind == _Op.AVG and not self._floats:
+            return "AVG", None
+        scale = 1.0 / gloo.size() if self._kind == _Op.AVG else self._scale
+        return str(self._op.op.name), scale
 
     def all_reduce(self, gloo: Any, given: Tensor, into: Tensor) -> Any:
         opts = c10d.AllreduceOptions()

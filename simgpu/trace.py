@@ -32,13 +32,15 @@ from repro.trace import (
     Reuse,
     StreamName,
     TraceRecord,
+    Transfer,
     Wait,
 )
 from simgpu.callsites import CallSites
 from simgpu.library import Backward, Define, HandOn, Told, functions
+from simgpu.recording import Calls
 
 HOST = 65  # the stream that stands for the host
-_HOW = ("synchronize", "read", "query", "asked", "copy")
+_HOW = ("synchronize", "read", "query", "asked", "copy", "met")
 _LAUNCH = 3
 _new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -73,6 +75,11 @@ def note(record: TraceRecord) -> None:
         functions().mark(number)
 
 
+def recording() -> bool:
+    """Is what happens written down to be replayed?"""
+    return bool(_tracing) and _tracing[0].records
+
+
 def name_stream(stream: int, name: str) -> None:
     """Reports show the stream by this name, in this trace and in later ones."""
     streams[stream] = name
@@ -89,9 +96,14 @@ class Tracer:
     """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
 
     ``skipped``: further path endings whose frames are not told. The first tracer of a process decides.
+    ``record``: also what the work is, so that it can be replayed (:mod:`simgpu.recording`).
     """
 
-    def __init__(self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = (), record: bool = False
+    ) -> None:
+        self.records = record
+        self._calls = Calls(self._kernel) if record else None
         self._named: set[int] = set()
         self._write = write
         if not _sites:
@@ -104,6 +116,7 @@ class Tracer:
         f = functions()
         told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
         f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
+        f.record(record)
         f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
         _tracing[:] = [self]
 
@@ -132,13 +145,19 @@ class Tracer:
         while at < len(words):
             end = at + 2 + words[at + 1]
             if words[at] == _LAUNCH:  # most of them are
-                records.append(self._launch(words, at + 2, end))
+                launch = self._launch(words, at + 2, end)
+                records.append(launch)
+                if self._calls is not None:
+                    self._calls.launched(launch)
                 at = end
                 continue
             record = self._record(words[at], words[at + 2 : end])
-            if isinstance(record, Collective) and record.group in groups and record.group not in self._groups:
-                self._groups.add(record.group)
-                records.append(groups[record.group])
+            if isinstance(record, Collective):
+                if self._calls is not None:
+                    self._calls.launched(record)
+                if record.group in groups and record.group not in self._groups:
+                    self._groups.add(record.group)
+                    records.append(groups[record.group])
             if record is not None:
                 records.append(record)
             at = end
@@ -154,8 +173,11 @@ class Tracer:
         _tracing.clear()
         for stream in sorted(_made.keys() - self._named):
             self._write([StreamName(stream, f"{name_of_stream(stream)}, made at {_made[stream]},")])
+        if self._calls is not None:
+            self._write(self._calls.missing())
         if done:
             self._write([End(f.now())])
+        f.record(0)
         f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
         f.hand_on(HandOn())
 
@@ -176,7 +198,7 @@ class Tracer:
             marker, how, stack, time, began = words
             return HostWait(marker, _HOW[how], stack, time, began)
         if kind == 8:
-            return HostStep(_HOW[words[0]], words[1])
+            return HostStep(_HOW[words[0]], words[1], words[2])
         if kind == 9:
             self._named.add(words[0])
             return StreamName(words[0], name_of_stream(words[0]))
@@ -186,10 +208,17 @@ class Tracer:
         if kind == 12:
             return Export(words[0], self._kernel(words[1]), words[2], words[3])
         if kind == 13:
-            return _marks.pop(words[0])
+            return self._marked(_marks.pop(words[0]))
+        if kind >= 14:
+            return self._calls.record(kind, words) if self._calls is not None else None
         sizes, strides = tuple(words[2::2]), tuple(words[3::2])
         _layouts[words[0]] = (words[1], sizes, strides)
         return None
+
+    def _marked(self, record: TraceRecord) -> TraceRecord:
+        if self._calls is not None and isinstance(record, Transfer):
+            self._calls.told(record.op)
+        return record
 
     def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
         op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]

@@ -11,6 +11,7 @@ from xdist.remote import Producer
 
 from repro import processor
 from repro.forks import seldom
+from tests import housed
 from tests.examples import register
 from tests.scheduling import ByFile
 
@@ -41,6 +42,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.path))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if not housed.is_housed(item):
+        return None
+    housed.run(item)
+    return True
 
 
 _seen: set[Path] = set()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fuzz.search.pct import steps_of
 from fuzz.subject import Subject
-from repro.replay.deviations import Delay, Deviation, deviate
+from repro.replay.deviations import Delay, Deviation
 from repro.replay.graph import Graph, Order
 from repro.trace import Access, Alloc, Collective, Free, Launch, TraceRecord
 
@@ -52,7 +52,7 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
         needed = int(now[earlier[first]] - now[place]) + 1
         delay = Delay(recording.names.name(effect.rank, effect.item), how, -(-needed // _US) * _US)
         deviations = _joined(deviations, delay)
-        times = graph.times(deviate(recording.timing, deviations, recording.names))
+        times = graph.times(recording.deviated(deviations))
     return None
 
 

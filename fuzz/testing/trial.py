@@ -80,7 +80,7 @@ class Trial:
         recorded = self._record()
         recording = recorded.subject.recording
         try:
-            timing = recorded.subject.timing(token.deviations)
+            timing = recorded.subject.live_timing(token.deviations)
         except UnknownOperation as error:
             raise Problem(f"the timing does not fit this test any more: {error}") from None
         run = self._run(timing)
@@ -165,7 +165,7 @@ class Trial:
     def _live_wrong(self, recorded: _Recorded, deviations: tuple[Deviation, ...]) -> list[str]:
         if not self._live:
             self._run_again()
-        run = self._run(recorded.subject.timing(deviations))
+        run = self._run(recorded.subject.live_timing(deviations))
         if run.failure is not None:
             return [] if run.failure.kind in _NO_FAILURE else [run.failure.line]
         return differences(recorded.expected, run.values)

@@ -118,7 +118,7 @@ def fuzz(
     confirmation = None
     if live and found.smallest is not None:
         with doing(console, "running the smallest timing live"):
-            run = live_run(scenario, subject.timing(found.smallest), here / "live")
+            run = live_run(scenario, subject.live_timing(found.smallest), here / "live")
         confirmation = confirm(subject, found.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)
     timings.write(

@@ -37,7 +37,7 @@ def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> Non
     become(scenario.deepspeed, console)
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
-    timing = subject.timing(asked.deviations)
+    timing = subject.live_timing(asked.deviations)
     outcomes = [subject.replayer.run(asked.deviations) for _ in range(times)]
     verdict = subject.judged(outcomes[0])
     fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 
 from repro.replay.faults import ReplayError
 from repro.trace import (
+    HOST_STREAM,
+    NOTHING,
+    WROTE,
     Alloc,
+    Begin,
     Call,
     Collective,
     Free,
@@ -22,6 +26,7 @@ from repro.trace import (
     Sight,
     StreamName,
     TraceRecord,
+    Transfer,
     Wait,
 )
 
@@ -33,7 +38,8 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), free (the block is poisoned), sight. ``item``: the op, the block or the sight.
+    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory). ``item``: the
+    op, the block or the sight.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
     """
 
@@ -49,7 +55,8 @@ class Priced(NamedTuple):
     """An operation whose cost the clock knows.
 
     ``node`` takes the duration, ``late`` what it comes too late by (the same node, but for collectives).
-    ``nominal``: of a kernel nanoseconds by itself, of a collective bytes; a kernel has no ``members``.
+    ``nominal``: of a kernel nanoseconds by itself, of a collective bytes (on the simulated GPU nanoseconds too); a
+    kernel has no ``members``.
     """
 
     node: int
@@ -58,8 +65,9 @@ class Priced(NamedTuple):
     op: int
     kernel: str
     stream: str
-    nominal: int
+    nominal: float
     members: tuple[int, ...] = ()
+    stream_name: str = ""
     group: int = 0
     number: int = 0
     origin: tuple[int, ...] = ()
@@ -183,17 +191,24 @@ class Host:
         if group is None or rank not in group.ranks:
             raise ReplayError(f"rank {rank} comes to a collective of group {record.group}, which it is not in")
         host = self._step("launch", record.issued)
-        arrival = nodes.add(rank, stream, self._tail(stream), host)
+        arrival = self._arrival(record, host)
         if key not in nodes.starts:
             nodes.starts[key] = nodes.add(rank, stream)
         begin = nodes.starts[key]
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
-        what = (rank, record.op, record.kernel, self._name(stream), record.nominal)
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, *key, group.origin))
+        what = (rank, record.op, record.kernel, *self._collective_price(record))
+        nodes.priced.append(Priced(end, arrival, *what, group.ranks, "", *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
+
+    def _arrival(self, record: Collective, host: int) -> int:
+        return self._nodes.add(self._rank, record.stream, self._tail(record.stream), host)
+
+    def _collective_price(self, record: Collective) -> tuple[str, float]:
+        """Its stream, as prices name it, and what it takes."""
+        return self._name(record.stream), record.nominal
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         nodes, key = self._nodes, (self._rank, record.op)
@@ -253,12 +268,89 @@ class Host:
         return self._names.get(stream, "")
 
 
+class DeviceHost(Host):
+    """One rank's host with the simulated GPU (:mod:`simgpu`)."""
+
+    def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
+        super().__init__(rank, nodes, groups)
+        nodes.steps.append((self._start, rank, "begin"))
+        self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
+        self._calls: dict[int, Call] = {}
+        self._durations: dict[int, float] = {}
+
+    def follow(self, records: Sequence[TraceRecord]) -> None:
+        if isinstance(records[0], Begin):
+            self._time = int(records[0].info.get("began", 0))
+        for record in records:
+            if isinstance(record, Call):
+                self._calls[record.op] = record
+            elif isinstance(record, Transfer):
+                self._durations[record.op] = record.duration
+        super().follow(records)
+
+    def _launch(self, record: Launch) -> None:
+        nodes, rank, stream = self._nodes, self._rank, record.stream
+        if record.issued == self._time:  # the host's own look at pinned memory takes it no time
+            end = nodes.add(rank, stream, self._tail(stream), self._now)
+        else:
+            end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
+            what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
+            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
+        self._took(record, end, end)
+        call = self._calls.get(record.op)
+        if self._name(stream) == HOST_STREAM:
+            self._effect(end, "host", record.op, HOST)
+        elif call is None and record.writes:
+            raise ReplayError(f"rank {rank}: what operation {record.op} ({record.kernel}) computes was not recorded")
+        elif call is not None and not call.host and call.function != NOTHING:
+            self._effect(end, "kernel", record.op, stream)
+
+    def _arrival(self, record: Collective, host: int) -> int:
+        """One communicator's kernels run in the order of issue, on whatever streams."""
+        before = self._last.get(record.group, self._start)
+        return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
+
+    def _collective_price(self, record: Collective) -> tuple[str, float]:
+        return f"{record.stream}", self._durations.get(record.op, -1.0)
+
+    def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
+        super()._took(record, begin, end)
+        if isinstance(record, Collective):
+            self._last[record.group] = end
+
+    def _host_wait(self, record: HostWait) -> None:
+        if record.began != self._time:
+            self._step("ask" if record.how == "query" else "synchronize", record.began)
+        self._until([self._marker(record.marker)], record.time)
+
+    def _host_step(self, record: HostStep) -> None:
+        if record.how == "met" and record.stream >= 0:
+            self._until([self._tail(record.stream)], record.time)
+        else:
+            super()._host_step(record)
+
+    def _call(self, record: Call) -> None:
+        if record.function != WROTE:
+            super()._call(record)
+
+    def _sight(self, record: Sight) -> None:
+        if record.kind != "read":  # what the host reads is looked at where it does
+            super()._sight(record)
+
+
+def on_device(records: Sequence[TraceRecord]) -> bool:
+    """Were they recorded on the simulated GPU?"""
+    begin = records[0] if records else None
+    return isinstance(begin, Begin) and begin.info.get("device") == "simgpu"
+
+
 def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
     """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
     nodes = Nodes()
     groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
-        Host(rank, nodes, groups).follow(those)
+        kind = DeviceHost if on_device(those) else Host
+        kind(rank, nodes, groups).follow(those)
     for key, arrivals in nodes.arrivals.items():
         missing = sorted(set(groups[key[0]].ranks) - set(arrivals))
         if missing and not mirrored:

@@ -1,6 +1,7 @@
 """The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
 
-Blocks are never used twice, as live, so a late reader finds what it would have found. Each begins at a
+Blocks of the simulated accelerator are never used twice, as live, so a late reader finds what it would have found;
+those of the simulated GPU share memory as its allocator lets them (:mod:`repro.replay.placement`). Each begins at a
 multiple of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
 """
 
@@ -11,16 +12,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from repro.accelerator.memory import POISON_BYTE, POISON_LIMIT
 from repro.replay.faults import ReplayError
-from repro.trace import Alloc, Initial, TraceRecord
+from repro.replay.host import on_device
+from repro.replay.placement import Placement
+from repro.trace import NOBODY, Access, Alloc, Initial, TraceRecord
 from repro.values import ValueFault, dtype_of
 
 _ALIGNMENT = 64
 _NEAR = 4096  # bytes between two pieces that are copied as one
+_FRESH = 0xFF  # simgpu/csrc/allocator.h
 _LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
 
 
@@ -30,12 +35,23 @@ class Arena:
     def __init__(self, records: Sequence[Sequence[TraceRecord]]) -> None:
         self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
         self._views: dict[tuple[Any, ...], Tensor] = {}
+        self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
+        self._apart = [on_device(those) for those in records]
         given: list[tuple[int, bytes]] = []
         size = 0
+        poisoned = []
         for those in records:
             blocks: dict[int, tuple[int, int, torch.dtype]] = {}
+            placed: dict[int, int] = {}
+            if on_device(those):
+                placement = Placement(those)
+                placed = {block: size + offset for block, offset in placement.offsets.items()}
+                poisoned.append((size, size + placement.size))
+                size += placement.size
             for record in those:
-                if isinstance(record, Alloc):
+                if isinstance(record, Alloc) and record.block in placed:
+                    blocks[record.block] = (placed[record.block], record.nbytes, torch.uint8)
+                elif isinstance(record, Alloc):
                     blocks[record.block] = (size, record.nbytes, dtype_of(record.dtype))
                     size += -(-record.nbytes // _ALIGNMENT) * _ALIGNMENT
                 elif isinstance(record, Initial):
@@ -49,8 +65,10 @@ class Arena:
         self._storage = self._memory.untyped_storage()
         self.bytes = self._memory.numpy()
         for rank, blocks in enumerate(self._blocks):
-            for block in blocks:
+            for block in () if self._apart[rank] else blocks:
                 self.poison(rank, block)()
+        for lo, hi in poisoned:
+            self.bytes[lo:hi] = _FRESH
         for offset, data in given:
             self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
         self._changing = [(self.bytes, self.bytes.copy())]  # what is set back, and to what
@@ -76,6 +94,31 @@ class Arena:
         whole = torch.empty(0, dtype=dtype)
         whole.set_(self._storage, offset // dtype.itemsize, (nbytes // dtype.itemsize,), (1,))
         return whole
+
+    def nbytes(self, rank: int, block: int) -> int:
+        """How large a block is."""
+        return self._block(rank, block)[1]
+
+    def part(self, rank: int, access: Access) -> npt.NDArray[np.uint8]:
+        """The bytes of an access, widest stride first. Raises :class:`ReplayError` where they are not the block's."""
+        block, lo, hi, _ = access
+        start, nbytes, _ = self._block(rank, block)
+        if not 0 <= lo <= hi <= nbytes:
+            raise ReplayError(f"rank {rank}: an access of the recording reaches beyond its memory: it is damaged")
+        return self.part_of(self.bytes, start, access)
+
+    @staticmethod
+    def part_of(memory: npt.NDArray[Any], start: int, access: Access) -> npt.NDArray[Any]:
+        """The same of any bytes, in which the block begins at ``start``."""
+        _, lo, hi, layout = access
+        whole = memory[start + lo : start + hi]
+        if layout is None:
+            return whole
+        item, sizes, strides = layout
+        shape, steps = (*reversed(sizes), item), (*reversed(strides), 1)
+        if sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) >= whole.size or min(steps) < 0:
+            raise ReplayError("an access of the recording reaches beyond its memory: it is damaged")
+        return np.lib.stride_tricks.as_strided(whole, shape, steps)
 
     def poison(self, rank: int, block: int) -> Callable[[], object]:
         """What poisons the block (:func:`repro.accelerator.memory.poison`), bound to it."""
@@ -110,8 +153,10 @@ class Arena:
         conjugate: bool,
         negative: bool,
     ) -> Tensor:
-        start, nbytes, _ = self._block(rank, block)
         kind = dtype_of(dtype)
+        if block == NOBODY and 0 in shape:
+            return torch.empty(0, dtype=kind).as_strided(shape, stride)
+        start, nbytes, _ = self._block(rank, block)
         if len(shape) != len(stride) or offset < 0 or any(n < 0 for n in shape) or any(n < 0 for n in stride):
             raise ValueError("a shape or a stride")
         last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
@@ -119,10 +164,24 @@ class Arena:
             raise ReplayError(f"rank {rank}: a tensor of the recording reaches beyond its memory: it is damaged")
         if 0 in shape:
             offset = 0
-        tensor = torch.empty(0, dtype=kind).set_(self._storage, start // kind.itemsize + offset, shape, stride)
+        storage, first = self._storage_of(rank, block, start, nbytes)
+        tensor = torch.empty(0, dtype=kind).set_(storage, first // kind.itemsize + offset, shape, stride)
         if negative:
             tensor = torch._neg_view(tensor)
         return torch._conj(tensor) if conjugate else tensor
+
+    def _storage_of(self, rank: int, block: int, start: int, nbytes: int) -> tuple[torch.UntypedStorage, int]:
+        """Where a tensor of the block lies: a storage, and where in it the block begins.
+
+        On the simulated GPU each block is a storage, and some kernels (linalg_qr) ask whether two arguments share one.
+        """
+        if not self._apart[rank]:
+            return self._storage, start
+        found = self._storages.get((rank, block))
+        if found is None:
+            memory = torch.from_numpy(self.bytes[start : start + nbytes])
+            found = self._storages[rank, block] = memory.untyped_storage()
+        return found, 0
 
     def _block(self, rank: int, block: int) -> tuple[int, int, torch.dtype]:
         found = self._blocks[rank].get(block)

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import ASKING_NS
+from repro.replay.device_timing import DevicePrices, DeviceTiming
 from repro.replay.host import Priced
 
 _NO_RANK = -1
+
+
+class Costing(Protocol):
+    """What nodes cost in a timing of the recording's own kind."""
+
+    def of(self, timing: Any) -> list[int]:
+        """By node; the timing's delays are left out."""
+        ...
+
+    def delay(self, costs: list[int], timing: Any) -> int:
+        """Add the timing's delays; gives the first node whose cost changes."""
+        ...
+
+
+def prices_of(
+    base: Timing | DeviceTiming, world: int, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]
+) -> Costing:
+    """Those of a recording with this timing."""
+    if isinstance(base, DeviceTiming):
+        return DevicePrices(count, priced, steps)
+    return Prices(base, world, count, priced, steps)
 
 
 class Prices:
@@ -97,9 +120,9 @@ class Prices:
 
 def _cost(clock: Clock, one: Priced) -> int:
     if one.members:
-        of = (one.kernel, one.nominal, one.members, one.stream, one.group, one.number)
+        of = (one.kernel, int(one.nominal), one.members, one.stream, one.group, one.number)
         return clock.collective(*of, origin=one.origin)
-    return clock.stretched(one.nominal, one.kernel, one.stream)
+    return clock.stretched(int(one.nominal), one.kernel, one.stream)
 
 
 def _step(clock: Clock, what: str) -> int:

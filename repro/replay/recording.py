@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repro.accelerator.costs import Timing
+from repro.replay.deviations import deviate
+from repro.replay.device_timing import Deviation, DeviceTiming
 from repro.replay.faults import ReplayError
+from repro.replay.host import on_device
 from repro.replay.names import Names
 from repro.trace import (
     Begin,
@@ -25,7 +27,10 @@ from repro.trace import (
     Unrepeatable,
     sealed,
 )
+from simgpu import timing as live
+from simgpu.hardware import Timing
 
+AnyTiming = Timing | DeviceTiming
 _FILE = re.compile(r"rank(\d+)\.trace")
 
 
@@ -34,7 +39,7 @@ class Recording:
     """One recorded run. ``records``: by rank, in the order of the host."""
 
     records: Mapping[int, Sequence[TraceRecord]]
-    timing: Timing
+    timing: AnyTiming
     info: Mapping[str, Any]
 
     @classmethod
@@ -69,6 +74,7 @@ class Recording:
     ) -> Recording:
         """A recording of records that are at hand. Raises :class:`ReplayError`."""
         info: Mapping[str, Any] = {}
+        infos: list[Mapping[str, Any]] = []
         for rank, those in records.items():
             begin = those[0] if those else None
             if not isinstance(begin, Begin) or begin.rank != rank:
@@ -86,15 +92,28 @@ class Recording:
             if refused is not None:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
-        if calls and not any(
-            isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
+            infos.append(info)
+        if (
+            calls
+            and not on_device(records[0])
+            and not any(
+                isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
+            )
         ):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
+        if on_device(records[0]):
+            return cls(records, DeviceTiming.of(records, infos), info)
         try:
             timing = Timing.from_dict(info["timing"])
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ReplayError(f"{where} does not say its timing: it is damaged, or not of this project") from error
         return cls(records, timing, info)
+
+    def deviated(self, deviations: Sequence[Deviation]) -> AnyTiming:
+        """The recorded timing, changed by ``deviations``. Raises UnknownOperation and ValueError."""
+        if isinstance(self.timing, DeviceTiming):
+            return self.timing.deviated(deviations, self.records, self.names)
+        return deviate(self.timing, [one for one in deviations if not isinstance(one, live.Delay)], self.names)
 
     @property
     def world(self) -> int:

@@ -8,7 +8,8 @@ another way, and what follows is what the recorded work would have computed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,18 +18,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from repro.accelerator.costs import Timing
-from repro.replay import work
-from repro.replay.deviations import Deviation, deviate
+from repro.replay import device_work, work
+from repro.replay.device_timing import Deviation
 from repro.replay.exchange import Exchange
 from repro.replay.faults import ReplayError
 from repro.replay.graph import Graph
-from repro.replay.host import Effect
+from repro.replay.host import Effect, on_device
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
-from repro.replay.recording import Recording
+from repro.replay.recording import AnyTiming, Recording
 from repro.replay.touched import touched
-from repro.trace import Call, Collective, Group, Phase, Seen, Sight, Transfer, View
+from repro.replay.transfers import DeviceExchange
+from repro.trace import LOOK, Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
+
+READ = "read"
+AnyExchange = Exchange | DeviceExchange
 
 
 class Departure(NamedTuple):
@@ -90,6 +94,7 @@ class Replayer:
         self._bad: dict[int, int] = {}
         self._departure: Departure | None = None
         self._calls: dict[tuple[int, int], Call] = {}
+        self._threads = int(recording.info.get("threads", 0)) if on_device(recording.records[0]) else 0
         try:
             self._effects = self._bind()
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
@@ -102,10 +107,9 @@ class Replayer:
 
         Raises :class:`repro.replay.names.UnknownOperation` for one that names what is not there.
         """
-        timing = deviate(self.recording.timing, deviations, self.recording.names) if deviations else None
-        return self.run_timing(timing)
+        return self.run_timing(self.recording.deviated(deviations) if deviations else None)
 
-    def run_timing(self, timing: Timing | None) -> Outcome:
+    def run_timing(self, timing: AnyTiming | None) -> Outcome:
         """Execute under ``timing``; None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
@@ -116,13 +120,28 @@ class Replayer:
         effects = self._effects
         places = order[~self._settled[order]].tolist() if self._settled.any() else order.tolist()
         self._arena.reset()
-        with torch._C._AutoDispatchBelowADInplaceOrView(), torch.no_grad():
+        with self._as_live():
             try:
                 for place in places:
                     effects[place]()
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 raise ReplayError(f"the recorded work cannot be executed: {error}") from error
         return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+
+    @contextmanager
+    def _as_live(self) -> Iterator[None]:
+        """What a kernel asks beside its arguments."""
+        threads = torch.get_num_threads()
+        other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
+        if other:
+            torch.set_num_threads(self._threads)  # sums are split among them
+        # Where gradients are wanted some kernels compute in another way: the simulated GPU always lets them.
+        try:
+            with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
+                yield
+        finally:
+            if other:
+                torch.set_num_threads(threads)
 
     def verify(self) -> Outcome:
         """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
@@ -157,16 +176,19 @@ class Replayer:
 
     def _bind(self) -> list[work.Effect]:
         records = self.recording.records
+        device = on_device(records[0])
         calls = self._calls
-        exchanges: dict[tuple[int, int], tuple[Exchange, int]] = {}
-        looks: dict[tuple[int, int], int] = {}
-        sights: dict[tuple[int, int], Sight] = {}
-        seen: dict[tuple[int, int], int] = {}
+        exchanges: dict[tuple[int, int], tuple[AnyExchange, int]] = {}
+        looks: dict[tuple[int, int, str], int] = {}
+        sights: dict[tuple[int, int, str], Sight] = {}
+        seen: dict[int, int] = {}
+        launches: dict[tuple[int, int], Launch] = {}
         parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
         members: dict[int, tuple[int, ...]] = {}
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
+            last: dict[int, int] = {}  # by sight: its place among the looks; the device tells Seen behind each
             for record in records[rank]:
                 if isinstance(record, Call):
                     calls[rank, record.op] = record
@@ -177,22 +199,36 @@ class Replayer:
                     parts.setdefault((one.group, one.number), {})[rank] = (one, record)
                 elif isinstance(record, Phase):
                     phase = record
+                elif isinstance(record, Launch):
+                    launches[rank, record.op] = record
                 elif isinstance(record, Sight):
-                    looks[rank, record.sight] = len(self.looks)
-                    sights[rank, record.sight] = record
+                    kind = READ if record.kind == READ else ""
+                    looks[rank, record.sight, kind] = last[record.sight] = len(self.looks)
+                    sights[rank, record.sight, kind] = record
                     self.looks.append(Look(rank, record.sight, *phase, record.kind, record.name))
                 elif isinstance(record, Seen):
-                    seen[rank, record.sight] = record.checksum
+                    seen[last[record.sight]] = record.checksum
                 elif isinstance(record, Group):
                     members[record.group] = record.ranks
-        self.recorded = self.expected = tuple(seen[look.rank, look.sight] for look in self.looks)
+        self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
         for (group, _), those in parts.items():
             exchange = self._exchange(members[group], those)
             for member, rank in enumerate(members[group]):
                 exchanges[rank, those[rank][0].op] = (exchange, member)
 
+        finals = {rank: device_work.Finals(rank, records[rank], self._arena) for rank in records if device}
+
         def bound(effect: Effect) -> work.Effect:
             key = (effect.rank, effect.item)
+            if device and effect.what in ("kernel", "read", "host"):
+                see = self._seeing(looks.get((*key, READ)), *key)
+                if effect.what == "host":
+                    return device_work.host_access(launches[key], calls.get(key), effect.rank, self._arena, see)
+                if effect.what == "kernel":
+                    told = looks.get((*key, READ))
+                    delivered = self._telling(told) if told is not None and calls[key].function != LOOK else see
+                    return device_work.device_kernel(calls[key], effect.rank, self._arena, delivered)
+                return device_work.device_read(calls[key], effect.rank, self._arena, see or _nobody)
             if effect.what == "kernel":
                 return work.kernel(calls[key], effect.rank, self._arena)
             if effect.what == "read":
@@ -204,17 +240,27 @@ class Replayer:
                 exchange, member = exchanges[key]
                 return exchange.write(member)
             if effect.what == "sight":
-                return self._sight(looks[key], sights[key])
+                place, sight = looks[(*key, "")], sights[(*key, "")]
+                if device and sight.kind == "final" and sight.view[1] == "uint8":
+                    return self._final(place, finals[effect.rank].glimpse(sight))
+                return self._sight(place, sight)
             return self._arena.poison(*key)
 
         return [bound(effect) for effect in self.graph.effects]
 
-    def _exchange(self, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]) -> Exchange:
+    def _exchange(self, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]) -> AnyExchange:
         records = [parts[rank] for rank in members]
         first, transfer = records[0]
         kernel = first.kernel.rpartition("::")[2]
         if kernel in ("send", "recv"):
             kernel = "send_recv"
+        root = members.index(first.root) if first.root >= 0 else -1
+        if on_device(self.recording.records[members[0]]):
+
+            def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
+                return [self._arena.view(members[place], view) for view in views]
+
+            return DeviceExchange(kernel, [one for _, one in records], tensors, root)
         splits = None
         if any(one.splits is not None for _, one in records):
             splits = [one.splits or ((), ()) for _, one in records]
@@ -223,7 +269,7 @@ class Replayer:
             [[self._arena.view(rank, view) for view in parts[rank][1].inputs] for rank in members],
             [[self._arena.view(rank, view) for view in parts[rank][1].outputs] for rank in members],
             reduction=transfer.reduction,
-            root=members.index(first.root) if first.root >= 0 else -1,
+            root=root,
             splits=splits,
         )
 
@@ -233,6 +279,30 @@ class Replayer:
                 self._departure = Departure(self.recording.names.name(rank, call.op), call.result, value)
 
         return work.host_read(call, rank, self._arena, differs)
+
+    def _telling(self, place: int) -> device_work.See:
+        def tell(now: int) -> None:
+            self._checksums[place] = now
+
+        return tell
+
+    def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
+        """What the host learns; another value than then is a departure."""
+        if place is None:
+            return None
+
+        def see(now: int) -> None:
+            self._checksums[place] = now
+            if now != self.recorded[place] and self._departure is None:
+                self._departure = Departure(self.recording.names.name(rank, op), self.recorded[place], now)
+
+        return see
+
+    def _final(self, place: int, glimpse: Callable[[], int]) -> work.Effect:
+        def see() -> None:
+            self._checksums[place] = glimpse()
+
+        return see
 
     def _sight(self, place: int, sight: Sight) -> work.Effect:
         glimpse = work.Glimpse(sight.view, self.looks[place].rank, self._arena)
@@ -251,3 +321,7 @@ class Replayer:
                 self._bad[place] = glimpse.bad()
 
         return see
+
+
+def _nobody(checksum: int) -> None:
+    """Nobody looks."""

@@ -17,7 +17,7 @@ from repro.accelerator.recorder import checksum
 from repro.replay.faults import ReplayError
 from repro.replay.memory import Arena
 from repro.trace import Call, View
-from repro.values import ValueFault, decoded, dtype_of, encoded, operator
+from repro.values import ValueFault, decoded, dtype_of, encoded, operator, taking_numbers
 
 Effect = Callable[[], object]
 
@@ -64,10 +64,32 @@ def kernel(call: Call, rank: int, arena: Arena) -> Effect:
     else:
         run = _several(outputs, call.places, func, args, kwargs)
     if call.random is not None:
-        run = _drawing(run, call.random, generator, given="generator" in kwargs)
+        run = _drawing(run, call.random, generator, given=_given(generator, args, kwargs))
     if call.dtype != "float32":
         run = _with_default(run, dtype_of(call.dtype))
     return run
+
+
+def bound(call: Call, rank: int, arena: Arena) -> Callable[[], Any]:
+    """The call as the host makes it: gives its result."""
+    func, args, kwargs, generator = _bound(call, rank, arena)
+    run: Callable[[], Any] = partial(func, *args, **kwargs)
+    if any(word_of(one) == "scratch" for one in (*call.args, *call.kwargs.values())):
+        run = partial(_afresh, func, call, rank, arena)
+    if call.random is not None:
+        run = _drawing(run, call.random, generator, given=_given(generator, args, kwargs))
+    return _with_default(run, dtype_of(call.dtype)) if call.dtype != "float32" else run
+
+
+def word_of(value: Any) -> str:
+    """Which kind of thing :func:`repro.values.encoded` wrote down; "" for a plain one."""
+    return str(value[0]) if isinstance(value, (list, tuple)) and len(value) == 2 else ""
+
+
+def _afresh(func: Any, call: Call, rank: int, arena: Arena) -> Any:
+    """With new tensors for results each time, whose shape may be another one."""
+    _, args, kwargs, _ = _bound(call, rank, arena)
+    return func(*args, **kwargs)
 
 
 def host_read(call: Call, rank: int, arena: Arena, differs: Callable[[Any], None]) -> Effect:
@@ -138,7 +160,7 @@ class Glimpse:
 def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[str, Any], torch.Generator]:
     generator = torch.Generator() if call.random is not None else torch.default_generator
     try:
-        func = operator(call.function)
+        func = taking_numbers(operator(call.function), call.args, call.kwargs)
         args = [decoded(one, partial(arena.view, rank), generator) for one in call.args]
         kwargs = {str(name): decoded(one, partial(arena.view, rank), generator) for name, one in call.kwargs.items()}
     except ValueFault as error:
@@ -185,25 +207,32 @@ def _several(
     return run
 
 
+def _given(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Does the call pass a generator? Else the operator draws from torch's own."""
+    return any(one is generator for one in (*args, *kwargs.values()))
+
+
 def _drawing(run: Effect, state: bytes, generator: torch.Generator, *, given: bool) -> Effect:
     drawn_from = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     source = generator if given else torch.default_generator
 
-    def draw() -> None:
+    def draw() -> Any:
         before = source.get_state()
         source.set_state(drawn_from)
-        run()
-        source.set_state(before)
+        try:
+            return run()
+        finally:
+            source.set_state(before)
 
     return draw
 
 
 def _with_default(run: Effect, dtype: torch.dtype) -> Effect:
-    def under() -> None:
+    def under() -> Any:
         now = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
-            run()
+            return run()
         finally:
             torch.set_default_dtype(now)
 

@@ -9,6 +9,7 @@
 #include "callsite.h"
 #include "dry.h"
 #include "gpu_trace.h"
+#include "recorder.h"
 
 namespace simgpu {
 
@@ -309,6 +310,8 @@ Block* make_block(size_t nbytes, char* data, int64_t stream) {
   return block;
 }
 
+int64_t blocks_made() { return state().blocks; }
+
 Block* block_of(const c10::StorageImpl* storage) { return block_of(storage->data_ptr()); }
 
 Block* block_of(const c10::DataPtr& data) {
@@ -376,9 +379,12 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
     Accesses accesses;
     add_access(bytes(*from), *from, accesses.reads);
     add_access(bytes(*to), *to, accesses.writes);
+    if (recorder().on) recorder().copy(trace().ops + 1, {bytes(*to), to}, {bytes(*from), from});
+    auto& costs = device().costs;
+    auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(kernel), static_cast<int64_t>(common), nullptr, 0)) : 2000;
     auto copied = [to = to->data, from = from->data, common] { std::memcpy(to, from, common); };
     bool real = dry().fits(static_cast<int64_t>(common)) && dry().known(accesses.reads);
-    device().launch(Device::current(), kernel, accesses, device().costs.launch_ns, dry().on ? Effect() : copied, site);
+    device().launch(Device::current(), kernel, accesses, nominal, dry().on ? Effect() : copied, site);
     if (dry().on && real) copied();
     dry().wrote(accesses.writes, real);
   }

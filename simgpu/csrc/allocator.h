@@ -48,6 +48,7 @@ c10::DeviceAllocator* device_allocator();
 c10::Allocator* pinned_allocator();
 char* memory_of_host(size_t size);  // of a multiple of a page
 Block* make_block(size_t nbytes, char* data, int64_t stream);
+int64_t blocks_made();  // so far; the last one's number
 void free_pinned(void* block);
 void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site);
 void watch_pinned_memory();  // the host's own use of it, from now on (host.cpp)

@@ -10,6 +10,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -218,7 +219,7 @@ void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all stre
 int64_t simgpu_drain() {
   return told([] {
     Lock lock;
-    timeline().drain();
+    device().meet(-1);
     device().raise();
     return int64_t{0};
   });
@@ -236,6 +237,20 @@ const int64_t* simgpu_trace_take(int64_t* words, int everything) {
 void simgpu_mark(int64_t number) {  // here stands a record that Python made
   Lock lock;
   trace().note(Kind::kMark, {number});
+}
+void simgpu_record(int on) {
+  Lock lock;
+  recorder().begin(on != 0);
+}
+const char* simgpu_recorded(int64_t number, int64_t* nbytes) {
+  Lock lock;
+  auto& bytes = recorder().bytes(number);
+  *nbytes = static_cast<int64_t>(bytes.size());
+  return bytes.data();
+}
+void simgpu_forget(int64_t number) {
+  Lock lock;
+  recorder().forget(number);
 }
 const char* simgpu_kernel_name(int64_t id) {
   Lock lock;

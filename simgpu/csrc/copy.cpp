@@ -20,6 +20,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -40,6 +41,7 @@ void check(const Tensor& tensor) {
 
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
+Block* block_behind(const Tensor& tensor) { return block_of(tensor.storage().unsafeGetStorageImpl()); }
 // In a dry run the launch has no effect; what is known and small is copied at once. Was it?
 bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool known = true) {
   bool real = known && dry().fits(to.numel() * static_cast<int64_t>(to.itemsize())) && dry().known(accesses.reads);
@@ -78,6 +80,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   static const int64_t within = name_id("aten::copy_"), up = name_id("cudaMemcpyAsync HtoD"), down = name_id("cudaMemcpyAsync DtoH");
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
+    if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});
     if (dry().on) {
       device().launch(stream, within, accesses, cost("aten::copy_", self), nullptr, site);
       copied(accesses, from, to);
@@ -92,12 +95,12 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       self.is_non_overlapping_and_dense() && self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg();
   if (self.is_cuda()) {
     Tensor from;
+    Block *block = pinned_block_of(source), *straight_from = nullptr;
     bool known = !(dry().deceived && source.is_floating_point() && dry().trusted("a copy to the device"));
-    Block* block = pinned_block_of(source);
     if (block && (as_it_is || straight(source))) {  // the copy engine reads the host's memory itself
       record_event(source, *block, stream);
       add_access(source, *block, accesses.reads);
-      from = alias(source, *block);
+      from = alias(source, *(straight_from = block));
     } else {
       timeline().catch_up();
       Executing quiet(dtype());
@@ -112,6 +115,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       known = known && !hollow;
     }
     Tensor to = place_of(self, true, accesses);
+    if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, straight_from});
     Effect effect;
     if (!dry().on) effect = device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); });
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
@@ -130,6 +134,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Executing quiet(dtype());
     to = self.detach();  // its version was counted where the copy was issued
   }
+  if (recorder().on && block) recorder().copy(trace().ops + 1, {to, block}, {from, block_behind(source)});
+  else if (recorder().on) recorder().look(trace().ops + 1, {from, block_behind(source)}, to);
   Effect effect;
   if (!dry().on) {
     effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {

@@ -67,7 +67,7 @@ bool Device::query(const Marker& marker, int64_t site) {
     trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
     raise();
   } else {
-    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now});
+    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1});
   }
   return passed;
 }
@@ -101,7 +101,7 @@ WorkPtr Device::launch(int64_t stream, int64_t kernel, const Accesses& accesses,
   WorkPtr work = time.launch(stream, duration, std::move(effect), start, end);
   trace().launch(stream, kernel, accesses, site, issued, start, end, nominal, work);
   if (deferred) time.catch_up_if_free();
-  else time.synchronize(time.position(stream)), raise();
+  else meet(stream), raise();
   return work;
 }
 
@@ -114,6 +114,12 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
   int64_t marker = ++trace().markers;
   trace().note(Kind::kRecord, {marker, kHost});
   trace().note(Kind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});
+}
+
+void Device::meet(int64_t stream) {
+  if (stream < 0) timeline().drain();
+  else timeline().synchronize(timeline().position(stream));
+  trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kMet), timeline().now, stream});
 }
 
 Effect Device::guarded(int64_t kernel, Effect effect) {

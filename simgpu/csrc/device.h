@@ -21,7 +21,7 @@ struct Marker {  // a position in a stream
   Instant instant;
 };
 
-enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy };  // kCopy: the host gives, kRead: it takes
+enum class How : int64_t { kSynchronize, kRead, kQuery, kAsked, kCopy, kMet };  // kCopy: the host gives, kRead: it takes
 
 struct Costs {
   int64_t launch_ns = 5000;       // of the host, for each launch
@@ -49,6 +49,8 @@ class Device {
   bool query(const Marker& marker, int64_t site);
   void synchronize(int64_t site);  // all streams
   void synchronize(int64_t stream, How how, int64_t site);  // all that was given to this one
+  // The host waits where no program may rely on it: for one stream, or (below 0) until all work is done.
+  void meet(int64_t stream);
 
   // Gives work to `stream`. `nominal`: its nanoseconds before this timing stretches it.
   WorkPtr launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t nominal, Effect effect, int64_t site);

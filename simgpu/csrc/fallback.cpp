@@ -19,6 +19,7 @@
 #include "dry.h"
 #include "generator.h"
 #include "operators.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -97,6 +98,15 @@ Spec spec_of(const Tensor& tensor, const Operator& op) {
 Tensor allocate(const Spec& spec, int64_t site) {
   Allocating from(site);
   return at::detail::empty_strided_generic(spec.sizes, spec.strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::CUDA), spec.dtype);
+}
+
+// Gives an "out=" argument the form of its result, and memory for it: the result may lie with holes in between.
+void reshape(const Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t site) {
+  at::native::resize_output(out, sizes);
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  auto needed = at::detail::computeStorageNbytes(sizes, strides, out.itemsize(), out.storage_offset());
+  auto* storage = out.storage().unsafeGetStorageImpl();
+  if (out.numel() > 0 && needed > storage->nbytes()) resize_storage(storage, needed, site);
 }
 
 // One call as it is issued.
@@ -258,7 +268,7 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
   for (double filling : {0.0, 1.0, kAsItIs}) {
     Stack stood;
     if (std::isnan(filling) && dry().on && !dry().known(call.accesses.reads)) dry().refuse(name_of(call.op.name));
-    if (std::isnan(filling)) timeline().synchronize(timeline().position(Device::current()));
+    if (std::isnan(filling)) device().meet(Device::current());
     {
       Executing quiet(dtype);
       for (auto& value : call.inputs) stood.push_back(stand_in(value, filling));
@@ -348,6 +358,22 @@ void see(int64_t op, const IValue& value) {
   }
 }
 
+// An operator's results that are tensors of their own, and where among the results they stand. `outs`: those too that
+// were given to it for its results.
+Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
+  Recorder::Fresh made;
+  for (size_t i = 0; i < results.size(); ++i) {
+    bool out = outs && std::find(op.outs.begin(), op.outs.end(), op.returns[i]) != op.outs.end();
+    int64_t place = results[i].isTensor() ? static_cast<int64_t>(i) : 0;  // a list is an operator's only result
+    if (op.returns[i] != Operator::kFresh && !out) continue;
+    each_tensor({results[i]}, [&](const Tensor& one) {
+      if (one.defined()) made.emplace_back(place, one);
+      ++place;
+    });
+  }
+  return made;
+}
+
 // The host needs the result: it waits for the current stream, as a device-to-host read does.
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
@@ -363,6 +389,12 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
     if (call.op.name != one_value) dry().refuse(name);
     results = {dry().answer(name, given[0].toTensor().scalar_type())};
     return;
+  }
+  std::vector<int64_t> words;
+  at::Generator then;
+  if (recorder().on) {
+    words = recorder().arguments(call.handle, given, call.inputs, call.op.outs);
+    if (numbers.defined()) then = numbers.clone();
   }
   for (int place : call.op.outs) {  // the kernel may want more memory than is there
     if (!call.inputs[place].isTensor()) continue;
@@ -385,10 +417,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   for (int place : call.op.outs) {
     const Tensor& out = given[place].toTensor();
     Tensor result = outs[place].toTensor();
-    if (out.sizes() != result.sizes()) {
-      at::native::resize_output(out, result.sizes());
-      out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
-    }
+    if (out.sizes() != result.sizes()) reshape(out, result.sizes(), result.strides(), site);
     Tensor here = place_of(out, true, written);
     Executing quiet(c10::get_default_dtype_as_scalartype());
     here.copy_(result);
@@ -405,7 +434,10 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
       results[i] = made;
     }
   }
-  if (!written.writes.empty()) device().launch(stream, call.op.name, written, 0, nullptr, site);
+  if (recorder().on) recorder().call(op, std::move(words), made_of(call.op, results, true), then, true);
+  if (written.writes.empty()) return;
+  if (recorder().on) recorder().nothing(trace().ops + 1);
+  device().launch(stream, call.op.name, written, 0, nullptr, site);
   dry().wrote(written.writes, true);
 }
 
@@ -462,9 +494,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   Signature* signature = &signature_of(call);
   if (!signature->resized.empty()) {
     for (auto& [place, spec] : signature->resized) {
-      const Tensor& out = given[place].toTensor();
-      at::native::resize_output(out, spec.sizes);
-      out.unsafeGetTensorImpl()->set_sizes_and_strides(spec.sizes, spec.strides);
+      reshape(given[place].toTensor(), spec.sizes, spec.strides, site);
     }
     call.~Call();
     new (&call) Call(capture());
@@ -490,6 +520,22 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     then = numbers.clone();
     rehearse(call, numbers);
   }
+  Stack results;
+  for (size_t i = 0, next = 0; i < op.returns.size(); ++i) {
+    int source = op.returns[i];
+    if (source >= 0) {
+      results.push_back(given[source]);
+    } else if (source == Operator::kPlain) {
+      results.push_back(signature->plain.at(i));
+    } else if (handle.schema().returns()[i].type()->kind() == c10::TypeKind::ListType) {
+      c10::List<Tensor> made;
+      for (; next < fresh.size(); ++next) made.push_back(fresh[next]);  // a list is an operator's only result
+      results.emplace_back(std::move(made));
+    } else {
+      results.emplace_back(std::move(fresh[next++]));
+    }
+  }
+  if (recorder().on) recorder().call(trace().ops + 1, handle, given, call.inputs, made_of(op, results, false), then);
   auto run = [&handle = describe_handle(handle), &op, inputs = std::move(call.inputs), places = std::move(places),
               dtype = c10::get_default_dtype_as_scalartype(), then = std::move(then)]() mutable {
     execute(handle, op, inputs, dtype, then);
@@ -510,22 +556,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
   } else {
     device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
   }
-
-  size_t next = 0;
-  for (size_t i = 0; i < op.returns.size(); ++i) {
-    int source = op.returns[i];
-    if (source >= 0) {
-      stack->push_back(given[source]);
-    } else if (source == Operator::kPlain) {
-      stack->push_back(signature->plain.at(i));
-    } else if (handle.schema().returns()[i].type()->kind() == c10::TypeKind::ListType) {
-      c10::List<Tensor> made;
-      for (; next < fresh.size(); ++next) made.push_back(fresh[next]);  // a list is an operator's only result
-      stack->emplace_back(std::move(made));
-    } else {
-      stack->emplace_back(std::move(fresh[next++]));
-    }
-  }
+  for (auto& value : results) stack->push_back(std::move(value));
 }
 
 const c10::OperatorHandle& describe_handle(const c10::OperatorHandle& handle) {

@@ -8,6 +8,7 @@
 #include "dry.h"
 #include "fallback.h"
 #include "operators.h"
+#include "recorder.h"
 
 namespace simgpu {
 namespace {
@@ -20,6 +21,12 @@ bool asks(const std::string& name) {
   return name == "aten::is_pinned" || name == "aten::_to_copy" || name == "aten::is_same_size" || name == "aten::is_set_to" || ends("_like") ||
       name.rfind("aten::new_", 0) == 0 || name.rfind("aten::sym_", 0) == 0;
 }
+
+// What an operator of the host's writes, for who records: known when it has written it.
+struct Writing final : at::ObserverContext {
+  int64_t op = 0;
+  std::vector<std::pair<Access, const char*>> places;
+};
 
 // What the host's kernels do to pinned memory are accesses too, on its own clock. They are seen where the
 // dispatcher is entered; this watch is set when memory is pinned for the first time.
@@ -48,22 +55,39 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
   if (only_looks && !schema->returns().empty()) return nullptr;  // a view
   Lock lock;
   Accesses accesses;
+  std::vector<const char*> written_at;
   look([&](const Tensor& one, bool written) {
-    if (!one.defined()) return;
-    if (Block* block = pinned_block_of(one)) add_access(one, *block, written ? accesses.writes : accesses.reads);
+    Block* block = one.defined() ? pinned_block_of(one) : nullptr;
+    if (!block) return;
+    add_access(one, *block, written ? accesses.writes : accesses.reads);
+    written_at.resize(accesses.writes.size(), block->data);
   });
   if (accesses.reads.empty() && accesses.writes.empty() && !trace().on) {
     timeline().catch_up();
     return nullptr;
   }
-  if (!accesses.reads.empty() || !accesses.writes.empty())
-    device().host_access(name_id(schema->name()), accesses, call_site());
+  if (accesses.reads.empty() && accesses.writes.empty()) return nullptr;
+  device().host_access(name_id(schema->name()), accesses, call_site());
   if (dry().on) {
     bool known = dry().known(accesses.reads);
     if (!known) dry().refuse_later(schema->name().c_str());
     dry().wrote(accesses.writes, known);
   }
-  return nullptr;
+  if (!recorder().on || accesses.writes.empty()) return nullptr;
+  auto writing = std::make_unique<Writing>();
+  writing->op = trace().ops;
+  for (size_t i = 0; i < accesses.writes.size(); ++i) writing->places.emplace_back(accesses.writes[i], written_at[i]);
+  return writing;
+}
+
+void after_operator(const at::RecordFunction&, at::ObserverContext* context) {
+  if (!context) return;
+  auto* writing = static_cast<Writing*>(context);
+  Lock lock;
+  std::string bytes;
+  for (auto& [access, data] : writing->places)
+    each_run(access, [&, data = data](int64_t lo, int64_t hi) { bytes.append(data + lo, static_cast<size_t>(hi - lo)); });
+  recorder().wrote(writing->op, bytes);
 }
 
 // What Python does past the dispatcher (simgpu/host.py). `how` empty: it only reads, now; else it gets an address.
@@ -79,6 +103,8 @@ void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view ho
     else device().host_access(name_id(std::string(name)), accesses, site);
     if (dry().on && !dry().known(accesses.reads)) dry().refuse(std::string(name).c_str());
   }
+  if (how == "numpy" && !tensor.is_cuda())
+    recorder().refuse("pinned memory was given away by numpy(), and what the program does through it is not seen");
   if (!how.empty()) trace().note(Kind::kExport, {block->number, name_id(std::string(how)), site, timeline().now});
 }
 
@@ -92,7 +118,7 @@ void watch_pinned_memory() {
   static bool watched = false;
   if (watched) return;
   watched = true;
-  at::addGlobalCallback(at::RecordFunctionCallback(&on_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  at::addGlobalCallback(at::RecordFunctionCallback(&on_operator, &after_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 }  // namespace simgpu

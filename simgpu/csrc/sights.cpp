@@ -29,28 +29,6 @@ uint32_t crc32(uint32_t crc, const void* data, size_t nbytes) {
   return ~crc;
 }
 
-// Each run of bytes that an access covers, in the order of its dimensions from the widest stride to the narrowest.
-template <typename Do>
-void each_run(const Access& access, Do run) {
-  if (access.layout == 0) return run(access.lo, access.hi);
-  const auto& layout = trace().layout(access.layout);  // bytes of an item, then size and stride of each dimension
-  size_t dims = (layout.size() - 1) / 2;
-  int64_t width = layout[0];
-  size_t inner = 0;  // the narrowest dimensions may lie without holes
-  while (inner < dims && layout[2 + 2 * inner] == width) width *= layout[1 + 2 * inner++];
-  std::vector<int64_t> at(dims, 0);
-  for (int64_t lo = access.lo;;) {
-    run(lo, lo + width);
-    size_t dim = inner;
-    while (dim < dims && ++at[dim] == layout[1 + 2 * dim]) {
-      lo -= (at[dim] - 1) * layout[2 + 2 * dim];
-      at[dim++] = 0;
-    }
-    if (dim == dims) return;
-    lo += layout[2 + 2 * dim];
-  }
-}
-
 void add(std::map<int64_t, int64_t>& ranges, int64_t lo, int64_t hi) {
   auto behind = ranges.upper_bound(lo);
   if (behind != ranges.begin()) {

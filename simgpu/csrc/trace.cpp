@@ -17,6 +17,13 @@ void Trace::note(Kind kind, std::initializer_list<int64_t> words) {
   if (words_.size() >= full_at_) full_ = true;
 }
 
+void Trace::note(Kind kind, int64_t first, const std::vector<int64_t>& rest) {
+  if (!on) return;
+  words_.insert(words_.end(), {static_cast<int64_t>(kind), static_cast<int64_t>(rest.size()) + 1, first});
+  words_.insert(words_.end(), rest.begin(), rest.end());
+  if (words_.size() >= full_at_) full_ = true;
+}
+
 static void put(std::vector<int64_t>& words, const std::vector<Access>& accesses) {
   for (auto& one : accesses) words.insert(words.end(), {one.block, one.lo, one.hi, one.layout});
 }

@@ -11,7 +11,7 @@ namespace simgpu {
 
 enum class Kind : int64_t {
   kAlloc, kFree, kRecordStream, kLaunch, kCollective, kRecord, kWait, kHostWait, kHostStep, kStreamName, kLayout,
-  kReuse, kExport, kMark
+  kReuse, kExport, kMark, kDefine, kCall, kInitial, kUnrepeatable
 };
 
 // Bytes lo (inclusive) to hi (exclusive) of a block. `layout` 0: every byte; else see layout_id().
@@ -29,6 +29,7 @@ class Trace {
   int64_t ops = 0, markers = 0;
 
   void note(Kind kind, std::initializer_list<int64_t> words);
+  void note(Kind kind, int64_t first, const std::vector<int64_t>& rest);
   // `work` null: the times are known.
   void launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued, int64_t start,
               int64_t end, int64_t nominal, const WorkPtr& work, int64_t root = -1, int64_t issuer = -1);
@@ -49,6 +50,28 @@ class Trace {
 };
 
 Trace& trace();
+
+// Each run of bytes that an access covers, in the order of its dimensions from the widest stride to the narrowest.
+template <typename Do>
+void each_run(const Access& access, Do run) {
+  if (access.layout == 0) return run(access.lo, access.hi);
+  const auto& layout = trace().layout(access.layout);  // bytes of an item, then size and stride of each dimension
+  size_t dims = (layout.size() - 1) / 2;
+  int64_t width = layout[0];
+  size_t inner = 0;  // the narrowest dimensions may lie without holes
+  while (inner < dims && layout[2 + 2 * inner] == width) width *= layout[1 + 2 * inner++];
+  std::vector<int64_t> at(dims, 0);
+  for (int64_t lo = access.lo;;) {
+    run(lo, lo + width);
+    size_t dim = inner;
+    while (dim < dims && ++at[dim] == layout[1 + 2 * dim]) {
+      lo -= (at[dim] - 1) * layout[2 + 2 * dim];
+      at[dim++] = 0;
+    }
+    if (dim == dims) return;
+    lo += layout[2 + 2 * dim];
+  }
+}
 
 int64_t name_id(const std::string& name);
 const char* name_of(int64_t id);

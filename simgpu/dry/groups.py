@@ -28,12 +28,10 @@ from simgpu.sanitizer import unseen
 class MirroredProcessGroup(ProcessGroupNCCL):
     """One process group, of which one rank is there."""
 
-    def _meet(self, store: dist.Store) -> tuple[Any, Any]:
-        mirror = Mirror(self.rank(), self.size())
-        return mirror, _HostMirror(self.rank(), self.size()) if self.host else None
-
-    def _for_torch(self) -> Any:
-        return _gloo(dist.HashStore(), 0, 1, self.options)  # of this rank alone: it keeps the group's name
+    def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
+        me, size = self.rank(), self.size()
+        alone = _gloo(dist.HashStore(), 0, 1, self.options)  # it keeps the group's name
+        return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
 
     def _give(self, job: Job, stream: torch.Stream) -> None:
         values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None

@@ -66,7 +66,7 @@ def test_a_race_is_found_dry_with_both_lines(check: Any) -> None:
 def test_a_read_ends_it_with_the_line_that_asked(check: Any) -> None:
     done = check("--dry", check.script(READS))
     assert done.status == 3
-    assert "simgpu: a dry run has no values, and aten::_local_scalar_dense reads one at train.py:4 (<module>)" in done.err
+    assert "a dry run has no values, and aten::_local_scalar_dense reads one at train.py:4 (<module>)" in done.err
     assert done.findings["verdict"] == "unknown"
 
 

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "repro.values": ("repro.trace",),
     "repro.commands": PACKAGES,
     "repro.__main__": PACKAGES,
+    "repro.replay": ("repro", "frameworks", "simgpu"),
     "repro": ("repro", "frameworks"),
     "accounts": ("accounts", "repro.trace"),
     "detectors": ("detectors", "repro.trace"),

@@ -147,8 +147,11 @@ def told(folder: Path, ranks: int) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
 
 
-def simulate(case: Case, folder: Path) -> Path:
-    """Run the script as ``python -m simgpu --ranks N --trace`` does, from this process; gives the traces' folder."""
+def simulate(case: Case, folder: Path, *more: str) -> Path:
+    """Run the script as ``python -m simgpu --ranks N --trace`` does, from this process; gives the traces' folder.
+
+    ``more``: further options.
+    """
     from deepspeed.accelerator import get_accelerator
 
     from simgpu.launch import main
@@ -156,7 +159,7 @@ def simulate(case: Case, folder: Path) -> Path:
     if case.nodes > 1:  # there is one machine: DeepSpeed takes the number of devices for a node's
         get_accelerator().device_count = lambda: case.ranks // case.nodes
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = ["--trace", str(folder / "trace"), "--ranks", str(case.ranks)]
+    arguments = ["--trace", str(folder / "trace"), "--ranks", str(case.ranks), *more]
     status = main([*arguments, str(SCRIPT), json.dumps(case.config), str(folder)])
     assert status == 0
     return folder / "trace"

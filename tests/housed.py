@@ -1,0 +1,125 @@
+"""Test files whose process has a simulated GPU: all tests of a file run in one pytest, in a fork of a warm process.
+
+A process that has one keeps it, and what runs backward on it can no more be forked, so pytest's own process has none.
+The file is run by pytest there as it would be here; what it reports is told on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.reports import TestReport
+
+from tests.warm import ROOT, Started, Warm
+
+FOLDERS = ("tests/runs",)
+"""Folders of such files."""
+
+_INSIDE = "STREAM_RACES_HOUSED"
+_MARK = "\x1e"  # ASCII's record separator: behind it comes what is meant for the process outside
+
+
+class Tests:
+    """The tests of one file, in the order in which they come."""
+
+    def __init__(self, config: pytest.Config, names: list[str]) -> None:
+        given = {name: config.getoption(f"--{name}", None) for name in _PASSED}
+        told = [f"--{name}={value}" for name, value in given.items() if value is not None]
+        environment = {**os.environ, _INSIDE: "1"}
+        self._config = config
+        self._started: Started = _house().start(
+            "-m", "pytest", "-n0", "-p", "tests.housed", *told, *names, environment=environment, session=True
+        )
+        self._said: list[str] = []
+        atexit.register(self._end)
+
+    def reports(self, name: str) -> Iterator[TestReport]:
+        """Those of the test of this name, which comes next."""
+        for line in self._started.stdout:
+            if not line.startswith(_MARK):
+                self._said.append(line)
+                continue
+            told = json.loads(line[1:])
+            if told.get("finished") == name:
+                return
+            if "finished" not in told:
+                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+                if report.nodeid == name:
+                    yield report
+        _, errors = self._started.communicate()
+        problem = f"its process ended ({self._started.returncode}):\n{''.join(self._said[-50:])}\n{errors[-4000:]}"
+        yield TestReport(name, (name.partition("::")[0], 0, name), {}, "failed", problem, "call")
+
+    def _end(self) -> None:
+        if self._started.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._started.pid, signal.SIGKILL)
+
+
+_PASSED = ("hypothesis-profile", "hypothesis-seed")
+_open: dict[Path, Tests] = {}
+
+
+def is_housed(item: pytest.Item) -> bool:
+    """Does the test run in a process with a simulated GPU, and is this not it?"""
+    folder = item.path.parent.relative_to(ROOT).as_posix()
+    return _INSIDE not in os.environ and folder in FOLDERS
+
+
+def run(item: pytest.Item) -> None:
+    """Run the test there, and report here."""
+    if item.path not in _open:
+        names = [one.nodeid for one in item.session.items if one.path == item.path]
+        _open[item.path] = Tests(item.config, names)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in _open[item.path].reports(item.nodeid):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+@functools.cache
+def _house() -> Warm:
+    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    warm = Warm(["torch._dynamo", "tests.preloaded"], simulated=True, environment=shell)
+    atexit.register(warm.close)
+    return warm
+
+
+# -- in the process that runs them, where this is a plugin -------------------------------------------------
+
+_outside = os.dup(1) if _INSIDE in os.environ else -1  # before pytest captures what is written
+
+
+def _tell(data: Any) -> None:
+    if _outside >= 0:
+        os.write(_outside, f"\n{_MARK}{json.dumps(data)}\n".encode())
+
+
+def pytest_runtest_logreport(report: TestReport) -> None:
+    _tell(_told(report))
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _tell({"finished": nodeid})
+
+
+def _told(report: TestReport) -> Any:
+    assert _configured
+    return _configured[0].hook.pytest_report_to_serializable(config=_configured[0], report=report)
+
+
+_configured: list[pytest.Config] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _INSIDE in os.environ:
+        _configured[:] = [config]

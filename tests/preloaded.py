@@ -1,0 +1,5 @@
+"""What each rank of a scenario would do at its start, done where this is imported (:mod:`tests.housed`)."""
+
+from scenarios.program import preload
+
+preload()

@@ -1,0 +1,100 @@
+"""Programs run live on ranks of their own and recorded, and what a replay of them says of the same timing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repro.replay.recording import Recording
+from repro.replay.replayer import Outcome, Replayer
+from repro.trace import Collective, Launch, Seen, Sight, file_of
+from simgpu.launch import traced
+from simgpu.ranks import processes
+from simgpu.timing import Timing, timed
+
+Program = Callable[[int, int], object]
+"""Gets rank and world."""
+Look = tuple[int, str, int]
+"""A sight: of which rank, its kind and its number."""
+
+
+def live(program: Program, folder: Path, timing: str = "t1", *, world: int = 1) -> Recording:
+    """Run ``program`` on each rank in this timing, recorded into ``folder``."""
+    folder.mkdir(parents=True)
+
+    def target(rank: int) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(rank)
+        with (
+            timed(Timing.parse(timing), rank=rank),
+            traced(file_of(folder, rank), skipped=("recorded.py",), record=True, token=timing),
+        ):
+            _held: Any = program(rank, world)
+
+    processes.run(world, target)
+    return Recording.load(folder)
+
+
+def times(recording: Recording) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """By rank and number, when work was issued, and when it started (of a kernel: ended) and ended."""
+    return {
+        (rank, one.op): (one.issued, one.start if isinstance(one, Collective) else one.end, one.end)
+        for rank, records in recording.records.items()
+        for one in records
+        if isinstance(one, (Launch, Collective))
+    }
+
+
+def seen(recording: Recording) -> dict[Look, int]:
+    """The checksums of all sights of a live run."""
+    told: dict[Look, int] = {}
+    for rank, records in recording.records.items():
+        last: dict[int, str] = {}
+        for one in records:
+            if isinstance(one, Sight):
+                last[one.sight] = one.kind
+            elif isinstance(one, Seen):
+                told[rank, last[one.sight], one.sight] = one.checksum
+    return told
+
+
+def replayed_times(replayer: Replayer, timing: str) -> dict[tuple[int, int], tuple[int, int, int]]:
+    graph = replayer.graph
+    when = graph.times(replayer.recording.deviated(Timing.parse(timing).deviations))
+    return {key: (when[graph.launches[key]], when[graph.begins[key]], when[graph.ends[key]]) for key in graph.ends}
+
+
+def replayed(replayer: Replayer, timing: str) -> tuple[dict[Look, int], Outcome]:
+    """The checksums of all sights of a replay in this timing."""
+    outcome = replayer.run(Timing.parse(timing).deviations)
+    looks = zip(replayer.looks, outcome.checksums, strict=True)
+    return {(one.rank, one.kind, one.sight): told for one, told in looks}, outcome
+
+
+def same(replayer: Replayer, there: Recording, timing: str) -> Outcome:
+    """The live run in this timing and the replay in it agree in every time and in every checksum."""
+    assert replayed_times(replayer, timing) == times(there)
+    told, outcome = replayed(replayer, timing)
+    assert told == seen(there)
+    return outcome
+
+
+def here(program: Callable[[], object]) -> Recording:
+    """Run ``program`` on the device of this process, recorded."""
+    from repro.trace import TraceRecord, begin
+    from simgpu import collectives, recording, sights
+    from simgpu.trace import Tracer
+
+    torch.cuda.synchronize()
+    records: list[TraceRecord] = [begin(0, 1, recording.info("t1"))]
+    tracer = Tracer(records.extend, skipped=("recorded.py",), record=True)
+    sights.begin()
+    _held: Any = program()
+    collectives.drain()
+    tracer.flush(everything=True)
+    records.extend(sights.told())
+    tracer.close()
+    return Recording.of({0: records})
