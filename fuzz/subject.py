@@ -12,9 +12,10 @@ from fuzz.verdict import Verdict, judge
 from repro.replay.beginning import beginning
 from repro.replay.deviations import Deviation, Stretch
 from repro.replay.names import OperationName, UnknownOperation
-from repro.replay.recording import AnyTiming, Recording, Timing
+from repro.replay.recording import AnyTiming, Recording
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import Phase, StreamName
+from simgpu.hardware import Timing
 
 
 class Subject:

@@ -211,7 +211,8 @@ class Collective(NamedTuple):
     the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
     destination), or -1 when every output depends on every input. ``issuer`` is the stream that was
     current when it was issued (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which
-    its duration follows (-1: not known).
+    its duration follows (-1: not known). ``alone``: nanoseconds that it takes on this rank when nothing delays it (-1:
+    not told).
     """
 
     op: int
@@ -228,6 +229,7 @@ class Collective(NamedTuple):
     root: int
     issuer: int = -1
     nominal: int = -1
+    alone: float = -1.0
 
 
 class Record(NamedTuple):
@@ -304,8 +306,7 @@ LOOK, WROTE, NOTHING = "look", "wrote", "nothing"
 class Transfer(NamedTuple):
     """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any.
 
-    ``duration``: nanoseconds that it takes by itself on this rank, before the timing stretches it (-1: that follows
-    from its bytes). ``scale``: by what each rank's numbers are multiplied before the sum.
+    ``scale``: by what each rank's numbers are multiplied before the sum.
     """
 
     op: int
@@ -313,7 +314,6 @@ class Transfer(NamedTuple):
     outputs: tuple[View, ...]
     reduction: str = ""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    duration: float = -1.0
     scale: float | None = None
 
 

@@ -8,10 +8,8 @@ import resource
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -96,10 +94,15 @@ def run(
         if not simulated:
             _train(me, scenario, None, parts_of)
             return
-        place = _gpu if library.active() and not record else partial(_device, record=record)
-        device, writer = place(me, scenario, timing or scenario.timing(), trace)
+        timed = timing or scenario.timing()
+        if library.active() and not record:
+            gpu = _gpu(me, scenario, timed, trace)
+            gpu.rules.extend(rules)
+            _train(me, scenario, gpu, parts_of, checkpoints=folder)
+            return
+        device, writer = _device(me, scenario, timed, trace, record=record)
         device.rules.extend(rules)
-        with device if isinstance(device, OldDevice) else nullcontext():
+        with device:
             _train(me, scenario, device, parts_of, checkpoints=folder)
         writer.close()
 
@@ -127,37 +130,25 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
 
-def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> tuple[Gpu, TraceWriter]:
-    writer = _writer(me, scenario, timing, trace)
+def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> Gpu:
     per_node = scenario.ranks // scenario.nodes
-    device = Gpu(
-        timing,
-        writer.write,
-        rank=me.rank,
-        devices=per_node,
-        index=me.rank % per_node,
-        skipped=adapter.PASSING_FILES,
-    )
-    device.begin(weightless=PROBES if scenario.watch == "weightless" else NOTHING)
+    device = Gpu(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
+    weightless = PROBES if scenario.watch == "weightless" else NOTHING
+    device.begin(file_of(trace, me.rank), _info(scenario), skipped=adapter.PASSING_FILES, weightless=weightless)
     if adapter.VERSION == PINNED:
         adapter.put(scenario.fix, device)
-    return device, writer
+    return device
 
 
-def _writer(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> TraceWriter:
-    info = {
-        "scenario": scenario.model_dump(mode="json"),
-        "deepspeed": adapter.VERSION,
-        "torch": torch.__version__,
-        "timing": timing.as_dict(),
-    }
-    return TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
+def _info(scenario: Scenario) -> dict[str, Any]:
+    return {"scenario": scenario.model_dump(mode="json"), "deepspeed": adapter.VERSION}
 
 
 def _device(
     me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool
 ) -> tuple[OldDevice, TraceWriter]:
-    writer = _writer(me, scenario, timing, trace)
+    info = {**_info(scenario), "torch": torch.__version__, "timing": timing.as_dict()}
+    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
     device = OldDevice(
         Clock(timing, me.rank),
         rank=me.rank,

@@ -212,10 +212,11 @@ def launch(
         rendezvous=work.Rendezvous(job.group, job.number, members, root=job.root, nominal=nbytes),
         issuer=torch.cuda.current_stream().stream_id,
     )
+    alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
+    trace.took(number, alone)
     if trace.recording():
         reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
-        alone = replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
-        trace.note(Transfer(number, reads, writes, job.reduction, job.splits, alone, job.scale))
+        trace.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))
 
 
 def _wait(transfer: Any) -> None:

@@ -194,9 +194,9 @@ def _forked() -> None:
     if functions().used():
         cuda._is_in_bad_fork = lambda: True
         cuda._initialized = False
-    # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the threads
-    # of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535; seen under
-    # load). So it is asked for while there is but this thread.
+    # torch makes its pool of threads anew when it is first asked for in a fork, and two that ask at once, as the
+    # threads of autograd's engine do, one for each device, may abort: "Invalid thread pool!" (pytorch issue 178535;
+    # seen under load). So it is asked for while there is but this thread.
     torch.set_num_threads(torch.get_num_threads())
 
 

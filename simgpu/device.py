@@ -6,13 +6,16 @@ The program itself needs none of this: it says ``torch.cuda``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from repro.trace import Label, Phase, TraceRecord
-from simgpu import collectives, costs, cuda, trace, work
+from repro.tokens import Jitter
+from repro.trace import Label, Phase, TraceWriter
+from simgpu import collectives, costs, cuda, recording, trace, work
+from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
 from simgpu.library import functions
@@ -26,37 +29,40 @@ COMPUTE = "compute"
 class Device:
     """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError where there is none.
 
-    ``timing``: durations; ``rank``: of all; ``devices``: of one node, of which this rank uses number ``index``.
-    ``write`` gets finished trace records. ``skipped``: path endings of files whose frames are not told.
+    ``timing``: durations; ``rank`` of ``world``; ``devices``: of one node, of which this rank uses number ``index``.
     """
 
-    def __init__(
-        self,
-        timing: Timing,
-        write: Callable[[list[TraceRecord]], None],
-        *,
-        rank: int = 0,
-        devices: int = 1,
-        index: int = 0,
-        skipped: tuple[str, ...] = (),
-    ) -> None:
-        self.rank = rank
+    def __init__(self, timing: Timing, *, rank: int = 0, world: int = 1, devices: int = 1, index: int = 0) -> None:
+        self.rank, self._world = rank, world
         self._timing = timing
-        self._write = write
         self._devices, self._index = devices, index
-        self._skipped = skipped
         self._functions = functions()
         self._named: dict[str, torch.Stream] = {}
+        self._writer: TraceWriter | None = None
         self._tracer: trace.Tracer | None = None
 
-    def begin(self, *, weightless: str = NOTHING) -> None:
-        """From here on work is timed and traced. ``weightless``: see :class:`simgpu.clocked.Clocked`."""
+    def begin(
+        self, file: Path, info: dict[str, Any], *, skipped: tuple[str, ...] = (), weightless: str = NOTHING
+    ) -> None:
+        """From here on work is timed and traced.
+
+        ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped``: see :class:`simgpu.trace.Tracer`.
+        ``weightless``: see :class:`simgpu.clocked.Clocked`.
+        """
+        timing = self._timing
         cuda.see(self._devices)
         torch.cuda.set_device(self._index)
-        costs.use(clocked(self._timing, self.rank, weightless=weightless))
-        if self._timing.jitter:
-            self._functions.jitter(100 * self._timing.jitter, self._timing.seed, self.rank)
-        self._tracer = trace.Tracer(self._write, skipped=self._skipped)
+        costs.use(clocked(timing, self.rank, weightless=weightless))
+        drawn = []
+        if timing.jitter:
+            drawn = [Jitter(max(1, round(100 * timing.jitter)), timing.seed)]
+            self._functions.jitter(drawn[0].percent, timing.seed, self.rank)
+        for (rank, op), (late, longer) in timing.delays.items():
+            if rank == self.rank:
+                self._functions.delay_operation(op, late, longer)
+        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=False)}
+        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
+        self._tracer = trace.Tracer(self._writer.write, skipped=skipped)
         self.name_stream(torch.cuda.default_stream(), COMPUTE)
 
     # -- what a rank tells of itself -----------------------------------------------------------------
@@ -83,9 +89,10 @@ class Device:
 
     def finish(self) -> None:
         """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
-        assert self._tracer is not None
+        assert self._tracer is not None and self._writer is not None
         collectives.leave()
         self._tracer.close()
+        self._writer.close()
 
     # -- what stands in the trace beside the work -----------------------------------------------------
 

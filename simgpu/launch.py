@@ -151,7 +151,7 @@ def traced(
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        info = {**dry.info(), **(recording.info(token) if record else {})}
+        info = {**recording.info(token, record=record), **dry.info()}
         writer = TraceWriter(trace, rank=rank, world=world, info=info)
         tracer = Tracer(writer.write, skipped=skipped, record=record)
         if not dry.active():

@@ -59,6 +59,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "deviate_never": (None, ()),
     "jitter": (None, (c_double, c_int64, c_int64)),
     "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
+    "delay_operation": (None, (c_int64, c_int64, c_int64)),
     "delay_met": (c_int, (c_int64,)),
     "sights_begin": (None, ()),
     "sights_take": (POINTER(c_int64), (POINTER(c_int64),)),

@@ -36,12 +36,16 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 """All of a :class:`Call` that is the same each time: function to dtype."""
 
 
-def info(token: str) -> dict[str, Any]:
-    """What a replay has to know of this process, for :class:`repro.trace.Begin`. ``token``: of the timing."""
+def info(token: str, *, record: bool) -> dict[str, Any]:
+    """What a replay has to know of this process, for :class:`repro.trace.Begin`.
+
+    ``token``: of the timing. ``record``: what the work is will be told, too.
+    """
     now = costs.current()
     clock = getattr(now, "clock", None)  # simgpu.clocked
     return {
         "device": DEVICE,
+        "recorded": record,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "timing": token,

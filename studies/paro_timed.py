@@ -88,7 +88,7 @@ class Steps:
 
     def at(self, profile: Profile, accumulation: int) -> int:
         """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
-        times = self._graph.times(replace(self._recording.timing, profile=profile))
+        times = self._graph.times(replace(self._recording.by_profile, profile=profile))
         assert self._first is not None
         began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])
         step = max(times) - began

@@ -65,7 +65,7 @@ class Retimer:
         return Retimed(max(times) - began, tuple(races))
 
     def _timing(self, network: float | None) -> Timing:
-        timing = self._recording.timing
+        timing = self._recording.by_profile
         if network is None:
             return timing
         return replace(timing, profile=timing.profile.on_network(network))

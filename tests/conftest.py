@@ -16,8 +16,6 @@ from tests.examples import register
 from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
-from simgpu.launch import start
-start(devices=8)
 register()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.

@@ -26,7 +26,6 @@ from repro.trace import (
     Sight,
     StreamName,
     TraceRecord,
-    Transfer,
     Wait,
 )
 
@@ -276,16 +275,15 @@ class DeviceHost(Host):
         nodes.steps.append((self._start, rank, "begin"))
         self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
         self._calls: dict[int, Call] = {}
-        self._durations: dict[int, float] = {}
+        self._has_calls = False  # what the work is, beside when it ran
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
         if isinstance(records[0], Begin):
             self._time = int(records[0].info.get("began", 0))
+            self._has_calls = bool(records[0].info.get("recorded"))
         for record in records:
             if isinstance(record, Call):
                 self._calls[record.op] = record
-            elif isinstance(record, Transfer):
-                self._durations[record.op] = record.duration
         super().follow(records)
 
     def _launch(self, record: Launch) -> None:
@@ -300,6 +298,8 @@ class DeviceHost(Host):
         call = self._calls.get(record.op)
         if self._name(stream) == HOST_STREAM:
             self._effect(end, "host", record.op, HOST)
+        elif not self._has_calls:
+            self._effect(end, "kernel", record.op, stream)
         elif call is None and record.writes:
             raise ReplayError(f"rank {rank}: what operation {record.op} ({record.kernel}) computes was not recorded")
         elif call is not None and not call.host and call.function != NOTHING:
@@ -311,7 +311,7 @@ class DeviceHost(Host):
         return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
 
     def _collective_price(self, record: Collective) -> tuple[str, float]:
-        return f"{record.stream}", self._durations.get(record.op, -1.0)
+        return f"{record.stream}", record.alone
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         super()._took(record, begin, end)

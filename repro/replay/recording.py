@@ -116,6 +116,15 @@ class Recording:
         return deviate(self.timing, [one for one in deviations if not isinstance(one, live.Delay)], self.names)
 
     @property
+    def by_profile(self) -> Timing:
+        """The timing by a hardware profile. Raises :class:`ReplayError` where there is none."""
+        if isinstance(self.timing, DeviceTiming):
+            raise ReplayError(
+                "this is a recording of the simulated GPU, which holds its costs: no other hardware can be tried"
+            )
+        return self.timing
+
+    @property
     def world(self) -> int:
         return len(self.records)
 

@@ -271,6 +271,10 @@ int64_t simgpu_delay(int64_t stream, const char* kernel, int64_t occurrence, int
   Lock lock;
   return deviations().delay(stream, name_id(kernel), occurrence, {late, longer});
 }
+void simgpu_delay_operation(int64_t op, int64_t late, int64_t longer) {
+  Lock lock;
+  deviations().delay_operation(op, {late, longer});
+}
 int simgpu_delay_met(int64_t delay) { return deviations().met(delay); }
 
 void simgpu_sights_begin() {

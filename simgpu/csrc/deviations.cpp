@@ -41,6 +41,7 @@ Deviations::Change Deviations::next(int64_t stream, int64_t kernel, int64_t op, 
     double drawn = static_cast<double>(mixed(seed_ + static_cast<uint64_t>(op)) >> 11) * 0x1p-53;  // from 0 to below 1
     change.longer = std::llround(static_cast<double>(duration) * drawn * percent_ / 100);
   }
+  if (auto told = operations_.find(op); told != operations_.end()) change.late += told->second.late, change.longer += told->second.longer;
   if (counted_.empty()) return change;
   auto found = counted_.find({stream, kernel});
   if (found == counted_.end()) return change;
