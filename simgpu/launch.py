@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,13 +25,14 @@ from repro.tokens import TokenError
 from repro.trace import file_of
 from simgpu.build import BuildError
 from simgpu.dry import World
+from simgpu.hardware import ProfileError
 from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 
 _USAGE = (
-    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N]] [--trace FILE [--record]] [--timing TOKEN] "
-    "(script.py | -m module) [arguments]"
+    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
+    "[--trace FILE [--record]] [--timing TOKEN] (script.py | -m module) [arguments]"
 )
 
 
@@ -117,7 +119,7 @@ def _run(
     if slow:
         from simgpu import costs
 
-        costs.use(costs.Costs(slow=slow))
+        costs.use(replace(costs.current(), slow=slow))
 
     def rank(number: int) -> int:
         try:
@@ -183,8 +185,8 @@ def _join_threads() -> None:
 
 def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
-    given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": ""}
-    needs = {"--trace": "file", "--timing": "token"}
+    given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
+    needs = {"--trace": "file", "--timing": "token", "--hardware": "profile"}
     flags = {"--dry": False, "--record": False}
     while arguments and arguments[0] in (*given, *flags):
         if arguments[0] in flags:
@@ -200,16 +202,17 @@ def main(arguments: list[str]) -> int:
     for option in ("--ranks", "--world", "--per-node"):
         if given[option] and not (given[option].isdecimal() and int(given[option]) > 0):
             return _wrong(f"{option} needs a number, not '{given[option]}'")
-    if not dry and (given["--world"] or given["--per-node"]):
-        return _wrong("--world and --per-node are a dry run's: add --dry")
+    if not dry and (given["--world"] or given["--per-node"] or given["--hardware"]):
+        return _wrong("--world, --per-node and --hardware are a dry run's: add --dry")
     if dry and ranks:
         return _wrong("--ranks starts ranks, and a dry run is one process: say --world")
     if dry and record:
         return _wrong("a dry run has no values, and a recording is made of them: leave --dry or --record out")
     try:
         timing = Timing.parse(given["--timing"])
-        world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0")) if dry else None
-    except (TokenError, ValueError) as problem:
+        world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0"), given["--hardware"])
+        world.profile()
+    except (TokenError, ValueError, ProfileError) as problem:
         return _wrong(str(problem))
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         return _wrong("name a script or a module to run")
@@ -229,7 +232,14 @@ def main(arguments: list[str]) -> int:
 
     try:
         program = Program(name, tuple(rest), module=module)
-        return _run(program, int(ranks or "0"), file if trace else None, timing=timing, record=record, dry=world)
+        return _run(
+            program,
+            int(ranks or "0"),
+            file if trace else None,
+            timing=timing,
+            record=record,
+            dry=world if dry else None,
+        )
     except WrongUse as problem:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:

@@ -20,6 +20,7 @@ from repro.commands.launched import Launched
 from repro.commands.witnessed import Again, timing_of
 from repro.tokens import TokenError
 from simgpu.dry import World
+from simgpu.hardware import ProfileError
 from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 
@@ -33,6 +34,10 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 @click.option("--dry", is_flag=True, help="Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.")
 @click.option("--nodes", type=click.IntRange(1), help="Of a dry run: how many nodes. [default: 1]")
 @click.option("--gpus", type=click.IntRange(1), help="Of a dry run: GPUs, and ranks, of each node. [default: 1]")
+@click.option(
+    "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
+)
+@click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
 @click.option("--name", help="Name of the run's folder. [default: the script's and the time]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
@@ -70,6 +75,8 @@ def check(
     dry: bool,
     nodes: int | None,
     gpus: int | None,
+    hardware: str,
+    network: float | None,
     name: str | None,
     runs: Path,
     overwrite: bool,
@@ -89,7 +96,9 @@ def check(
     if not program:
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
     me = launched.here()
-    world = _world(dry, nodes, gpus, ranks, me)
+    world = _world(dry, nodes, gpus, hardware, network)
+    if world and (ranks or me):
+        raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
     if ranks and me:
         raise WrongUse("--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out")
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
@@ -160,14 +169,17 @@ def _timing(token: str, slow: dict[str, float]) -> Timing | None:
         raise WrongUse(str(problem)) from None
 
 
-def _world(dry: bool, nodes: int | None, gpus: int | None, ranks: int | None, me: Launched | None) -> World | None:
+def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, network: float | None) -> World | None:
     if not dry:
-        if nodes or gpus:
-            raise WrongUse("--nodes and --gpus are a dry run's: add --dry, or say --ranks")
+        if nodes or gpus or hardware or network:
+            raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
         return None
-    if ranks or me:
-        raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
-    return World((nodes or 1) * (gpus or 1), gpus or 1)
+    try:
+        world = World((nodes or 1) * (gpus or 1), gpus or 1, hardware, network)
+        world.profile()
+    except (ValueError, ProfileError) as problem:
+        raise WrongUse(str(problem)) from None
+    return world
 
 
 def _work(

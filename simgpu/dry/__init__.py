@@ -11,23 +11,40 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from simgpu.hardware import Profile, Timing, load_profile
+
 
 @dataclass(frozen=True)
 class World:
-    """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError where that does not come out even."""
+    """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError where that does not come out even.
+
+    ``hardware``: a profile (:mod:`simgpu.hardware`) that says how fast they are and how much memory they have; empty:
+    the device's own plain model (:mod:`simgpu.costs`). ``network``: Gbit/s between nodes instead of the profile's.
+    """
 
     ranks: int = 1
     per_node: int = 0  # 0: all on one node
+    hardware: str = ""
+    network: float | None = None
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.per_node < 0:
             raise ValueError("a dry run needs one rank or more")
         if self.ranks % self.local:
             raise ValueError(f"{self.ranks} ranks do not fill nodes of {self.local}: choose another number of ranks")
+        if self.network and not self.hardware:
+            raise ValueError("a network belongs to a hardware profile: name one")
 
     @property
     def local(self) -> int:
         return self.per_node or self.ranks
+
+    def profile(self) -> Profile | None:
+        """The machine. Raises :class:`simgpu.hardware.ProfileError` where there is none of that name."""
+        if not self.hardware:
+            return None
+        profile = load_profile(self.hardware)
+        return profile.on_network(self.network) if self.network else profile
 
 
 REAL = 1 << 20
@@ -88,6 +105,22 @@ def install(world: World, *, real: int = REAL) -> None:
     _world[:] = [world]
     _real[:] = [real]
     cuda.see(world.local)
+    if profile := world.profile():
+        _use(profile, world)
     reading.install(real)
     groups.install()
     steps.install()
+
+
+def _use(profile: Profile, world: World) -> None:
+    """Let the device be one of that machine. A size of memory that the environment names stays."""
+    import torch
+
+    from simgpu import costs, cuda, memory
+    from simgpu.clocked import clocked
+
+    costs.use(clocked(Timing(profile, tuple(rank // world.local for rank in range(world.ranks))), 0))
+    os.environ.setdefault("SIMGPU_MEMORY", f"{profile.capacity}B")
+    cuda.DeviceProperties.total_memory = memory.total()
+    for name, function in memory.given().items():
+        setattr(torch._C, name, function)

@@ -75,10 +75,19 @@ def test_too_little_memory_is_told_as_live(check: Any) -> None:
     assert done.status == 3 and "OutOfMemoryError: CUDA out of memory" in done.err
 
 
+def test_a_hardware_profile_says_how_long_a_step_takes_and_how_much_memory_there_is(check: Any) -> None:
+    done = check("--dry", "--hardware", "v100", check.script(LARGE.replace("(16, 4)", "(1, 1)")))
+    plain = check("--dry", "--overwrite", check.script(LARGE.replace("(16, 4)", "(1, 1)")))
+    slow, fast = done.findings["checked"]["dry"], plain.findings["checked"]["dry"]
+    assert slow["capacity"] == 32 << 30 and slow["step_ns"] > fast["step_ns"]
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--nodes", "2"), "--nodes and --gpus are a dry run's: add --dry"),
+        (("--nodes", "2"), "are a dry run's: add --dry"),
+        (("--dry", "--hardware", "z80"), "there is no hardware profile 'z80'"),
+        (("--dry", "--network", "100"), "a network belongs to a hardware profile"),
         (("--dry", "--ranks", "2"), "a dry run is one process: say --nodes and --gpus"),
     ],
 )
