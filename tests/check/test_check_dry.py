@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_check import SUMS
+from test_check import LOGS, SUMS
 
 # Sixteen ranks, 32 GB of parameters, and a step that reads nothing but what is printed.
 LARGE = """
@@ -61,6 +61,11 @@ def test_a_race_is_found_dry_with_both_lines(check: Any) -> None:
     (race,) = done.findings["races"]
     assert [race[side]["stack"][0]["line"] for side in ("first", "second")] == [7, 11]
     assert "witness" in done.told and not race["witness"]
+
+
+def test_what_holds_by_chance_is_told_dry(check: Any) -> None:
+    done = check("--dry", check.script(LOGS))
+    assert (done.status, done.findings["verdict"]) == (0, "fragile"), done.err
 
 
 def test_a_read_ends_it_with_the_line_that_asked(check: Any) -> None:

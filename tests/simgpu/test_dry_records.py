@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from rehearsed import difference, live, rehearse, told
 
+# Not here: gradients of a recurrent network added to those of a step before. A live run executes its backward pass in
+# one of autograd's threads, within which the engine goes on with what it has, and so adds them in another order.
 PROGRAMS = {
     "a loop with autocast and hooks": """
         import torch
@@ -103,6 +105,28 @@ PROGRAMS = {
             split = torch.cat([part.cumsum(-1) for part in out.chunk(3, dim=1)], dim=1)
             split.index_add_(1, ids[0], out)
             where = torch.where(out > 0, out, torch.zeros((), device="cuda", dtype=dtype))
+    """,
+    "recurrent networks": """
+        import torch
+        torch.manual_seed(0)
+        model = torch.nn.LSTM(16, 24, num_layers=2, bidirectional=True, dropout=0.2, batch_first=True).cuda()
+        for _ in range(2):
+            out, (h, c) = model(torch.randn(4, 7, 16).cuda())
+            (out.sum() + h.mean()).backward()
+            model.zero_grad()
+    """,
+    "masks, indices and sorts": """
+        import torch
+        x = torch.randn(64, 32).cuda()
+        x[:, 3] = 0
+        x.masked_fill_(x > 1, 0)
+        x[torch.tensor([1, 5])] += 1
+        x[x.argmax(0)] = 2
+        x.index_put_((torch.arange(8, device="cuda"), torch.arange(8, device="cuda")), torch.zeros(8, device="cuda"))
+        y = x.gather(1, x.argsort(1)).scatter_add(0, torch.zeros(64, 32, dtype=torch.long, device="cuda"), x)
+        y = torch.einsum("ij,kj->ik", y, x).triu().clamp_(-1, 1).to(torch.float16).t().contiguous()
+        y = torch.nn.functional.pad(y[None], (1, 2)).roll(1).flip(0).expand(3, -1, -1).reshape(-1)
+        torch.nn.utils.clip_grad_norm_([torch.nn.Parameter(y)], 1.0)
     """,
     "foreach and fused optimizers": """
         import torch
