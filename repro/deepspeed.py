@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -251,9 +252,11 @@ def warm_up() -> None:
     """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
     import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
 
-    for module in _LATE:
-        with suppress(ImportError):  # old releases do not have them all
-            importlib.import_module(module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "simgpu: torch.compile")  # DeepSpeed compiles a function that nobody calls
+        for module in _LATE:
+            with suppress(ImportError):  # old releases do not have them all
+                importlib.import_module(module)
     use_plain()
     deepspeed.ops.__compatible_ops__  # noqa: B018 - asks the compiler, and remembers
 

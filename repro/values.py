@@ -7,6 +7,7 @@ be written down, and nothing else is read back; a name is looked up, never evalu
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,12 @@ _FOREIGN = ("filename", "path", "__torch__")
 
 class ValueFault(Exception):
     """A value that cannot be written into a recording, or read from it. One sentence."""
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of the tensor's bytes in row order."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 def dtype_name(dtype: torch.dtype) -> str:

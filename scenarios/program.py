@@ -75,7 +75,7 @@ def run(
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
-    Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere and to ``record``.
+    Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere.
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
     that do something else, besides the fix.
@@ -95,15 +95,15 @@ def run(
             _train(me, scenario, None, parts_of)
             return
         timed = timing or scenario.timing()
-        if library.active() and not record:
-            gpu = _gpu(me, scenario, timed, trace)
+        if library.active():
+            gpu = _gpu(me, scenario, timed, trace, record=record)
             gpu.rules.extend(rules)
-            _train(me, scenario, gpu, parts_of, checkpoints=folder)
+            _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record)
             return
         device, writer = _device(me, scenario, timed, trace, record=record)
         device.rules.extend(rules)
         with device:
-            _train(me, scenario, device, parts_of, checkpoints=folder)
+            _train(me, scenario, device, parts_of, checkpoints=folder, record=record)
         writer.close()
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
@@ -130,11 +130,13 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
 
-def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path) -> Gpu:
+def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Gpu:
     per_node = scenario.ranks // scenario.nodes
     device = Gpu(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
     weightless = PROBES if scenario.watch == "weightless" else NOTHING
-    device.begin(file_of(trace, me.rank), _info(scenario), skipped=adapter.PASSING_FILES, weightless=weightless)
+    device.begin(
+        file_of(trace, me.rank), _info(scenario), skipped=adapter.PASSING_FILES, weightless=weightless, record=record
+    )
     if adapter.VERSION == PINNED:
         adapter.put(scenario.fix, device)
     return device
@@ -162,7 +164,15 @@ def _device(
     return device, writer
 
 
-def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, checkpoints: Path | None = None) -> None:
+def _train(
+    me: Rank,
+    scenario: Scenario,
+    device: Device | None,
+    parts: int,
+    *,
+    checkpoints: Path | None = None,
+    record: bool = False,
+) -> None:
     """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
     dry = isinstance(device, DryDevice)
@@ -243,7 +253,7 @@ def _train(me: Rank, scenario: Scenario, device: Device | None, parts: int, *, c
     if nan_watch is not None:
         nan_watch.close()
     if device is not None:
-        if isinstance(device, OldDevice) and device.recorder is not None:
+        if record:
             for name, tensor in training.partitions():
                 device.sight("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
@@ -373,10 +383,7 @@ class _Watch:
             return
         if kind == "parameter":
             self._device.label(tensor, "gathered", name)
-        if isinstance(self._device, Gpu):
-            self._device.observe([tensor], lambda values: note(values[0]))
-        else:
-            self._device.sight(kind, name, tensor, note)
+        self._device.sight(kind, name, tensor, note)
 
     def say(self, step: int, seconds: float) -> None:
         self._me.say(

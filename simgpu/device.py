@@ -5,6 +5,7 @@ The program itself needs none of this: it says ``torch.cuda``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from repro.tokens import Jitter
-from repro.trace import Label, Phase, TraceWriter
-from simgpu import collectives, costs, cuda, recording, trace, work
+from repro.trace import Label, Phase, Seen, Sight, TraceWriter
+from repro.values import checksum
+from simgpu import collectives, costs, cuda, recording, sights, trace, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
@@ -40,16 +42,26 @@ class Device:
         self._named: dict[str, torch.Stream] = {}
         self._writer: TraceWriter | None = None
         self._tracer: trace.Tracer | None = None
+        self._sights = itertools.count(1)
 
     def begin(
-        self, file: Path, info: dict[str, Any], *, skipped: tuple[str, ...] = (), weightless: str = NOTHING
+        self,
+        file: Path,
+        info: dict[str, Any],
+        *,
+        skipped: tuple[str, ...] = (),
+        weightless: str = NOTHING,
+        record: bool = False,
     ) -> None:
         """From here on work is timed and traced.
 
-        ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped``: see :class:`simgpu.trace.Tracer`.
-        ``weightless``: see :class:`simgpu.clocked.Clocked`.
+        ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
+        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`. Raises ValueError for a
+        timing that a recording cannot tell.
         """
         timing = self._timing
+        if record and timing.delays:
+            raise ValueError("a recording cannot tell delays of single operations by their numbers: leave them out")
         cuda.see(self._devices)
         torch.cuda.set_device(self._index)
         costs.use(clocked(timing, self.rank, weightless=weightless))
@@ -60,9 +72,11 @@ class Device:
         for (rank, op), (late, longer) in timing.delays.items():
             if rank == self.rank:
                 self._functions.delay_operation(op, late, longer)
-        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=False)}
+        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record)}
         self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
-        self._tracer = trace.Tracer(self._writer.write, skipped=skipped)
+        self._tracer = trace.Tracer(self._writer.write, skipped=skipped, record=record)
+        if record:
+            sights.begin()
         self.name_stream(torch.cuda.default_stream(), COMPUTE)
 
     # -- what a rank tells of itself -----------------------------------------------------------------
@@ -91,6 +105,9 @@ class Device:
         """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
         assert self._tracer is not None and self._writer is not None
         collectives.leave()
+        if trace.recording():  # what the host read: of memory, the program's own sights are told
+            self._tracer.flush(everything=True)
+            self._writer.write(sights.told(sights.READ))
         self._tracer.close()
         self._writer.close()
 
@@ -133,6 +150,23 @@ class Device:
         aliases = [self.value(tensor) for tensor in tensors]
         stream = -1 if finally_ else torch.cuda.current_stream().stream_id
         self._functions.observe(stream, work.ticket(lambda: look(aliases)))
+
+    def sight(
+        self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
+    ) -> None:
+        """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded."""
+        if not trace.recording():
+            self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
+            return
+        number = next(self._sights)
+        stream = -1 if finally_ else torch.cuda.current_stream().stream_id
+        trace.note(Sight(number, kind, name, recording.view(tensor), stream))
+
+        def see(values: list[Tensor]) -> None:
+            trace.note(Seen(number, checksum(values[0])))
+            look(values[0])
+
+        self.observe([tensor], see, finally_=finally_)
 
     # -- streams, and what orders them -------------------------------------------------------------------
 

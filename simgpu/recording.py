@@ -60,6 +60,21 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
     }
 
 
+def view(tensor: Tensor) -> View:
+    """A tensor of the device."""
+    with torch.no_grad():
+        block: int = torch.ops.simgpu.place(tensor.detach())[0]
+    return (
+        block,
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
 def flat_view(tensor: Tensor) -> View:
     """The memory of a dense tensor on the device, in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]

@@ -20,8 +20,9 @@ def begin() -> None:
     functions().sights_begin()
 
 
-def told() -> list[TraceRecord]:
-    """All sights, once the program's work is done: what was read, in the order of issue, then memory by block.
+def told(*kinds: str) -> list[TraceRecord]:
+    """All sights of ``kinds``, once the program's work is done: what was read, in the order of issue, then memory by
+    block. No kind: both.
 
     Of what was read the sight's number is the operation's; of a block it is the block's.
     """
@@ -31,7 +32,10 @@ def told() -> list[TraceRecord]:
     records: list[TraceRecord] = []
     for at in range(0, len(words), 4):
         kind, number, nbytes, checksum = words[at : at + 4]
+        what = FINAL if kind else READ
+        if kinds and what not in kinds:
+            continue
         block = number if kind else -1
         view = (block, "uint8", (nbytes,), (1,), 0, False, False)
-        records += [Sight(number, FINAL if kind else READ, "", view, -1), Seen(number, checksum)]
+        records += [Sight(number, what, "", view, -1), Seen(number, checksum)]
     return records

@@ -7,7 +7,6 @@ orders anything.
 from __future__ import annotations
 
 import ctypes
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,9 @@ from torch._ops import OpOverload
 from repro.accelerator.journal import Journal
 from repro.accelerator.memory import Block, Memory
 from repro.trace import Call, Initial, Seen, Sight, Transfer, Unrepeatable, View
-from repro.values import ValueFault, dtype_name, encoded, operator_name
+from repro.values import ValueFault, checksum, dtype_name, encoded, operator_name
+
+__all__ = ["Recorder", "bytes_of", "checksum"]
 
 
 class Recorder:
@@ -130,12 +131,6 @@ class Recorder:
     def _initial(self, block: Block, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self._journal.note(Initial(block.id, _memory(storage.data_ptr(), storage.nbytes())))
-
-
-def checksum(tensor: Tensor) -> int:
-    """CRC-32 of the tensor's bytes in row order."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 def bytes_of(tensor: Tensor) -> bytes:

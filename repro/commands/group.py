@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 import click
@@ -21,6 +22,10 @@ class _Lazy(click.Group):
             return None
         if name != "watch":  # that runs the user's own training, as it is; check asks for its own accelerator
             processor.answer(deepspeed=name != "check")
+        if COMMANDS[name].gpu and not {"--help", "-h"} & {*sys.argv[1:]}:
+            from simgpu.launch import start
+
+            start()
         command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
         return command
 

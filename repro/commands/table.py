@@ -9,17 +9,21 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """``module`` has the command under its own name. ``extras``: as in ``pip install 'stream-races[...]'``."""
+    """``module`` has the command under its own name. ``extras``: as in ``pip install 'stream-races[...]'``.
+
+    ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
+    """
 
     module: str
     extras: str
     text: str
+    gpu: bool = False
 
 
 COMMANDS = {
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
-    "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict."),
-    "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side."),
+    "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
+    "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
     "fuzz": Command("fuzz", "deepspeed,reports", "Replay a scenario under many timings; the smallest that goes wrong."),
     "replay": Command("replay", "deepspeed", "Execute one timing again, by its token."),
     "placements": Command("placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices."),

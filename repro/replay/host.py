@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from repro.replay.faults import ReplayError
+from repro.replay.placement import Placement
 from repro.trace import (
     HOST_STREAM,
     NOTHING,
@@ -23,6 +24,7 @@ from repro.trace import (
     Phase,
     Record,
     RecordStream,
+    Reuse,
     Sight,
     StreamName,
     TraceRecord,
@@ -37,8 +39,8 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory). ``item``: the
-    op, the block or the sight.
+    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory), inherit and
+    inherited (a block begins with what stood in another). ``item``: the op, the block or the sight.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
     """
 
@@ -132,6 +134,7 @@ class Host:
             Sight: self._sight,
             Alloc: self._alloc,
             Free: self._free,
+            Reuse: self._reuse,
             RecordStream: self._record_stream,
             StreamName: self._stream_name,
             Phase: self._phase,
@@ -257,6 +260,9 @@ class Host:
             tails = [self._tail(stream) for stream in (owner, *recorded)]
             self._effect(self._nodes.add(self._rank, owner, self._now, *tails), "free", record.block, owner)
 
+    def _reuse(self, record: Reuse) -> None:
+        """Nothing: this accelerator uses no memory twice."""
+
     def _record_stream(self, record: RecordStream) -> None:
         self._recorded.setdefault(record.block, set()).add(record.stream)
 
@@ -275,12 +281,15 @@ class DeviceHost(Host):
         nodes.steps.append((self._start, rank, "begin"))
         self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
         self._calls: dict[int, Call] = {}
+        self._heirs: set[int] = set()  # blocks that begin with what stood in others
         self._has_calls = False  # what the work is, beside when it ran
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
         if isinstance(records[0], Begin):
             self._time = int(records[0].info.get("began", 0))
             self._has_calls = bool(records[0].info.get("recorded"))
+        if self._has_calls:
+            self._heirs = Placement(records).heirs
         for record in records:
             if isinstance(record, Call):
                 self._calls[record.op] = record
@@ -332,6 +341,14 @@ class DeviceHost(Host):
     def _call(self, record: Call) -> None:
         if record.function != WROTE:
             super()._call(record)
+
+    def _reuse(self, record: Reuse) -> None:
+        if record.block in self._heirs:
+            self._heirs.remove(record.block)
+            owner = self._owners[record.block]
+            done = self._nodes.add(self._rank, owner, self._now, self._tail(owner))
+            self._effect(self._now, "inherit", record.block, HOST)
+            self._effect(done, "inherited", record.block, owner)  # what was under way there has ended now
 
     def _sight(self, record: Sight) -> None:
         if record.kind != "read":  # what the host reads is looked at where it does

@@ -36,6 +36,7 @@ class Arena:
         self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
+        self._placements: list[tuple[Placement, int] | None] = []  # by rank, and where the rank's memory begins
         self._apart = [on_device(those) for those in records]
         given: list[tuple[int, bytes]] = []
         size = 0
@@ -43,8 +44,10 @@ class Arena:
         for those in records:
             blocks: dict[int, tuple[int, int, torch.dtype]] = {}
             placed: dict[int, int] = {}
+            self._placements.append(None)
             if on_device(those):
                 placement = Placement(those)
+                self._placements[-1] = placement, size
                 placed = {block: size + offset for block, offset in placement.offsets.items()}
                 poisoned.append((size, size + placement.size))
                 size += placement.size
@@ -95,6 +98,10 @@ class Arena:
         whole.set_(self._storage, offset // dtype.itemsize, (nbytes // dtype.itemsize,), (1,))
         return whole
 
+    def place_of(self, tensor: Tensor) -> int:
+        """Where in :attr:`bytes` a tensor of :meth:`view` begins."""
+        return tensor.data_ptr() - self._memory.data_ptr()
+
     def nbytes(self, rank: int, block: int) -> int:
         """How large a block is."""
         return self._block(rank, block)[1]
@@ -130,6 +137,22 @@ class Arena:
         if whole.dtype is torch.bool:
             return partial(whole.fill_, True)
         return partial(whole.view(torch.uint8).fill_, POISON_BYTE)
+
+    def inherit(self, rank: int, block: int) -> Callable[[], object]:
+        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it."""
+        placed = self._placements[rank]
+        pieces = []
+        if placed is not None:
+            placement, begin = placed
+            for source, target, nbytes in placement.inherited(block):
+                there, here = begin + source, begin + target
+                pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
+
+        def fill() -> None:
+            for mine, former in pieces:
+                mine[:] = former
+
+        return fill
 
     def view(self, rank: int, view: Any) -> Tensor:
         """The tensor that a :data:`repro.trace.View` describes. Raises :class:`ReplayError` where there is none."""

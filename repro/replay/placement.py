@@ -6,7 +6,8 @@ of those before it (:class:`repro.trace.Reuse`), and a use after free shows in v
 Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
 another stream: that one is handed out once the stream has got there, which depends on the timing. A new block that
 would lie on such a one gets memory of its own instead, as the allocator may also give it: else a slower stream in
-another timing would see its memory taken away though the device would have kept it.
+another timing would see its memory taken away though the device would have kept it. It begins with what stood in the
+other one when it was made, so who reads it before anything is written finds what the recorded run found.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ class Placement:
     def __init__(self, records: Sequence[TraceRecord]) -> None:
         self._places: dict[int, _Place] = {}
         self._planes = 0
+        self._reuses: dict[int, list[Reuse]] = {}  # by the new block
         held: set[int] = set()
         for number, record in enumerate(records):
             if isinstance(record, RecordStream):
                 held.add(record.block)
             elif isinstance(record, Alloc):
-                self._allocate(record, _reuses(records, number, record.block), held)
+                self._reuses[record.block] = _reuses(records, number, record.block)
+                self._allocate(record, self._reuses[record.block], held)
         self.offsets: dict[int, int] = {}
         self.size = 0
         self._lay_out()
@@ -72,6 +75,21 @@ class Placement:
                 self._planes += 1
                 free = [self._planes]
             place.plane = free[0]
+
+    @property
+    def heirs(self) -> set[int]:
+        """Blocks in memory of their own that begin with what stood in others."""
+        return {block for block, reuses in self._reuses.items() if reuses and self.inherited(block)}
+
+    def inherited(self, block: int) -> list[tuple[int, int, int]]:
+        """What the block finds in memory of its own, as it was there when the block was made: from, to, bytes."""
+        mine = self.offsets.get(block, 0)
+        found = []
+        for one in self._reuses.get(block, ()):
+            there = self.offsets.get(one.former)
+            if there is not None and there + one.start != mine + one.lo:
+                found.append((there + one.start, mine + one.lo, one.hi - one.lo))
+        return found
 
     def _join(self, place: _Place, former: _Place, address: int) -> None:
         """``place`` begins at ``address`` of the island that ``former`` is on."""

@@ -244,6 +244,8 @@ class Replayer:
                 if device and sight.kind == "final" and sight.view[1] == "uint8":
                     return self._final(place, finals[effect.rank].glimpse(sight))
                 return self._sight(place, sight)
+            if effect.what in ("inherit", "inherited"):
+                return self._arena.inherit(*key)
             return self._arena.poison(*key)
 
         return [bound(effect) for effect in self.graph.effects]

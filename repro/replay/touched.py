@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from repro.replay.host import HOST, Effect
 from repro.replay.recording import Recording
 from repro.trace import Access, Alloc, Call, Collective, Launch, Sight
+from simgpu.sights import READ
 
 Block = tuple[int, int]
 """Rank and number."""
@@ -28,7 +29,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
                 operations[rank, record.op] = record
             elif isinstance(record, Call):
                 calls[rank, record.op] = record
-            elif isinstance(record, Sight):
+            elif isinstance(record, Sight) and record.kind != READ:
                 sights[rank, record.sight] = record
             elif isinstance(record, Alloc):
                 sizes[rank, record.block] = record.nbytes
@@ -41,7 +42,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
 
     for effect in effects:
         rank = effect.rank
-        if effect.what == "free":
+        if effect.what in ("free", "inherit", "inherited"):
             note(rank, effect.item, HOST, whole=False)
         elif effect.what == "sight":
             sight = sights[rank, effect.item]

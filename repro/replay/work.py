@@ -138,7 +138,7 @@ class Glimpse:
         self._bytes: npt.NDArray[np.uint8] | None = None
         self._exponents: tuple[npt.NDArray[Any], int] | None = None  # an infinity or a NaN has all of its bits set
         if tensor.is_contiguous() and tensor.numel() and not (view[5] or view[6]):
-            start = tensor.storage_offset() * tensor.element_size()
+            start = arena.place_of(tensor)
             self._bytes = arena.bytes[start : start + tensor.nbytes]
             if tensor.dtype in _EXPONENTS:
                 word, mask = _EXPONENTS[tensor.dtype]

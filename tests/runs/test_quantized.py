@@ -70,8 +70,8 @@ def test_without_the_sync_the_race_is_found_where_the_secondary_is_quantized(run
     assert len(found.witnesses) == len(found.races)
     assert not [one.reason for one in found.witnesses if one.reason]
     readers = {race.second.kernel: race for race in found.races}
-    assert set(readers) == {"aten::_to_copy", "aten::cat"}
-    coalesced, single = readers["aten::cat"], readers["aten::_to_copy"]
+    assert set(readers) == {"aten::copy_", "aten::cat"}
+    coalesced, single = readers["aten::cat"], readers["aten::copy_"]
     assert where(coalesced)[1] == "_all_gather_coalesced"
     assert "model.layers.1.self_attn.q_proj.weight" in {name.name for name in coalesced.names}
     assert "model.layers.0.mlp.down_proj.weight" in {name.name for name in single.names}

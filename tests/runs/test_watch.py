@@ -11,7 +11,7 @@ import pytest
 
 from detectors import Cause, Kind
 from reports.data.findings import Findings, Verdict
-from repro.trace import Collective, Launch, Stack, TraceReader, file_of
+from repro.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
 from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]
@@ -27,10 +27,15 @@ def executed(folder: Path, rank: int) -> list[tuple[int, str, tuple[str, int]]]:
     reader = TraceReader(file_of(folder / "trace", rank))
     stacks = {}
     work = []
+    host = -1
     for record in reader.read():
-        if isinstance(record, Stack):
+        if isinstance(record, StreamName) and record.name == HOST_STREAM:
+            host = record.stream  # what the host does itself, the watch's pinned memory among it
+        elif isinstance(record, Stack):
             stacks[record.id] = record.frames
         elif isinstance(record, (Launch, Collective)) and not record.kernel.startswith("detectors::"):
+            if record.stream == host:
+                continue
             frame = stacks[record.stack][0]
             work.append((record.end, record.op, (record.stream, record.kernel, (frame.function, frame.line))))
     reader.close()
