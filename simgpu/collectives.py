@@ -188,6 +188,14 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
         for alias, value in zip(write_to, outputs, strict=True):
             alias.copy_(value)
 
+    launch(job, stream=stream, members=job.members, at_start=read, at_end=write)
+
+
+def launch(
+    job: Job, *, stream: torch.Stream, members: tuple[int, ...],
+    at_start: work.Effect | None = None, at_end: work.Effect | None = None,
+) -> None:  # fmt: skip
+    """The collective as work of the device, which waits for ``members``."""
     now = costs.current()
     kernel = f"nccl::{job.kernel}"
     nbytes = job.nbytes or max(sum(t.nbytes for t in job.reads), sum(t.nbytes for t in job.writes), 0)
@@ -199,9 +207,9 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
         duration=round(duration),
         reads=job.reads,
         writes=job.writes,
-        at_start=read,
-        at_end=write,
-        rendezvous=work.Rendezvous(job.group, job.number, job.members, root=job.root, nominal=nbytes),
+        at_start=at_start,
+        at_end=at_end,
+        rendezvous=work.Rendezvous(job.group, job.number, members, root=job.root, nominal=nbytes),
         issuer=torch.cuda.current_stream().stream_id,
     )
     alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)

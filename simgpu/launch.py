@@ -1,5 +1,6 @@
 """Starts a program on the simulated GPU: ``python -m simgpu [--ranks N] [--trace FILE] script.py its arguments``.
 
+``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`simgpu.dry`).
 ``--timing TOKEN`` runs it in a timing of one's own (:mod:`simgpu.timing`).
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
@@ -15,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,12 +24,15 @@ from types import MappingProxyType
 from repro.tokens import TokenError
 from repro.trace import file_of
 from simgpu.build import BuildError
+from simgpu.dry import World
+from simgpu.hardware import ProfileError
 from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 
 _USAGE = (
-    "usage: python -m simgpu [--ranks N] [--trace FILE [--record]] [--timing TOKEN] (script.py | -m module) [arguments]"
+    "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
+    "[--trace FILE [--record]] [--timing TOKEN] (script.py | -m module) [arguments]"
 )
 
 
@@ -75,6 +80,7 @@ def run(
     slow: Mapping[str, float] | None = None,
     timing: Timing | None = None,
     record: bool = False,
+    dry: World | None = None,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
@@ -82,13 +88,14 @@ def run(
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
     ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
+    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
-    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record)
+    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry)
 
 
 def _run(
@@ -99,15 +106,20 @@ def _run(
     timing: Timing = Timing(),  # noqa: B008 - it is frozen
     *,
     record: bool = False,
+    dry: World | None = None,
 ) -> int:
     _ = program.folder
-    here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
+    here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
     start(devices=here, deferred=os.environ.get("CUDA_LAUNCH_BLOCKING") != "1")
+    if dry:
+        from simgpu.dry import install
+
+        install(dry)
     program.find()
     if slow:
         from simgpu import costs
 
-        costs.use(costs.Costs(slow=slow))
+        costs.use(replace(costs.current(), slow=slow))
 
     def rank(number: int) -> int:
         try:
@@ -135,15 +147,17 @@ def traced(
     ``skipped``, ``record``: see :class:`simgpu.trace.Tracer`. ``token``: the timing in which it runs, for a recording.
     """
     from repro.trace import TraceWriter
-    from simgpu import collectives, recording, sights
+    from simgpu import collectives, dry, recording, sights
     from simgpu.trace import Tracer
 
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        writer = TraceWriter(trace, rank=rank, world=world, info=recording.info(token, record=record))
+        info = {**recording.info(token, record=record), **dry.info()}
+        writer = TraceWriter(trace, rank=rank, world=world, info=info)
         tracer = Tracer(writer.write, skipped=skipped, record=record)
-        sights.begin()
+        if not dry.active():
+            sights.begin()
     done = False
     try:
         yield
@@ -156,7 +170,8 @@ def traced(
         collectives.leave(done=done)
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
-            writer.write(sights.told())
+            if not dry.active():
+                writer.write(sights.told())
             tracer.close(done=done)
             writer.close()
 
@@ -170,24 +185,34 @@ def _join_threads() -> None:
 
 def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
-    given = {"--trace": "", "--ranks": "", "--timing": "t1"}
-    needs = {"--trace": "file", "--ranks": "number", "--timing": "token"}
-    record = False
-    while arguments and arguments[0] in (*given, "--record"):
-        if arguments[0] == "--record":
-            record, arguments = True, arguments[1:]
+    given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
+    needs = {"--trace": "file", "--timing": "token", "--hardware": "profile"}
+    flags = {"--dry": False, "--record": False}
+    while arguments and arguments[0] in (*given, *flags):
+        if arguments[0] in flags:
+            flags[arguments[0]], arguments = True, arguments[1:]
             continue
         if len(arguments) < 2:
-            return _wrong(f"{arguments[0]} needs a {needs[arguments[0]]}")
+            return _wrong(f"{arguments[0]} needs a {needs.get(arguments[0], 'number')}")
         given[arguments[0]], arguments = arguments[1], arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
+    dry, record = flags.values()
     if record and not trace:
         return _wrong("--record needs a --trace to be written into")
-    if ranks and not (ranks.isdecimal() and int(ranks) > 0):
-        return _wrong(f"--ranks needs a number, not '{ranks}'")
+    for option in ("--ranks", "--world", "--per-node"):
+        if given[option] and not (given[option].isdecimal() and int(given[option]) > 0):
+            return _wrong(f"{option} needs a number, not '{given[option]}'")
+    if not dry and (given["--world"] or given["--per-node"] or given["--hardware"]):
+        return _wrong("--world, --per-node and --hardware are a dry run's: add --dry")
+    if dry and ranks:
+        return _wrong("--ranks starts ranks, and a dry run is one process: say --world")
+    if dry and record:
+        return _wrong("a dry run has no values, and a recording is made of them: leave --dry or --record out")
     try:
         timing = Timing.parse(given["--timing"])
-    except TokenError as problem:
+        world = World(int(given["--world"] or "1"), int(given["--per-node"] or "0"), given["--hardware"])
+        world.profile()
+    except (TokenError, ValueError, ProfileError) as problem:
         return _wrong(str(problem))
     if not arguments or (arguments[0] == "-m" and len(arguments) < 2):
         return _wrong("name a script or a module to run")
@@ -196,6 +221,8 @@ def main(arguments: list[str]) -> int:
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun
     if ranks and launched:
         return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
+    if dry and launched:
+        return _wrong("a dry run is one process, but this is one of several ranks (WORLD_SIZE is set)")
     several = bool(ranks) or launched or record  # a recording is a folder
     if trace and several:
         Path(trace).mkdir(parents=True, exist_ok=True)
@@ -205,7 +232,14 @@ def main(arguments: list[str]) -> int:
 
     try:
         program = Program(name, tuple(rest), module=module)
-        return _run(program, int(ranks or "0"), file if trace else None, timing=timing, record=record)
+        return _run(
+            program,
+            int(ranks or "0"),
+            file if trace else None,
+            timing=timing,
+            record=record,
+            dry=world if dry else None,
+        )
     except WrongUse as problem:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:

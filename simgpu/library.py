@@ -24,6 +24,7 @@ _Post = CFUNCTYPE(None, c_int64, c_int64, POINTER(c_int), c_int, c_int64)
 _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
 _HandOn = CFUNCTYPE(None)
+_Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
@@ -34,6 +35,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "costs": (None, (c_int64, c_int64, c_int64, _KernelCost, _Factor)),
     "now": (c_int64, ()),
     "effective": (c_int64, ()),
+    "tail": (c_int64, ()),
     "current_stream": (c_int64, ()),
     "advance": (c_int64, (c_int64,)),
     "blocked": (c_int64, ()),
@@ -62,6 +64,9 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sights_begin": (None, ()),
     "sights_take": (POINTER(c_int64), (POINTER(c_int64),)),
     "memory": (None, (c_int64, c_int64)),
+    "dry": (None, (c_int64, _Asked)),
+    "dry_refusal": (None, (c_char_p,)),
+    "dry_dissent": (c_char_p, ()),
 }
 
 
@@ -84,7 +89,7 @@ class Functions:
 
 
 KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
-Post, Receive, Promise, HandOn = _Post, _Receive, _Promise, _HandOn
+Post, Receive, Promise, HandOn, Asked = _Post, _Receive, _Promise, _HandOn, _Asked
 
 _functions: Functions | None = None
 

@@ -62,12 +62,21 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         self._directions: dict[int, streams.Stream] = {}
         self._batch: list[Callable[[torch.Stream], torch.Stream]] | None = None
         self._batched: list[Tensor] = []
-        collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
-        self._carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, options)
-        self._gloo = _gloo(dist.PrefixStore("host", store), rank, size, options) if self.host else None
+        self._carrier, self._gloo, known = self._meet(store)
         # torch keeps a group's name with its backends. The device's are not among them: what this class does not
         # override is refused by torch.
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo or self._carrier)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, known)
+
+    def _meet(self, store: dist.Store) -> tuple[Any, Any, Any]:
+        """Meet the others; gives what carries the device's values, what the host's, if any, and what torch knows."""
+        rank, size = self.rank(), self.size()
+        collectives.meet(dist.PrefixStore("simgpu", store), self._ranks[rank], self._ranks)
+        carrier = _gloo(dist.PrefixStore("carrier", store), rank, size, self.options)
+        host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
+        return carrier, host, host or carrier
+
+    def _give(self, job: Job, stream: torch.Stream) -> None:
+        collectives.issue(job, stream=stream)
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -274,18 +283,10 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         def launch(behind: torch.Stream) -> torch.Stream:
             stream.come_behind(behind)
             job = Job(
-                kernel,
-                reads,
-                writes,
-                move,
-                pair,
-                group,
-                self._next(group),
-                root=pair[0],
-                link=f"nccl {pair[0]}>{pair[1]}",
-                origin=self._ranks,
-            )
-            collectives.issue(job, stream=stream)
+                kernel, reads, writes, move, pair, group, self._next(group),
+                root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
+            )  # fmt: skip
+            self._give(job, stream)
             return stream
 
         if self._batch is not None:
@@ -313,11 +314,11 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         )  # fmt: skip
         current = torch.cuda.current_stream()
         if not opts.asyncOp and os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1":
-            collectives.issue(job, stream=current)
+            self._give(job, current)
             return Work(None, result, ())
         stream = self._own_stream()
         stream.come_behind(current)
-        collectives.issue(job, stream=stream)
+        self._give(job, stream)
         return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
 
     def _own_stream(self) -> streams.Stream:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from simgpu import dry
 from simgpu.library import Post, Promise, PythonEffect, Receive, functions
 from simgpu.sanitizer import unseen
 
@@ -64,11 +65,11 @@ def launch(
 
     The effects find the tensors' memory through :func:`alias`, taken before. They may not use the device: what they
     compute, they compute on the CPU. An effect at the start is a collective's alone. An effect that raises fails the
-    program at the next wait.
+    program at the next wait. In a dry run there are none.
     """
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
-    some = at_start is not None or at_end is not None
+    some = (at_start is not None or at_end is not None) and not dry.active()
     effects = ticket(at_end, at_start) if some else -1
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():

@@ -49,6 +49,38 @@ class Witnessed(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Dry:
+    """A program that ran dry, as rank 0 of ``ranks`` on ``nodes``.
+
+    ``peak`` and ``capacity``: bytes of memory that were allocated at most, and that a GPU has (0: not known).
+    ``step_ns``: an optimizer step's virtual time, the last one's; 0 where the program made fewer than two.
+    """
+
+    ranks: int
+    nodes: int
+    peak: int
+    capacity: int
+    step_ns: int
+
+    def sentences(self) -> tuple[str, ...]:
+        """For a person, without full stops."""
+        others = "; the others are taken to do the same at the same time" if self.ranks > 1 else ""
+        nodes = f"{self.nodes:,} node{'' if self.nodes == 1 else 's'}"
+        said = [
+            f"A dry run as rank 0 of {self.ranks:,} on {nodes}, on tensors that hold nothing{others}. There are "
+            "no witnesses: what a race would change needs values",
+            f"Memory: at most {self.peak / 2**30:.2f} GiB allocated"
+            + (f" of the {self.capacity / 2**30:.0f} GiB of a GPU" if self.capacity else ""),
+        ]
+        if self.step_ns:
+            said.append(f"An optimizer step takes {self.step_ns / 1e9:.3f} s of virtual time (the last one)")
+        return tuple(said)
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("ranks", "nodes", "peak", "capacity", "step_ns")}
+
+
+@dataclass(frozen=True)
 class Checked:
     """All that is known about a program that ran. ``asked``: the command, its ranks, what was made slow.
 
@@ -65,6 +97,7 @@ class Checked:
     seen: Seen = field(default_factory=Seen)
     failure: str | None = None
     witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
+    dry: Dry | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -114,6 +147,7 @@ class Checked:
                 "unexamined": self.holding.unexamined,
                 "unexercised": list(self.unexercised),
                 "unseen": list(self.unseen),
+                **({"dry": self.dry.as_dict()} if self.dry else {}),
             },
             "races": [
                 {**race.as_dict(), "witness": witness.as_dict() if witness else None}

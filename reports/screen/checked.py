@@ -38,6 +38,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     if not checked.failure:
         body += _told("Not exercised, so nothing is known of it:", checked.unexercised)
     body += _told("Not seen:", checked.unseen)
+    if checked.dry:
+        body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
         body += [Text(""), Text(f"Looked at: {checked.seen.sentence()}.")]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))

@@ -19,15 +19,25 @@ from repro.commands.factors import factors
 from repro.commands.launched import Launched
 from repro.commands.witnessed import Again, timing_of
 from repro.tokens import TokenError
+from simgpu.dry import World
+from simgpu.hardware import ProfileError
 from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 
+DRY = "dry.json"  # what a dry run tells beside its trace
 _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
+@click.option("--dry", is_flag=True, help="Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.")
+@click.option("--nodes", type=click.IntRange(1), help="Of a dry run: how many nodes. [default: 1]")
+@click.option("--gpus", type=click.IntRange(1), help="Of a dry run: GPUs, and ranks, of each node. [default: 1]")
+@click.option(
+    "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
+)
+@click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
 @click.option("--name", help="Name of the run's folder. [default: the script's and the time]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
@@ -65,6 +75,11 @@ def check(
     argument: str | None,
     module: bool,
     ranks: int | None,
+    dry: bool,
+    nodes: int | None,
+    gpus: int | None,
+    hardware: str,
+    network: float | None,
     name: str | None,
     runs: Path,
     overwrite: bool,
@@ -85,6 +100,9 @@ def check(
     if not program:
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
     me = launched.here()
+    world = _world(dry, nodes, gpus, hardware, network)
+    if world and (ranks or me):
+        raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
     if ranks and me:
         raise WrongUse("--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out")
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
@@ -92,7 +110,14 @@ def check(
             f"DS_ACCELERATOR is set to {os.environ['DS_ACCELERATOR']}, so DeepSpeed would not use the simulated GPU: "
             "unset it"
         )
-    what = folders.asked(program, module=module, ranks=me.world if me else ranks or 1, slow=_slow(slow), timing=token)
+    what = folders.asked(
+        program,
+        module=module,
+        ranks=world.ranks if world else me.world if me else ranks or 1,
+        slow=_slow(slow),
+        timing=token,
+        nodes=world.ranks // world.local if world else 0,
+    )
     timing = _timing(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
     beside = Program(program[0], module=module).folder
@@ -104,7 +129,7 @@ def check(
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> Ended:
-        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, record=record)
+        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
     ended = _as_a_rank(work, folder, me) if me else child.attended(work)
@@ -113,13 +138,17 @@ def check(
     if ended.wrong:
         shutil.rmtree(folder, ignore_errors=True)
         raise WrongUse(ended.why)
-    again = Again(
-        [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if module else []), *words],
-        timing,
-        witnesses,
-        time.monotonic() - started,
-        launched=me is not None,
-        failed=bool(ended.status),
+    again = (
+        None
+        if world
+        else Again(
+            [*(["--ranks", str(ranks)] if ranks else []), *(["-m"] if module else []), *words],
+            timing,
+            witnesses,
+            time.monotonic() - started,
+            launched=me is not None,
+            failed=bool(ended.status),
+        )
     )
     _conclude(ended, folder, what, beside, again, report=report)
 
@@ -144,6 +173,19 @@ def _timing(token: str, slow: dict[str, float]) -> Timing | None:
         raise WrongUse(str(problem)) from None
 
 
+def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, network: float | None) -> World | None:
+    if not dry:
+        if nodes or gpus or hardware or network:
+            raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
+        return None
+    try:
+        world = World((nodes or 1) * (gpus or 1), gpus or 1, hardware, network)
+        world.profile()
+    except (ValueError, ProfileError) as problem:
+        raise WrongUse(str(problem)) from None
+    return world
+
+
 def _work(
     words: tuple[str, ...],
     module: bool,
@@ -151,6 +193,7 @@ def _work(
     trace: Path,
     slow: dict[str, float],
     token: str,
+    world: World | None,
     *,
     record: bool,
 ) -> Ended:
@@ -162,7 +205,14 @@ def _work(
     try:
         timing = Timing.parse(token or "t1")
         place = trace.absolute()
-        status = launch.run(words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record)
+        status = launch.run(
+            words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
+        )
+        if world:
+            from simgpu import memory
+            from simgpu.dry import steps
+
+            folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
     except (BuildError, RuntimeError, WrongUse) as problem:
         return Ended(2, str(problem), wrong=True)
     except RankFailed as failed:
@@ -195,7 +245,9 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
 
 
-def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again, *, report: bool) -> None:
+def _conclude(
+    ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
+) -> None:
     """Judge, tell, and leave with the status that says it."""
     from rich.console import Console
 
@@ -205,7 +257,9 @@ def _conclude(ended: Ended, folder: Path, what: dict[str, Any], beside: Path, ag
 
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
-    found = judge(folder, what, failure=failure, beside=beside, witnesses=again)
+    found = judge(
+        folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
+    )
     folders.forget_ranks(folder)
     page = None
     if report:

@@ -16,6 +16,7 @@ from frameworks.deepspeed.exercised import SecondaryPartitions
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
+from repro.commands.rehearsed import Rehearsed
 from repro.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
@@ -46,16 +47,18 @@ ESCAPES: list[Callable[[], Escapes]] = [Exports]
 
 
 def judge(
-    folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None
-) -> Checked:
+    folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
+    dry: Path | None = None,
+) -> Checked:  # fmt: skip
     """Judge the traces in ``folder``; write all that is found there. ``beside``: where the script's modules are.
 
-    ``failure``: why the program ended early, without a full stop; what it did until then is judged.
+    ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: it was a
+    dry run, which left this file if it came to its end.
     """
     trace = folder / "trace"
-    waits, count = Waits(), _Count()
+    waits, count, rehearsed = Waits(), _Count(), Rehearsed(asked) if dry else None
     mechanisms, escapes = [one() for one in MECHANISMS], [one() for one in ESCAPES]
-    readers: tuple[_Reader, ...] = (waits, count, *mechanisms, *escapes)
+    readers: tuple[_Reader, ...] = (waits, count, *mechanisms, *escapes, *([rehearsed] if rehearsed else []))
 
     def show(rank: int, records: list[TraceRecord]) -> None:
         for one in readers:
@@ -81,6 +84,7 @@ def judge(
         seen=count.seen(),
         failure=failure,
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
+        dry=rehearsed.told(dry) if rehearsed and dry else None,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)

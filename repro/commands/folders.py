@@ -17,11 +17,17 @@ _RANKS = "ranks"
 
 
 def asked(
-    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = ""
+    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = "", nodes: int = 0
 ) -> dict[str, Any]:
-    """What was asked for, as a run's folder keeps it."""
+    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run."""
     words = ["-m", *program] if module else list(program)
-    return {"program": shlex.join(words), "ranks": ranks, "slow": dict(slow), **({"timing": timing} if timing else {})}
+    return {
+        "program": shlex.join(words),
+        "ranks": ranks,
+        "slow": dict(slow),
+        **({"timing": timing} if timing else {}),
+        **({"dry_on_nodes": nodes} if nodes else {}),
+    }
 
 
 def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:

@@ -7,12 +7,14 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "dry.h"
 #include "gpu_trace.h"
 #include "recorder.h"
 
 namespace simgpu {
 
 struct Segment {
+  int64_t number;  // the later, the higher its addresses on the device
   char* data;
   size_t size;
   char* used;  // memory behind it was never handed out
@@ -34,7 +36,9 @@ constexpr size_t kRound = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kMiddl
 
 struct BySize {
   bool operator()(const Chunk* a, const Chunk* b) const {
-    return a->size != b->size ? a->size < b->size : a->data < b->data;
+    if (a->size != b->size) return a->size < b->size;
+    if (!a->segment || !b->segment) return !a->segment && b->segment;  // what is looked for stands before its equals
+    return a->segment != b->segment ? a->segment->number < b->segment->number : a->data < b->data;
   }
 };
 using Pool = std::set<Chunk*, BySize>;
@@ -49,7 +53,7 @@ struct Held {  // freed, but a stream that record_stream named may still be at w
 struct State {
   std::map<std::pair<int64_t, bool>, Pool> pools;  // by stream, and whether small
   std::vector<Held> held;
-  int64_t blocks = 0;
+  int64_t blocks = 0, segments = 0;
   int64_t total = INT64_MAX, allowed = INT64_MAX;
   c10::CachingDeviceAllocator::DeviceStats stats;
 };
@@ -131,7 +135,8 @@ void empty_cache() {
       Instant last;
       for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
       timeline().shadow(last, [segment = chunk->segment] {
-        std::free(segment->data);
+        if (dry().on) give_addresses_back(segment->data, segment->size);
+        else std::free(segment->data);
         delete segment;
       });
       delete chunk;
@@ -162,8 +167,8 @@ Chunk* reserve(size_t whole, size_t wanted, int64_t stream) {
                      mebibytes(allocated), " is allocated by PyTorch, and ", mebibytes(reserved - allocated),
                      " is reserved by PyTorch but unallocated. (A simulated GPU: SIMGPU_MEMORY=40GiB gives it another size.)");
   }
-  char* data = memory_of_host(whole);
-  auto* chunk = new Chunk{data, whole, stream, new Segment{data, whole, data}};
+  char* data = dry().on ? addresses(whole) : memory_of_host(whole);
+  auto* chunk = new Chunk{data, whole, stream, new Segment{++state().segments, data, whole, data}};
   count(stats().reserved_bytes, *chunk, whole);
   count(stats().segment, *chunk, 1);
   ++stats().num_device_alloc;
@@ -203,6 +208,7 @@ void free_block(void* context) {
   Chunk* chunk = block->chunk;
   let_go(*block);
   sights().dropped(block->number);
+  dry().dropped(block->number);
   count(stats().allocation, *chunk, 1, true);
   count(stats().allocated_bytes, *chunk, chunk->size, true);
   count(stats().requested_bytes, *chunk, block->nbytes, true);
@@ -222,7 +228,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     look_at_held();
     Chunk* chunk = find((nbytes + kRound - 1) / kRound * kRound, Device::current());
     char *end = chunk->data + chunk->size, *& used = chunk->segment->used;
-    if (end > used) {
+    if (end > used && !dry().on) {
       std::memset(std::max(used, chunk->data), 0xFF, static_cast<size_t>(end - std::max(used, chunk->data)));
       used = end;
     }
@@ -299,6 +305,7 @@ Block* make_block(size_t nbytes, char* data, int64_t stream) {
   auto* block = new Block{++state().blocks, nbytes, data, stream};
   block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
   sights().made(block->number, data);
+  dry().made(block->number, nbytes, stream == kHost);
   trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
   return block;
 }
@@ -313,7 +320,7 @@ Block* block_of(const c10::DataPtr& data) {
 }
 
 void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
-  if (!trace().on || tensor.numel() == 0) return;
+  if ((!trace().on && !dry().on) || tensor.numel() == 0) return;
   auto item = static_cast<int64_t>(tensor.itemsize());
   auto sizes = tensor.sizes(), strides = tensor.strides();
   int64_t lo = tensor.storage_offset() * item, layout = 0;
@@ -334,7 +341,7 @@ void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access
   }
   if (holes) {
     for (auto& [stride, size] : dims) stride = std::exchange(size, stride * item);  // now size, stride in bytes
-    layout = trace().layout_id(item, dims);
+    layout = trace().on ? trace().layout_id(item, dims) : -1;
   }
   accesses.push_back({block.number, lo, lo + span, layout});
 }
@@ -375,8 +382,11 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
     if (recorder().on) recorder().copy(trace().ops + 1, {bytes(*to), to}, {bytes(*from), from});
     auto& costs = device().costs;
     auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(kernel), static_cast<int64_t>(common), nullptr, 0)) : 2000;
-    device().launch(Device::current(), kernel, accesses, nominal,
-                    [to = to->data, from = from->data, common] { std::memcpy(to, from, common); }, site);
+    auto copied = [to = to->data, from = from->data, common] { std::memcpy(to, from, common); };
+    bool real = dry().fits(static_cast<int64_t>(common)) && dry().known(accesses.reads);
+    device().launch(Device::current(), kernel, accesses, nominal, dry().on ? Effect() : copied, site);
+    if (dry().on && real) copied();
+    dry().wrote(accesses.writes, real);
   }
   storage->set_data_ptr_noswap(std::move(fresh));
   storage->set_nbytes(nbytes);

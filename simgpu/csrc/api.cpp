@@ -6,6 +6,7 @@
 
 #include "callsite.h"
 #include "deviations.h"
+#include "dry.h"
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
@@ -59,6 +60,7 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   int64_t name = name_id(std::string(kernel));
   if (group < 0) {
     device().launch(stream, name, accesses, duration, python(ticket, 1), site);
+    dry().wrote(accesses.writes, false);
     return trace().ops;
   }
   auto& time = timeline();
@@ -76,7 +78,36 @@ int64_t issue(at::TensorList reads, at::TensorList writes, c10::string_view kern
   time.collective(stream, work);
   trace().launch(stream, name, accesses, site, issued, work->start, work->end, nominal, work, root, issuer);
   time.catch_up_if_free();
+  dry().wrote(accesses.writes, false);
   return trace().ops;
+}
+
+// Does it hold what a live run would hold there?
+bool known(const at::Tensor& tensor) {
+  Lock lock;
+  Block* block = tensor.is_cuda() ? block_of(tensor.storage().unsafeGetStorageImpl()) : pinned_block_of(tensor);
+  if (!dry().on || !block) return true;
+  Accesses accesses;
+  add_access(tensor, *block, accesses.reads);
+  return dry().known(accesses.reads);
+}
+
+// The host reads the tensor: it waits for the current stream, and gets nothing.
+void look(const at::Tensor& tensor, c10::string_view name) {
+  int64_t site = call_site();
+  Lock lock;
+  Accesses accesses;
+  place_of(tensor, false, accesses);
+  device().launch(Device::current(), name_id(std::string(name)), accesses, 2000, nullptr, site);
+  device().synchronize(Device::current(), How::kRead, site);
+}
+
+// Its bytes were written, by someone who knows the values or does not.
+void wrote(const at::Tensor& tensor, bool known) {
+  Lock lock;
+  Accesses accesses;
+  place_of(tensor, true, accesses);
+  dry().wrote(accesses.writes, known);
 }
 
 at::Tensor alias_of(const at::Tensor& tensor) {
@@ -120,6 +151,9 @@ TORCH_LIBRARY(simgpu, m) {
   m.def("hides(str name, str[] arguments, str when) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, tell_hidden));
   m.def("take_whole(str name) -> ()", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, take_whole_));
   m.def("place(Tensor tensor) -> int[]", torch::dispatch(c10::DispatchKey::CUDA, place));
+  m.def("known(Tensor tensor) -> bool", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, known));
+  m.def("look(Tensor tensor, str name) -> ()", torch::dispatch(c10::DispatchKey::CUDA, look));
+  m.def("wrote(Tensor tensor, bool known) -> ()", torch::dispatch(c10::DispatchKey::CUDA, wrote));
   m.def("resize_storage(Tensor whole, int nbytes) -> ()", torch::dispatch(c10::DispatchKey::CUDA, resize_storage_));
 }
 
@@ -156,6 +190,12 @@ void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
 }
 
 int64_t simgpu_now() { return timeline().now; }
+int64_t simgpu_tail() {  // when all that was given to the device is done, as far as that is known
+  Lock lock;
+  int64_t last = 0;
+  for (int64_t id = 0; id < timeline().streams(); ++id) last = std::max(last, timeline().stream(id).known);
+  return last;
+}
 int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
 int64_t simgpu_advance(int64_t nanoseconds) {
@@ -244,6 +284,18 @@ void simgpu_sights_begin() {
 const int64_t* simgpu_sights_take(int64_t* words) {
   Lock lock;
   return sights().take(words);
+}
+
+void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {
+  Lock lock;
+  dry().begin(real, asked);
+}
+void simgpu_dry_refusal(const char* sentence) { dry().refusal = sentence; }
+const char* simgpu_dry_dissent() {
+  Lock lock;
+  problem.clear();
+  for (auto& name : dry().dissent) problem += name + "\n";
+  return problem.c_str();
 }
 
 void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }

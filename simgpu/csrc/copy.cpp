@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "dry.h"
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
@@ -41,6 +42,33 @@ void check(const Tensor& tensor) {
 at::ScalarType dtype() { return c10::get_default_dtype_as_scalartype(); }
 
 Block* block_behind(const Tensor& tensor) { return block_of(tensor.storage().unsafeGetStorageImpl()); }
+// In a dry run the launch has no effect; what is known and small is copied at once. Was it?
+bool copied(const Accesses& accesses, const Tensor& from, const Tensor& to, bool known = true) {
+  bool real = known && dry().fits(to.numel() * static_cast<int64_t>(to.itemsize())) && dry().known(accesses.reads);
+  if (real) {
+    Executing quiet(dtype());
+    Tensor(to).copy_(from);
+  }
+  dry().wrote(accesses.writes, real);
+  return real;
+}
+
+// To memory that is not pinned, where nobody could tell later that nothing came: told to a trusted reader alone, as
+// zeros, and never of integers, which count something.
+void arrive_hollow(const Tensor& to) {
+  if (!dry().trusted("a copy to the host", to.is_floating_point() ? 2 : 1)) TORCH_CHECK(false, dry().refusal);
+  dry().deceived = true;
+  auto *begin = static_cast<char*>(to.data_ptr()), *end = begin + to.nbytes();
+  auto page = [](char* at) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + 4095) / 4096 * 4096); };
+  char *from = page(begin), *until = page(end - 4095);
+  if (to.is_contiguous() && until > from) {  // whole pages are forgotten, which takes no memory
+    std::memset(begin, 0, static_cast<size_t>(from - begin));
+    std::memset(until, 0, static_cast<size_t>(end - until));
+    if (forget_pages(from, static_cast<size_t>(until - from))) return;
+  }
+  Executing quiet(dtype());
+  Tensor(to).zero_();
+}
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check(self), check(source);
@@ -53,6 +81,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (self.is_cuda() && source.is_cuda()) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});
+    if (dry().on) {
+      device().launch(stream, within, accesses, cost("aten::copy_", self), nullptr, site);
+      copied(accesses, from, to);
+      return self;
+    }
     device().launch(stream, within, accesses, cost("aten::copy_", self),
                     device().guarded(within, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
     return self;
@@ -63,6 +96,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (self.is_cuda()) {
     Tensor from;
     Block *block = pinned_block_of(source), *straight_from = nullptr;
+    bool known = !(dry().deceived && source.is_floating_point() && dry().trusted("a copy to the device"));
     if (block && (as_it_is || straight(source))) {  // the copy engine reads the host's memory itself
       record_event(source, *block, stream);
       add_access(source, *block, accesses.reads);
@@ -74,19 +108,26 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
         Accesses read;
         add_access(source, *block, read.reads);
         device().host_access(within, read, site);
+        known = known && dry().known(read.reads);
       }
-      from = source.to(self.scalar_type(), false, true);
+      bool hollow = dry().on && !(known && dry().fits(static_cast<int64_t>(source.nbytes())));
+      if (!hollow) from = source.to(self.scalar_type(), false, true);
+      known = known && !hollow;
     }
     Tensor to = place_of(self, true, accesses);
     std::vector<Access> read;  // from memory that the host may have changed
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, straight_from});
     if (recorder().on && straight_from) read = accesses.reads;
-    device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self),
-                    device().guarded(up, [from, to, dtype = dtype(), read = std::move(read)]() mutable {
-                      if (!read.empty()) recorder().read(read, static_cast<const char*>(from.storage().data()));
-                      Executing quiet(dtype);
-                      to.copy_(from);
-                    }), site);
+    Effect effect;
+    if (!dry().on) {
+      effect = device().guarded(up, [from, to, dtype = dtype(), read = std::move(read)]() mutable {
+        if (!read.empty()) recorder().read(read, static_cast<const char*>(from.storage().data()));
+        Executing quiet(dtype);
+        to.copy_(from);
+      });
+    }
+    device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
+    if (dry().on) copied(accesses, from, to, known);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
     return self;
   }
@@ -105,15 +146,20 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (recorder().on) written = accesses.writes;
   if (recorder().on && block) recorder().copy(trace().ops + 1, {to, block}, {from, block_behind(source)});
   else if (recorder().on) recorder().look(trace().ops + 1, {from, block_behind(source)}, to);
-  device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self),
-                  device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1, written = std::move(written)]() mutable {
-                    Executing quiet(dtype);
-                    to.copy_(from);
-                    see(op, to);
-                    if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
-                  }), site);
+  Effect effect;
+  if (!dry().on) {
+    effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1, written = std::move(written)]() mutable {
+      Executing quiet(dtype);
+      to.copy_(from);
+      see(op, to);
+      if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
+    });
+  }
+  device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self), std::move(effect), site);
+  bool hollow = dry().on && !copied(accesses, from, to);
   if (!non_blocking) device().synchronize(stream, How::kRead, site);
   else if (!direct) device().host_wait(device().record(stream), How::kRead, site);
+  if (hollow && !block) arrive_hollow(to);
   return self;
 }
 

@@ -140,6 +140,7 @@ void Device::raise() {
   if (error_.empty()) return;
   std::string message = std::move(error_);
   error_.clear();
+  TORCH_CHECK(message.rfind("simgpu: ", 0) != 0, message);  // a sentence of ours, for which there was no better place
   TORCH_CHECK(false, "CUDA error: a kernel that ran asynchronously failed (told at the first wait after it): ", message);
 }
 

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "callsite.h"
+#include "dry.h"
 #include "generator.h"
 #include "operators.h"
 #include "recorder.h"
@@ -267,6 +268,7 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
   auto dtype = c10::get_default_dtype_as_scalartype();
   for (double filling : {0.0, 1.0, kAsItIs}) {
     Stack stood;
+    if (std::isnan(filling) && dry().on && !dry().known(call.accesses.reads)) dry().refuse(name_of(call.op.name));
     if (std::isnan(filling)) device().meet(Device::current());
     {
       Executing quiet(dtype);
@@ -285,13 +287,36 @@ std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers)
   return {};
 }
 
+// The same in a dry run, where a kernel runs on small tensors alone.
+std::pair<Stack, Stack> rehearse_dry(const Call& call, const at::Generator& numbers) {
+  std::optional<std::pair<Stack, Stack>> said;
+  bool small = dry().fits(call.nbytes);
+  try {
+    said = on_meta(call.handle, call.op, call.inputs);
+  } catch (const c10::NotImplementedError&) {
+  } catch (const std::exception& error) {  // a meta kernel in Python raises what is no c10::Error
+    // A custom operator without a meta kernel says so in these words; any other mistake is the program's.
+    if (!small && std::string(error.what()).find("no fake impl registered") == std::string::npos) throw;
+  }
+  if (small && (!said || dry().fits(bytes_of(said->first)))) {
+    auto real = rehearse(call, numbers);
+    if (said) dry().compare(call.handle, call.op, said->first, real.first);
+    return real;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(said, "simgpu: a dry run learns what an operator returns from its meta kernel, and ", call.handle.operator_name(),
+                              " has none: give it one (torch.library.register_fake), or leave it out of a dry run");
+  TORCH_CHECK_NOT_IMPLEMENTED(!dry().differs(call.handle), "simgpu: the meta kernel of ", call.handle.operator_name(), " says otherwise than the CPU's, so a dry run "
+                              "does not know what it returns: leave it out of a dry run, or run the program on smaller tensors");
+  return std::move(*said);
+}
+
 Signature learn(const Call& call) {
   Signature made;
   int64_t nbytes = call.nbytes;
   auto shapes = call.shapes;
   {  // also where nothing is fresh: arguments that do not fit are told at once
     auto numbers = call.op.random ? at::detail::createCPUGenerator() : at::Generator();
-    auto [results, stood] = rehearse(call, numbers);
+    auto [results, stood] = dry().on ? rehearse_dry(call, numbers) : rehearse(call, numbers);
     for (size_t i = 0; i < results.size(); ++i) {
       made.plain.push_back(call.op.returns[i] == Operator::kPlain ? results[i] : IValue());
       if (call.op.returns[i] != Operator::kFresh) continue;
@@ -359,6 +384,13 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   int64_t op = trace().ops;
   device().synchronize(stream, How::kRead, site);
   auto numbers = numbers_of(call.op, given);
+  if (dry().on && (!dry().known(call.accesses.reads) || (call.op.random && dry().lost(numbers)))) {
+    static const int64_t one_value = name_id("aten::_local_scalar_dense");
+    const char* name = name_of(call.op.name);
+    if (call.op.name != one_value) dry().refuse(name);
+    results = {dry().answer(name, given[0].toTensor().scalar_type())};
+    return;
+  }
   std::vector<int64_t> words;
   at::Generator then;
   if (recorder().on) {
@@ -407,6 +439,7 @@ void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   if (written.writes.empty()) return;
   if (recorder().on) recorder().nothing(trace().ops + 1);
   device().launch(stream, call.op.name, written, 0, nullptr, site);
+  dry().wrote(written.writes, true);
 }
 
 Signature& signature_of(Call& call) {
@@ -469,15 +502,22 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
     signature = &signature_of(call);
     TORCH_CHECK(signature->resized.empty(), "simgpu: ", handle.operator_name(), " asks for another shape each time");
   }
+  bool real = !dry().on || dry().computes(op, call.accesses);  // else nothing is computed
+  int64_t nbytes = call.nbytes;
   std::vector<Tensor> fresh, places;
   for (auto& spec : signature->fresh) {
     fresh.push_back(spec ? allocate(*spec, site) : Tensor());
     places.push_back(spec ? place_of(fresh.back(), true, call.accesses) : Tensor());
+    if (spec) nbytes += fresh.back().numel() * static_cast<int64_t>(fresh.back().itemsize());
   }
   // Random numbers belong to the moment of issue, as CUDA's Philox offset does: take the generator as it is now,
   // and move it on as if the kernel had run.
   at::Generator numbers = numbers_of(op, given), then;
-  if (numbers.defined()) {
+  if (dry().on) {
+    real = real && dry().fits(nbytes) && !(numbers.defined() && dry().lost(numbers));
+    if (!real && numbers.defined()) dry().lose(numbers);
+  }
+  if (numbers.defined() && real) {
     then = numbers.clone();
     rehearse(call, numbers);
   }
@@ -510,7 +550,13 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
       });
     }
   };
-  device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
+  if (dry().on) {
+    device().launch(Device::current(), op.name, call.accesses, signature->nominal, nullptr, site);
+    if (real) device().guarded(op.name, std::move(run))();
+    dry().wrote(call.accesses.writes, real);
+  } else {
+    device().launch(Device::current(), op.name, call.accesses, signature->nominal, device().guarded(op.name, std::move(run)), site);
+  }
   for (auto& value : results) stack->push_back(std::move(value));
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "callsite.h"
+#include "dry.h"
 #include "fallback.h"
 #include "operators.h"
 #include "recorder.h"
@@ -67,6 +68,11 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
   }
   if (accesses.reads.empty() && accesses.writes.empty()) return nullptr;
   device().host_access(name_id(schema->name()), accesses, call_site());
+  if (dry().on) {
+    bool known = dry().known(accesses.reads);
+    if (!known) dry().refuse_later(schema->name().c_str());
+    dry().wrote(accesses.writes, known);
+  }
   if (!recorder().on || accesses.writes.empty()) return nullptr;
   auto writing = std::make_unique<Writing>();
   writing->op = trace().ops;
@@ -96,6 +102,7 @@ void host_looks(const Tensor& tensor, c10::string_view name, c10::string_view ho
     add_access(tensor, *block, accesses.reads);
     if (accesses.reads.empty()) timeline().catch_up();
     else device().host_access(name_id(std::string(name)), accesses, site);
+    if (dry().on && !dry().known(accesses.reads)) dry().refuse(std::string(name).c_str());
   }
   if (!tensor.is_cuda() && how == "numpy") recorder().given(*block);
   if (!tensor.is_cuda() && how == "numpy released") recorder().released(*block);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "allocator.h"
+#include "dry.h"
 #include "recorder.h"
 #include "sights.h"
 
@@ -50,8 +51,9 @@ struct PinnedAllocator final : c10::Allocator {
       free.erase(place);
       timeline().catch_up();  // its new owner may read it at once
     } else {
-      data = memory_of_host(size);
-      std::memset(data, 0xFF, size);
+      bool hollow = dry().on && !dry().fits(static_cast<int64_t>(size));
+      data = hollow ? addresses(size) : memory_of_host(size);
+      if (!hollow) std::memset(data, 0xFF, size);
     }
     Block* block = make_block(nbytes, data, kHost);
     hand_out(*block, site);
@@ -71,6 +73,7 @@ void free_pinned(void* context) {
   let_go(*block);
   recorder().unpinned(block->number);
   sights().dropped(block->number);
+  dry().dropped(block->number);
   Free free{block->data, {}};
   for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));
   pinned().used.erase(block->data);
