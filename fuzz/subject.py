@@ -9,13 +9,13 @@ from pathlib import Path
 from detectors import HappensBefore
 from detectors.races import Race
 from fuzz.verdict import Verdict, judge
+from repro.accelerator.costs import Timing
 from repro.replay.beginning import beginning
 from repro.replay.deviations import Deviation, Stretch
 from repro.replay.names import OperationName, UnknownOperation
 from repro.replay.recording import AnyTiming, Recording
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import Phase, StreamName
-from simgpu.hardware import Timing
 
 
 class Subject:

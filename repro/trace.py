@@ -1,25 +1,22 @@
 """The record of a run: one file per rank, the only thing detectors and reports read.
 
-A trace is what the *host* did, in the order in which it did it: launches with the memory they
-touch, records, waits, synchronisations, allocations and frees. When the work ran stands in the
-launches (``start``, ``end``); it is one timing among many, and happens-before ignores it.
+A trace is what the *host* did, in the order in which it did it: launches with the memory they touch, records, waits,
+synchronisations, allocations and frees. When the work ran stands in the launches (``start``, ``end``); it is one timing
+among many, and happens-before ignores it.
 
 Everything is reduced to four ordering primitives, so that a detector needs no more than these:
 
 * :class:`Launch` and :class:`Collective`: host to stream,
-* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait
-  for it: stream to stream. ``wait_stream`` is a record and a wait; recording an event again makes
-  a new marker, so a wait always names the marker it really waits for,
-* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that
-  answered True).
+* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait for it: stream to
+  stream. ``wait_stream`` is both; an event recorded again makes a new marker, so a wait names what it really waits for,
+* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that answered True).
 
-A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and
-:class:`Transfer` (operators with their arguments), :class:`Initial` (memory that the host brought
-along), :class:`Sight` and :class:`Seen` (values that training used). :mod:`repro.replay` reads these;
-detectors pass over them.
+A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
+with their arguments), :class:`Initial` (memory that the host brought along), :class:`Sight` and :class:`Seen` (values
+that training used). :mod:`repro.replay` reads these; detectors pass over them.
 
-Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the
-rank, never used twice) and byte offsets within it.
+Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
+twice) and byte offsets within it.
 
 On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
@@ -29,10 +26,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, get_args
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
+LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
@@ -44,9 +42,8 @@ class TraceError(Exception):
 class Access(NamedTuple):
     """Bytes ``lo`` (inclusive) to ``hi`` (exclusive) of a block.
 
-    ``layout`` is None when every byte of the range is touched; else ``(itemsize, sizes, strides)``
-    with strides in bytes: elements start at ``lo + sum(i_k * strides[k])``.
-    A reader gives accesses back as plain tuples of the same four fields (they are many).
+    ``layout`` is None when every byte of the range is touched; else ``(itemsize, sizes, strides)``, strides in bytes:
+    elements start at ``lo + sum(i_k * strides[k])``. A reader gives accesses back as plain tuples (they are many).
     """
 
     block: int
@@ -206,13 +203,12 @@ class Launch(NamedTuple):
 class Collective(NamedTuple):
     """One rank's part of a collective, on its group's stream. It reads at ``start``, writes at ``end``.
 
-    The wait of the group's stream for the issuing stream, and of the current stream in
-    ``Work.wait()``, are records of their own. ``number`` counts the collectives of ``group`` and is
-    the same on all its ranks. ``root`` is a global rank (broadcast: the source; reduce: the
-    destination), or -1 when every output depends on every input. ``issuer`` is the stream that was
-    current when it was issued (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which
-    its duration follows (-1: not known). ``alone``: nanoseconds that it takes on this rank when nothing delays it (-1:
-    not told).
+    The wait of the group's stream for the issuing stream, and of the current stream in ``Work.wait()``, are records of
+    their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
+    (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
+    stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
+    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not told);
+    ``link``: what carries it, as a timing names it.
     """
 
     op: int
@@ -230,6 +226,7 @@ class Collective(NamedTuple):
     issuer: int = -1
     nominal: int = -1
     alone: float = -1.0
+    link: str = ""
 
 
 class Record(NamedTuple):
@@ -263,8 +260,8 @@ class HostWait(NamedTuple):
 class HostStep(NamedTuple):
     """The host's clock went on to ``time`` without ordering anything.
 
-    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams while a
-    process group was made, or for ``stream`` alone, which no program may rely on).
+    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams, or for ``stream``,
+    where no program may rely on it: while a process group was made).
     """
 
     how: str
@@ -281,11 +278,9 @@ class Call(NamedTuple):
 
     ``outputs`` are the new tensors, ``places`` where among the returned values they stand, ``dtype`` is torch's
     default one. ``random`` is the state of the random generator where the operator draws. ``host``: the operator
-    was run by the host, after it had waited for the stream; ``result`` is what it learned.
-
-    These functions are no operators: "" (the host read the memory itself), :data:`LOOK` (the host gets a copy, of
-    this dtype and shape), :data:`WROTE` (the host wrote: ``result`` are the bytes) and :data:`NOTHING` (what the
-    launch stands for was done when it was issued).
+    was run by the host, after it had waited for the stream; ``result`` is what it learned. No operators are "" (the
+    host read the memory itself), :data:`LOOK` (the host gets a copy, of this dtype and shape), :data:`WROTE` (the host
+    wrote the bytes ``result``) and :data:`NOTHING` (it was done when it was issued).
     """
 
     op: int
@@ -300,14 +295,8 @@ class Call(NamedTuple):
     result: Any = None
 
 
-LOOK, WROTE, NOTHING = "look", "wrote", "nothing"
-
-
 class Transfer(NamedTuple):
-    """What collective ``op`` exchanges. ``reduction`` and ``splits`` where it has any.
-
-    ``scale``: by what each rank's numbers are multiplied before the sum.
-    """
+    """What collective ``op`` exchanges. ``scale``: what each rank's numbers are multiplied by before the sum."""
 
     op: int
     inputs: tuple[View, ...]
@@ -368,10 +357,7 @@ TraceRecord = (
     | Seal | Reuse | Export
 )  # fmt: skip
 
-_TYPES: tuple[type[Any], ...] = (
-    Begin, Stack, StreamName, Group, Phase, Alloc, Free, RecordStream, Label, Launch, Collective, Record, Wait,
-    HostWait, End, HostStep, Call, Transfer, Initial, Sight, Seen, Unrepeatable, Seal, Reuse, Export,
-)  # fmt: skip
+_TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 
 

@@ -213,7 +213,7 @@ def launch(
         issuer=torch.cuda.current_stream().stream_id,
     )
     alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
-    trace.took(number, alone)
+    trace.took(number, alone, job.link)
     if trace.recording():
         reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
         trace.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))

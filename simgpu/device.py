@@ -5,7 +5,6 @@ The program itself needs none of this: it says ``torch.cuda``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import torch
 from torch import Tensor
 
 from repro.tokens import Jitter
-from repro.trace import Label, Phase, Seen, Sight, TraceWriter
-from repro.values import checksum
+from repro.trace import Label, Phase, TraceWriter
 from simgpu import collectives, costs, cuda, recording, sights, trace, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
@@ -42,7 +40,6 @@ class Device:
         self._named: dict[str, torch.Stream] = {}
         self._writer: TraceWriter | None = None
         self._tracer: trace.Tracer | None = None
-        self._sights = itertools.count(1)
 
     def begin(
         self,
@@ -158,15 +155,7 @@ class Device:
         if not trace.recording():
             self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
             return
-        number = next(self._sights)
-        stream = -1 if finally_ else torch.cuda.current_stream().stream_id
-        trace.note(Sight(number, kind, name, recording.view(tensor), stream))
-
-        def see(values: list[Tensor]) -> None:
-            trace.note(Seen(number, checksum(values[0])))
-            look(values[0])
-
-        self.observe([tensor], see, finally_=finally_)
+        sights.sight(kind, name, tensor, look, finally_=finally_)
 
     # -- streams, and what orders them -------------------------------------------------------------------
 

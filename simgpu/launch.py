@@ -5,7 +5,7 @@
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
-``--record`` lets the trace be replayed (:mod:`simgpu.recording`).
+``--record`` lets the traces be replayed (:mod:`simgpu.recording`): in a folder too.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> int:
         return _wrong("--ranks starts ranks, but this is one already (WORLD_SIZE is set)")
     if dry and launched:
         return _wrong("a dry run is one process, but this is one of several ranks (WORLD_SIZE is set)")
-    several = bool(ranks) or launched
+    several = bool(ranks) or launched or record  # a recording is a folder
     if trace and several:
         Path(trace).mkdir(parents=True, exist_ok=True)
 

@@ -7,7 +7,9 @@ recorder does not know, the recording is not replayed, and says why.
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +31,8 @@ _DTYPES = {  # by c10::ScalarType, whose numbers have no face in Python
     24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64",
     44: "float8_e8m0fnu",
 }  # fmt: skip
+# What says, before torch is imported, by which kernels a processor computes.
+_DECIDING = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 _MOST = 1 << 14  # as in csrc/recorder.h
 _new = tuple.__new__
 
@@ -48,6 +52,8 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
         "recorded": record,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "processor": {name: os.environ.get(name) for name in _DECIDING},
         "timing": token,
         "began": functions().now(),
         "costs": {
@@ -60,26 +66,24 @@ def info(token: str, *, record: bool) -> dict[str, Any]:
     }
 
 
-def view(tensor: Tensor) -> View:
-    """A tensor of the device."""
-    with torch.no_grad():
-        block: int = torch.ops.simgpu.place(tensor.detach())[0]
-    return (
-        block,
-        str(tensor.dtype).removeprefix("torch."),
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        int(tensor.storage_offset()),
-        tensor.is_conj(),
-        tensor.is_neg(),
-    )
+def view(tensor: Tensor, block: int) -> View:
+    """A tensor in ``block``."""
+    offset = int(tensor.storage_offset()) if block >= 0 else 0
+    dtype, shape, strides = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
+    return (block, dtype, shape, strides, offset, tensor.is_conj(), tensor.is_neg())
 
 
 def flat_view(tensor: Tensor) -> View:
     """The memory of a dense tensor on the device, in one dimension."""
     block: int = torch.ops.simgpu.place(tensor)[0]
-    offset = int(tensor.storage_offset()) if block >= 0 else 0
-    return (block, str(tensor.dtype).removeprefix("torch."), (tensor.numel(),), (1,), offset, False, False)
+    whole = view(tensor, block)
+    return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of the bytes of a CPU tensor in row order."""
+    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 class Calls:

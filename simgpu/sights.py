@@ -8,11 +8,19 @@ behind torch's back (``numpy()`` of a pinned tensor) is not seen.
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
 
 from repro.trace import Seen, Sight, TraceRecord
+from simgpu import recording, trace, work
 from simgpu.library import functions
+from simgpu.sanitizer import unseen
 
 READ, FINAL = "read", "final"
+_numbers = itertools.count(1 << 40)  # of the program's own sights: above all operations and blocks
 
 
 def begin() -> None:
@@ -20,9 +28,30 @@ def begin() -> None:
     functions().sights_begin()
 
 
+def sight(
+    kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], object] | None = None, *, finally_: bool = False
+) -> None:
+    """A value that training uses at this point of the current stream; with ``finally_``, when all streams are done.
+
+    It is told in the trace with its checksum, so a replay can say what another timing does to it, and given to ``look``
+    when its time has come. Takes no time and orders nothing.
+    """
+    with unseen(), torch.no_grad():
+        plain = tensor.detach()
+        alias, block = work.alias(plain), torch.ops.simgpu.place(plain)[0]
+    number, stream = next(_numbers), -1 if finally_ else torch.cuda.current_stream().stream_id
+    trace.note(Sight(number, kind, name, recording.view(plain, block), stream))
+
+    def see() -> None:
+        trace.note(Seen(number, recording.checksum(alias)))
+        if look is not None:
+            look(alias)
+
+    functions().observe(stream, work.ticket(see))
+
+
 def told(*kinds: str) -> list[TraceRecord]:
-    """All sights of ``kinds``, once the program's work is done: what was read, in the order of issue, then memory by
-    block. No kind: both.
+    """All sights of ``kinds`` (none: both), once the program's work is done: what was read, then memory by block.
 
     Of what was read the sight's number is the operation's; of a block it is the block's.
     """

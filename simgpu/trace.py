@@ -53,14 +53,14 @@ streams: dict[int, str] = {}
 _made: dict[int, str] = {}  # streams that the program made, and where
 _marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part tells where they stand
 _numbers = itertools.count()
-_alone: dict[int, float] = {}  # nanoseconds that collectives take by themselves, until they are written
+_alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
 _tracing: list[Tracer] = []
 
 
-def took(number: int, alone: float) -> None:
-    """Collective ``number`` takes ``alone`` nanoseconds by itself."""
+def took(number: int, alone: float, link: str) -> None:
+    """Collective ``number`` takes ``alone`` nanoseconds by itself, over ``link``."""
     if _tracing:
-        _alone[number] = alone
+        _alone[number] = alone, link
 
 
 def caller() -> Frame | None:
@@ -237,7 +237,7 @@ class Tracer:
         op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
         made = _accesses(words, 14, len(words))
         fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
-        return Collective(*fixed, group, number, root, issuer, nominal, _alone.pop(op, -1.0))
+        return Collective(*fixed, group, number, root, issuer, nominal, *_alone.pop(op, (-1.0, "")))
 
     def _kernel(self, number: int) -> str:
         name = self._kernels.get(number)

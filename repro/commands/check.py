@@ -45,6 +45,9 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
+    "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
+)
+@click.option(
     "--slow",
     multiple=True,
     metavar="PATTERN=FACTOR",
@@ -81,6 +84,7 @@ def check(
     runs: Path,
     overwrite: bool,
     report: bool,
+    record: bool,
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
@@ -97,6 +101,8 @@ def check(
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
     me = launched.here()
     world = _world(dry, nodes, gpus, hardware, network)
+    if world and record:
+        raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
     if world and (ranks or me):
         raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
     if ranks and me:
@@ -125,7 +131,7 @@ def check(
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> Ended:
-        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, world)
+        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, record=record, world=world)
 
     started = time.monotonic()
     ended = _as_a_rank(work, folder, me) if me else child.attended(work)
@@ -183,9 +189,16 @@ def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, networ
 
 
 def _work(
-    words: tuple[str, ...], module: bool, ranks: int, trace: Path, slow: dict[str, float], token: str,
+    words: tuple[str, ...],
+    module: bool,
+    ranks: int,
+    trace: Path,
+    slow: dict[str, float],
+    token: str,
+    *,
+    record: bool,
     world: World | None,
-) -> Ended:  # fmt: skip
+) -> Ended:
     """In the child: the program, to its end."""
     from simgpu import launch
     from simgpu.build import BuildError
@@ -193,13 +206,15 @@ def _work(
 
     try:
         timing = Timing.parse(token or "t1")
-        trace = trace.absolute()
-        status = launch.run(words, module=module, ranks=ranks, trace=trace, slow=slow, timing=timing, dry=world)
+        place = trace.absolute()
+        status = launch.run(
+            words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
+        )
         if world:
             from simgpu import memory
             from simgpu.dry import steps
 
-            folders.put(trace.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
+            folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
     except (BuildError, RuntimeError, WrongUse) as problem:
         return Ended(2, str(problem), wrong=True)
     except RankFailed as failed:

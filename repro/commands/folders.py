@@ -68,6 +68,24 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
     beside.replace(file)
 
 
+def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
+    """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
+    from repro.trace import Begin, TraceError, TraceReader, file_of
+
+    for path in (Path(word) for word in words if Path(word).is_dir()):
+        for trace in (path / "trace", path):
+            try:
+                reader = TraceReader(file_of(trace, 0))
+                first = next(iter(reader.read()), None)
+                reader.close()
+            except TraceError:
+                continue
+            told = first.info.get("processor") if isinstance(first, Begin) else None
+            if isinstance(told, dict):
+                return {str(name): None if value is None else str(value) for name, value in told.items()}
+    return None
+
+
 def of_rank(path: Path, rank: int) -> Path:
     """Where a launcher's rank says how it ended."""
     return path / _RANKS / f"{rank}.json"

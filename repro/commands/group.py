@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from importlib import import_module
 
 import click
 
 from repro import processor
+from repro.commands.folders import processor_of
 from repro.commands.table import COMMANDS
 
 
 class _Lazy(click.Group):
     """Commands are imported when they are asked for: torch takes seconds."""
+
+    answers = True  # what torch asks of the processor
+    helping = False  # nothing will run
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -20,9 +24,10 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        if name != "watch":  # that runs the user's own training, as it is; check asks for its own accelerator
+        # watch runs the user's own training, as it is; check asks for its own accelerator
+        if name != "watch" and self.answers:
             processor.answer(deepspeed=name != "check")
-        if COMMANDS[name].gpu and not {"--help", "-h"} & {*sys.argv[1:]}:
+        if COMMANDS[name].gpu and not self.helping:
             from simgpu.launch import start
 
             start()
@@ -49,6 +54,14 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
 
     ``launched``: what a launcher adds to the arguments of a script.
     """
+    # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
+    recorded = processor_of(arguments[1:]) if arguments[:1] == ["replay"] else None
+    for name, value in (recorded or {}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    _Lazy.answers = recorded is None
+    _Lazy.helping = bool({"--help", "-h"} & {*arguments})
     try:
         group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""``replay``: one timing again, by its token."""
+"""``replay``: one timing again, of a scenario by its token, or of a checked program from its run's folder."""
 
 from __future__ import annotations
 
@@ -11,19 +11,30 @@ from rich.console import Console
 
 
 @click.command()
-@click.argument("token")
+@click.argument("token", metavar="TOKEN|FOLDER")
+@click.option("--timing", default="", metavar="TOKEN", help="In which timing: t1,x4:stream:3. With FOLDER alone.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
 @click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where recordings are kept. [default: runs]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")
-def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> None:
-    """Execute the timing that TOKEN names, and say what it does to training.
+def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json: bool) -> None:
+    """Execute the timing that TOKEN names, and say what it does to training. Or a recorded program again.
 
-    The scenario is recorded first (one live run), unless it was before. Exit status: 0 whatever comes out,
-    1 when --live or --times finds something else than the replay, 2 for a token that cannot be used.
+    The scenario is recorded first (one live run), unless it was before. FOLDER is that of a run of
+    'repro check --record', or of traces of 'python -m simgpu --record'. Exit status: 0 whatever comes out,
+    1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
+    if Path(token).is_dir():
+        from repro.commands.replayed import again
+
+        if live:
+            raise click.UsageError("--live runs a scenario: run your program with 'repro check --timing TOKEN SCRIPT'.")
+        again(Path(token), timing, times=times, as_json=as_json)
+        return
+    if timing:
+        raise click.UsageError("--timing is for a FOLDER: the token of a scenario says its timing itself.")
     from fuzz.confirm import confirm
     from reports.screen import timings
     from reports.screen.terminal import doing
@@ -37,14 +48,14 @@ def replay(token: str, live: bool, times: int, runs: Path, as_json: bool) -> Non
     become(scenario.deepspeed, console)
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
-    timing = subject.live_timing(asked.deviations)
+    chosen = subject.live_timing(asked.deviations)
     outcomes = [subject.replayer.run(asked.deviations) for _ in range(times)]
     verdict = subject.judged(outcomes[0])
     fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
     confirmation = None
     if live:
         with doing(console, "running the timing live"):
-            run = live_run(scenario, timing, folder.with_name(f"{folder.name}-live"))
+            run = live_run(scenario, chosen, folder.with_name(f"{folder.name}-live"))
         confirmation = confirm(subject, asked.deviations, run)
     if as_json:
         data = timings.as_dict(verdict, confirmation)

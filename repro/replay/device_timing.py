@@ -33,8 +33,8 @@ Deviation = Delay | live.Delay | Stretch | Jitter
 class DeviceTiming:
     """A timing of a recorded run.
 
-    ``costs``: by rank, as recorded; ``began``: what its clock showed then; ``clocks``: of a run that was timed by a
-    hardware profile. ``stretches``: beyond all that.
+    ``costs``: by rank, as recorded; ``began``: what its clock showed then; ``stretches``: beyond those. A run that was
+    timed by a hardware ``profile`` is stretched there, where streams and links have names.
 
     ``delays``: of single operations, by rank and number: nanoseconds by which it is late (a collective: by which this
     rank arrives later), and by which it takes longer.
@@ -42,7 +42,7 @@ class DeviceTiming:
 
     costs: tuple[Costs, ...]
     began: tuple[int, ...] = ()
-    clocks: tuple[Clock | None, ...] = ()
+    profile: hardware.Timing | None = None
     stretches: tuple[Stretch, ...] = ()
     jitter: Jitter | None = None
     delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -61,12 +61,13 @@ class DeviceTiming:
                 for info in infos
             )
             began = tuple(int(info["began"]) for info in infos)
-            clocks = tuple(_clock(info.get("clock"), rank) for rank, info in enumerate(infos))
+            told = infos[0].get("clock")
+            profile = None if told is None else hardware.Timing.from_dict(told)
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
         except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
             raise ReplayError("the recording does not say its timing: it is damaged") from error
         later = [one for one in recorded if not isinstance(one, Stretch)]  # stretches are in the costs already
-        return cls(costs, began, clocks).deviated(later, records)
+        return cls(costs, began, profile).deviated(later, records)
 
     def deviated(
         self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
@@ -77,11 +78,14 @@ class DeviceTiming:
         second jitter.
         """
         stretches, jitter, delays = list(self.stretches), self.jitter, dict(self.delays)
+        slow = {} if self.profile is None else dict(self.profile.slow)
         drawn = [one for one in deviations if isinstance(one, Jitter)]
         if len(drawn) > 1:
             raise ValueError(f"a timing has one jitter, not {len(drawn)}")
         for one in deviations:
-            if isinstance(one, Stretch):
+            if isinstance(one, Stretch) and self.profile is not None:
+                slow[one.what] = slow.get(one.what, 1.0) * one.factor
+            elif isinstance(one, Stretch):
                 stretches.append(one)
             elif isinstance(one, Jitter):
                 jitter = one
@@ -92,15 +96,20 @@ class DeviceTiming:
                     place = one.operation.rank, names.number(one.operation)
                 late, long = delays.get(place, (0, 0))
                 delays[place] = (late + one.ns, long) if one.how == "late" else (late, long + one.ns)
-        return replace(self, stretches=tuple(stretches), jitter=jitter, delays=delays)
+        profile = self.profile and replace(self.profile, slow=slow)
+        return replace(self, profile=profile, stretches=tuple(stretches), jitter=jitter, delays=delays)
 
     def of_rank(self, rank: int) -> Costs:
         """What work costs on ``rank``, beside what is drawn or delayed one by one."""
-        return live.Timing(self.stretches).costs(rank, self.costs[rank])
+        costs = live.Timing(self.stretches).costs(rank, self.costs[rank])
+        clock = self.clock(rank)
+        if clock is None:
+            return costs
+        return replace(costs, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
 
-
-def _clock(recorded: Any, rank: int) -> Clock | None:
-    return None if recorded is None else Clock(hardware.Timing.from_dict(recorded), rank)
+    def clock(self, rank: int) -> Clock | None:
+        """What ``rank``'s work costs by the profile."""
+        return None if self.profile is None else Clock(self.profile, rank)
 
 
 def _number(place: live.Place, records: Iterable[TraceRecord]) -> int:
@@ -138,11 +147,15 @@ class DevicePrices:
             now = by_rank[rank]
             lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
             costs[node] = lengths_of.get(what, now.query_ns)
+        clocks = [timing.clock(rank) for rank in range(len(timing.costs))]
         for (rank, kernel, stream, name, collective), those in self._alike.items():
-            factor, clock = by_rank[rank].factor(kernel, int(stream)), timing.clocks[rank]
-            if clock is not None and not collective:  # a collective was recorded as the clock stretches it
+            factor, clock = by_rank[rank].factor(kernel, int(stream)), clocks[rank]
+            nominal = those.nominal
+            if clock is not None and collective:
+                nominal = those.by_profile(clock, kernel, name)
+            elif clock is not None:
                 factor = clock.factor(kernel, name) * factor
-            stretched = those.nominal * factor
+            stretched = nominal * factor
             # The device rounds a half up, Python (who prices collectives) to the even neighbour.
             lengths = np.rint(stretched) if collective else _rounded(stretched)
             if timing.jitter is not None:
@@ -171,6 +184,15 @@ class _Alike:
         self.nodes = np.array([one.node for one in those], dtype=np.int64)
         self.nominal = np.array([one.nominal for one in those], dtype=np.float64)
         self.ops = np.array([one.op for one in those], dtype=np.uint64)
+        self._those = those
+
+    def by_profile(self, clock: Clock, kernel: str, link: str) -> npt.NDArray[np.float64]:
+        """How long they take as collectives of such hardware."""
+        made = [
+            clock.collective(kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)
+            for one in self._those
+        ]
+        return np.array(made, dtype=np.float64)
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -69,6 +69,7 @@ class Priced(NamedTuple):
     nominal: float
     members: tuple[int, ...] = ()
     stream_name: str = ""
+    nbytes: int = 0
     group: int = 0
     number: int = 0
     origin: tuple[int, ...] = ()
@@ -199,8 +200,9 @@ class Host:
         begin = nodes.starts[key]
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
-        what = (rank, record.op, record.kernel, *self._collective_price(record))
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, "", *key, group.origin))
+        stream_, cost, link = self._collective_price(record)
+        what = (rank, record.op, record.kernel, stream_, cost)
+        nodes.priced.append(Priced(end, arrival, *what, group.ranks, link, record.nominal, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
@@ -208,9 +210,9 @@ class Host:
     def _arrival(self, record: Collective, host: int) -> int:
         return self._nodes.add(self._rank, record.stream, self._tail(record.stream), host)
 
-    def _collective_price(self, record: Collective) -> tuple[str, float]:
-        """Its stream, as prices name it, and what it takes."""
-        return self._name(record.stream), record.nominal
+    def _collective_price(self, record: Collective) -> tuple[str, float, str]:
+        """Its stream, as prices name it, what it takes, and its link."""
+        return self._name(record.stream), record.nominal, ""
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         nodes, key = self._nodes, (self._rank, record.op)
@@ -319,8 +321,8 @@ class DeviceHost(Host):
         before = self._last.get(record.group, self._start)
         return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
 
-    def _collective_price(self, record: Collective) -> tuple[str, float]:
-        return f"{record.stream}", record.alone
+    def _collective_price(self, record: Collective) -> tuple[str, float, str]:
+        return f"{record.stream}", record.alone, record.link
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         super()._took(record, begin, end)

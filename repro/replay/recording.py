@@ -93,13 +93,7 @@ class Recording:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
             infos.append(info)
-        if (
-            calls
-            and not on_device(records[0])
-            and not any(
-                isinstance(record, (Call, Transfer, Initial, Sight)) for those in records.values() for record in those
-            )
-        ):
+        if calls and not _says_what(records):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
         if on_device(records[0]):
             return cls(records, DeviceTiming.of(records, infos), info)
@@ -131,3 +125,11 @@ class Recording:
     @cached_property
     def names(self) -> Names:
         return Names.of(self.records)
+
+
+def _says_what(records: Mapping[int, Sequence[TraceRecord]]) -> bool:
+    """Do they say what the work was, beside when it ran?"""
+    begin = records[0][0]
+    if on_device(records[0]) and isinstance(begin, Begin):
+        return bool(begin.info.get("recorded"))
+    return any(isinstance(one, (Call, Transfer, Initial, Sight)) for those in records.values() for one in those)

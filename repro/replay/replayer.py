@@ -150,7 +150,10 @@ class Replayer:
             look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
         ]
         if wrong:
-            raise ReplayError(f"the replay does not give the recorded bits: {wrong[0]} is the first of {len(wrong)}")
+            then, now = self.recording.info.get("kernels"), torch.backends.cpu.get_cpu_capability()
+            why = f"; it was computed by kernels for {then}, here they are for {now}" if then and then != now else ""
+            first = f"{wrong[0]} is the first of {len(wrong)}"
+            raise ReplayError(f"the replay does not give the recorded bits: {first}{why}")
         if outcome.departure is not None:
             raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
         return outcome

@@ -16,7 +16,7 @@ import frameworks.deepspeed.quantizer  # noqa: F401 - its operators may stand in
 from repro.accelerator.recorder import checksum
 from repro.replay.faults import ReplayError
 from repro.replay.memory import Arena
-from repro.trace import Call, View
+from repro.trace import Access, Call, View
 from repro.values import ValueFault, decoded, dtype_of, encoded, operator, taking_numbers
 
 Effect = Callable[[], object]
@@ -138,8 +138,8 @@ class Glimpse:
         self._bytes: npt.NDArray[np.uint8] | None = None
         self._exponents: tuple[npt.NDArray[Any], int] | None = None  # an infinity or a NaN has all of its bits set
         if tensor.is_contiguous() and tensor.numel() and not (view[5] or view[6]):
-            start = arena.place_of(tensor)
-            self._bytes = arena.bytes[start : start + tensor.nbytes]
+            lo = view[4] * tensor.element_size()
+            self._bytes = arena.part(rank, Access(view[0], lo, lo + tensor.nbytes))
             if tensor.dtype in _EXPONENTS:
                 word, mask = _EXPONENTS[tensor.dtype]
                 self._exponents = (self._bytes.view(word), mask)

@@ -115,9 +115,16 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       known = known && !hollow;
     }
     Tensor to = place_of(self, true, accesses);
+    std::vector<Access> read;  // from memory that the host may have changed
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, straight_from});
+    if (recorder().on && straight_from) read = accesses.reads;
     Effect effect;
-    if (!dry().on) effect = device().guarded(up, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); });
+    if (!dry().on)
+      effect = device().guarded(up, [from, to, dtype = dtype(), read = std::move(read)]() mutable {
+        if (!read.empty()) recorder().read(read, static_cast<const char*>(from.storage().data()));
+        Executing quiet(dtype);
+        to.copy_(from);
+      });
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
     if (dry().on) copied(accesses, from, to, known);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
@@ -134,16 +141,18 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Executing quiet(dtype());
     to = self.detach();  // its version was counted where the copy was issued
   }
+  std::vector<Access> written;
+  if (recorder().on) written = accesses.writes;
   if (recorder().on && block) recorder().copy(trace().ops + 1, {to, block}, {from, block_behind(source)});
   else if (recorder().on) recorder().look(trace().ops + 1, {from, block_behind(source)}, to);
   Effect effect;
-  if (!dry().on) {
-    effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1]() mutable {
+  if (!dry().on)
+    effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1, written = std::move(written)]() mutable {
       Executing quiet(dtype);
       to.copy_(from);
       see(op, to);
+      if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
     });
-  }
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self), std::move(effect), site);
   bool hollow = dry().on && !copied(accesses, from, to);
   if (!non_blocking) device().synchronize(stream, How::kRead, site);

@@ -138,6 +138,7 @@ struct Call {
     if (given.is_cuda()) return place_of(given, written, accesses);
     Block* pinned = op.whole ? pinned_block_of(given) : nullptr;
     if (pinned) {
+      if (written) recorder().unknown(pinned->number);
       record_event(given, *pinned, Device::current());
       add_access(given, *pinned, written ? accesses.writes : accesses.reads);
       return alias(given, *pinned);

@@ -88,6 +88,7 @@ void after_operator(const at::RecordFunction&, at::ObserverContext* context) {
   for (auto& [access, data] : writing->places)
     each_run(access, [&, data = data](int64_t lo, int64_t hi) { bytes.append(data + lo, static_cast<size_t>(hi - lo)); });
   recorder().wrote(writing->op, bytes);
+  for (auto& [access, data] : writing->places) recorder().known({access}, data);
 }
 
 // What Python does past the dispatcher (simgpu/host.py). `how` empty: it only reads, now; else it gets an address.

@@ -7,6 +7,7 @@
 
 #include "allocator.h"
 #include "dry.h"
+#include "recorder.h"
 #include "sights.h"
 
 namespace simgpu {
@@ -56,6 +57,7 @@ struct PinnedAllocator final : c10::Allocator {
     }
     Block* block = make_block(nbytes, data, kHost);
     hand_out(*block, site);
+    recorder().pinned(*block);
     pinned().used[data] = block;
     return {data, block, &free_pinned, c10::kCPU};
   }
@@ -69,6 +71,7 @@ void free_pinned(void* context) {
   Lock lock;
   auto* block = static_cast<Block*>(context);
   let_go(*block);
+  recorder().unpinned(block->number);
   sights().dropped(block->number);
   dry().dropped(block->number);
   Free free{block->data, {}};

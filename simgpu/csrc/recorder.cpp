@@ -2,6 +2,8 @@
 
 #include <c10/util/bit_cast.h>
 
+#include <cstring>
+
 #include "fallback.h"
 
 namespace simgpu {
@@ -154,6 +156,28 @@ void Recorder::look(int64_t op, Part from, const at::Tensor& like) {
   for (int64_t size : like.sizes()) words.insert(words.end(), {kInt, size});
   words.push_back(0);
   write(op, std::move(words), 0, false);
+}
+
+void Recorder::pinned(const Block& block) {
+  if (on) held_[block.number] = std::string(block.data, block.nbytes);
+}
+
+void Recorder::known(const std::vector<Access>& accesses, const char* data) {
+  for (auto& access : accesses) {
+    auto held = held_.find(access.block);
+    if (held == held_.end()) continue;
+    each_run(access, [&](int64_t lo, int64_t hi) { std::memcpy(held->second.data() + lo, data + lo, static_cast<size_t>(hi - lo)); });
+  }
+}
+
+void Recorder::read(const std::vector<Access>& accesses, const char* data) {
+  for (auto& access : accesses) {
+    auto held = held_.find(access.block);
+    if (held == held_.end()) continue;
+    bool same = true;
+    each_run(access, [&](int64_t lo, int64_t hi) { same &= std::memcmp(held->second.data() + lo, data + lo, static_cast<size_t>(hi - lo)) == 0; });
+    if (!same) refuse("pinned memory was written past torch's operators before it was copied to the device, which a recording does not see");
+  }
 }
 
 void Recorder::nothing(int64_t op) {

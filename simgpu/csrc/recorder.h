@@ -42,6 +42,14 @@ class Recorder {
   void wrote(int64_t op, const std::string& bytes);          // the host itself, to pinned memory
   void refuse(const std::string& why);
 
+  // Pinned memory, as far as the recording knows what it holds. What the host writes there behind torch's back (through
+  // an array, from a library of its own) is found when a copy reads it: then it holds something else.
+  void pinned(const Block& block);
+  void unpinned(int64_t block) { held_.erase(block); }
+  void known(const std::vector<Access>& accesses, const char* data);  // what stands there now, of one block
+  void read(const std::vector<Access>& accesses, const char* data);
+  void unknown(int64_t block) { held_.erase(block); }
+
   const std::string& bytes(int64_t number) const { return bytes_.at(number); }
   void forget(int64_t number) { bytes_.erase(number); }
 
@@ -52,6 +60,7 @@ class Recorder {
   std::map<int64_t, std::string> bytes_;
   std::map<std::vector<int64_t>, int64_t> known_;
   std::set<std::string> refused_;
+  std::map<int64_t, std::string> held_;  // by block
 
   int64_t keep(std::string bytes);
   void write(int64_t op, std::vector<int64_t> words, int64_t numbers, bool host);

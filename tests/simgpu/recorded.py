@@ -11,6 +11,8 @@ import torch
 from repro.replay.recording import Recording
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import Collective, Launch, Seen, Sight, file_of
+from simgpu import costs, hardware
+from simgpu.clocked import clocked
 from simgpu.launch import traced
 from simgpu.ranks import processes
 from simgpu.timing import Timing, timed
@@ -21,13 +23,17 @@ Look = tuple[int, str, int]
 """A sight: of which rank, its kind and its number."""
 
 
-def live(program: Program, folder: Path, timing: str = "t1", *, world: int = 1) -> Recording:
-    """Run ``program`` on each rank in this timing, recorded into ``folder``."""
+def live(
+    program: Program, folder: Path, timing: str = "t1", *, world: int = 1, profile: hardware.Timing | None = None
+) -> Recording:
+    """Run ``program`` on each rank in this timing, recorded into ``folder``. ``profile``: on such hardware."""
     folder.mkdir(parents=True)
 
     def target(rank: int) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(rank)
+        if profile is not None:
+            costs.use(clocked(profile, rank))
         with (
             timed(Timing.parse(timing), rank=rank),
             traced(file_of(folder, rank), skipped=("recorded.py",), record=True, token=timing),
@@ -89,7 +95,7 @@ def here(program: Callable[[], object]) -> Recording:
     from simgpu.trace import Tracer
 
     torch.cuda.synchronize()
-    records: list[TraceRecord] = [begin(0, 1, recording.info("t1"))]
+    records: list[TraceRecord] = [begin(0, 1, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, skipped=("recorded.py",), record=True)
     sights.begin()
     _held: Any = program()

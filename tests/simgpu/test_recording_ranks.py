@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from recorded import Program, live, same
+from recorded import Program, live, same, seen, times
 from test_nccl import PROGRAMS, mine
 
 from repro.replay.replayer import Replayer
+from repro.tokens import Stretch
+from simgpu import hardware
 
 TIMING = "t1,x9:kernel:nccl::%2A,x3:rank:1,jitter:80:5"
 Told = Callable[[int, int, str], Any]
@@ -73,3 +76,33 @@ def test_a_replay_of_ranks_is_the_live_run(name: str, tmp_path: Path) -> None:
     replayer.verify()
     assert replayer.recording.world == world
     same(replayer, live(program, tmp_path / "there", TIMING, world=world), TIMING)
+
+
+def named_streams(rank: int, world: int, device: str) -> Any:
+    side: Any = torch.cuda.Stream()
+    side.rename("side")
+    a = mine(device, 64, 64)
+    work = dist.all_reduce(a, async_op=True)
+    with torch.cuda.stream(side):
+        b = a @ a
+    dist.all_reduce(b)
+    assert work is not None
+    work.wait()
+    return [a, b]
+
+
+@pytest.mark.parametrize("what", ["stream:side", "kernel:aten::mm", "link:nccl*", "rank:1", "host", "host:1"])
+def test_a_run_on_a_hardware_profile_is_stretched_by_names(what: str, tmp_path: Path) -> None:
+    plain = hardware.Timing(hardware.load_profile("a100-100gbps"), (0, 1), slow={"kernel:aten::copy_": 1.5})
+    program, deviation = on_the_device(named_streams), Stretch(what, 7)
+    replayer = Replayer(live(program, tmp_path / "recorded", world=2, profile=plain))
+    replayer.verify()
+    slower = replace(plain, slow={**plain.slow, what: 7.0})
+    there = live(program, tmp_path / "there", world=2, profile=slower)
+    when = replayer.graph.times(replayer.recording.deviated([deviation]))
+    assert {key: when[node] for key, node in replayer.graph.ends.items()} == {
+        key: end for key, (_, _, end) in times(there).items()
+    }
+    outcome = replayer.run([deviation])
+    looks = zip(replayer.looks, outcome.checksums, strict=True)
+    assert {(one.rank, one.kind, one.sight): told for one, told in looks} == seen(there)
