@@ -131,7 +131,7 @@ def check(
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> Ended:
-        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, record=record, world=world)
+        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
     ended = _as_a_rank(work, folder, me) if me else child.attended(work)
@@ -195,9 +195,9 @@ def _work(
     trace: Path,
     slow: dict[str, float],
     token: str,
+    world: World | None,
     *,
     record: bool,
-    world: World | None,
 ) -> Ended:
     """In the child: the program, to its end."""
     from simgpu import launch

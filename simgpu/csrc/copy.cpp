@@ -119,12 +119,13 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, straight_from});
     if (recorder().on && straight_from) read = accesses.reads;
     Effect effect;
-    if (!dry().on)
+    if (!dry().on) {
       effect = device().guarded(up, [from, to, dtype = dtype(), read = std::move(read)]() mutable {
         if (!read.empty()) recorder().read(read, static_cast<const char*>(from.storage().data()));
         Executing quiet(dtype);
         to.copy_(from);
       });
+    }
     device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
     if (dry().on) copied(accesses, from, to, known);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
@@ -146,13 +147,14 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   if (recorder().on && block) recorder().copy(trace().ops + 1, {to, block}, {from, block_behind(source)});
   else if (recorder().on) recorder().look(trace().ops + 1, {from, block_behind(source)}, to);
   Effect effect;
-  if (!dry().on)
+  if (!dry().on) {
     effect = device().guarded(down, [from, to, dtype = dtype(), op = trace().ops + 1, written = std::move(written)]() mutable {
       Executing quiet(dtype);
       to.copy_(from);
       see(op, to);
       if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
     });
+  }
   device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self), std::move(effect), site);
   bool hollow = dry().on && !copied(accesses, from, to);
   if (!non_blocking) device().synchronize(stream, How::kRead, site);
