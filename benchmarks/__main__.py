@@ -66,6 +66,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "fuzz": _module("fuzz"),
     "search": _module("search"),
     "dry": _module("dry"),
+    "rehearsed": _module("rehearsed"),
     "sweep": _module("dry", "measure_sweep"),
     "page": _module("page"),
     "rings": _module("rings"),

@@ -19,5 +19,6 @@ Where it departs from the hardware, or does not see all, as far as is known:
 * backward work has the line of its forward work, marked ``(backward)``; where that is not known (gradients summed into
   parameters, in-place operators on views) it has the line where the main thread stands, which is that of ``backward()``
   unless another thread called it;
-* a trace can be judged, not replayed: calls, values, labels and phases are not in it.
+* a trace can be executed again (:mod:`repro.replay`) where it was recorded for that; docs/recordings.md says what is
+  refused.
 """

@@ -101,6 +101,8 @@ def check(
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
     me = launched.here()
     world = _world(dry, nodes, gpus, hardware, network)
+    if world and record:
+        raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
     if world and (ranks or me):
         raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
     if ranks and me:

@@ -25,6 +25,7 @@ from repro.trace import TraceReader, file_of
 from scenarios import program
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError, save
+from simgpu import library
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 
@@ -101,8 +102,9 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
 
 def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
-    """Run on the simulated accelerator; write all that is found into ``folder``. Raises :class:`Interrupted`."""
+    """Run on the simulated GPU (where this process has none: accelerator); write all that is found into ``folder``. Raises :class:`Interrupted`."""
     values, detector, coverage = Values(), HappensBefore(), Coverage()
+    where = "simulated GPU" if library.active() else "simulated accelerator"
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     ends: dict[int, EndsAccount] = defaultdict(EndsAccount)
@@ -128,7 +130,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         if message["kind"] == "ready":
             clocks[rank][0] = (message["clock"], message["blocked"])
             if len(readers) == scenario.ranks:
-                progress.doing("simulated accelerator: training")
+                progress.doing(f"{where}: training")
         if message["kind"] == "step":
             done[rank] = message["step"]
             clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
@@ -171,7 +173,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         findings_file.write(found, folder)  # last: where they are, the run is whole
         return found
 
-    progress.doing(f"simulated accelerator: starting {scenario.ranks} ranks")
+    progress.doing(f"{where}: starting {scenario.ranks} ranks")
     try:
         program.run(scenario, simulated=True, folder=folder, hear=hear)
     except RankFailed as error:

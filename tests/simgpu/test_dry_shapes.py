@@ -37,9 +37,9 @@ def dissent(part: int, parts: int, most: int) -> set[str]:
     return {name.partition(".")[0] for name in functions().dry_dissent().decode().split()}
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_what_meta_kernels_say_of_results_is_the_cpus_but_for_what_is_named(part: int) -> None:
-    found = dissent(part, 2, most=3) - DIFFER
+def test_what_meta_kernels_say_of_results_is_the_cpus_but_for_what_is_named() -> None:
+    """Of a fifth of the operators, by the first sample of each; all are wide."""
+    found = dissent(0, 5, most=1) - DIFFER
     assert not found, found
 
 
