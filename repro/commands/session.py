@@ -102,7 +102,10 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
 
 def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
-    """Run on the simulated GPU (where this process has none: accelerator); write all that is found into ``folder``. Raises :class:`Interrupted`."""
+    """Run on the simulated GPU, or accelerator where this process has none; write what is found into ``folder``.
+
+    Raises :class:`Interrupted`.
+    """
     values, detector, coverage = Values(), HappensBefore(), Coverage()
     where = "simulated GPU" if library.active() else "simulated accelerator"
     readers: dict[int, TraceReader] = {}

@@ -260,8 +260,11 @@ def test_a_mistake_in_a_process_of_its_own_too(tmp_path: Path, watch: Watch) -> 
     write(tmp_path, "print('started')\n")
     done = watch(tmp_path, "--watch", "loss,weights", "train.py")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: unknown watch 'weights': choose from inputs, outputs, loss, gradients, \
+    assert (
+        done.stderr
+        == "Error: unknown watch 'weights': choose from inputs, outputs, loss, gradients, \
 output_gradients, parameters, partitions, optimizer\n"
+    )
 
 
 def test_ranks_of_torchrun_have_one_finding_and_stop_together(tmp_path: Path) -> None:

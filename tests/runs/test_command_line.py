@@ -16,8 +16,21 @@ from tests.warm import Here
 
 def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     done = Here().run(
-        "-m", "repro", "run", "--fix", "none", "--expect", "unstable", "--name", "it", "--runs", str(tmp_path),
-        "--steps", "3", "--size", "tiny",
+        "-m",
+        "repro",
+        "run",
+        "--fix",
+        "none",
+        "--expect",
+        "unstable",
+        "--name",
+        "it",
+        "--runs",
+        str(tmp_path),
+        "--steps",
+        "3",
+        "--size",
+        "tiny",
     )
     assert done.returncode == 0, done.stderr
     assert "verdict: unstable" in done.stdout

@@ -15,6 +15,8 @@ from scenarios import program
 from tests.runs.test_same_twice import fingerprint
 
 Run = Callable[..., Findings]
+
+
 def beside(run: Run, folder: Path, fix: str, **options: Any) -> Report:
     run(folder=folder / fix, fix=fix, **options)
     return load(folder / fix)

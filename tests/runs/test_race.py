@@ -16,6 +16,7 @@ from tests.runs.timings import TIMINGS
 Run = Callable[..., Findings]
 PAIR: dict[str, Any] = {"steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1}  # two ranks are a group of hpZ
 
+
 def where(race: Race) -> tuple[str, str]:
     """The two lines of a race: function names in DeepSpeed."""
     return tuple(side.stack[0].function.rpartition(".")[2] for side in (race.first, race.second))  # type: ignore[return-value]

@@ -86,7 +86,7 @@ def test_query_answers_from_the_clock_and_true_is_an_order() -> None:
             b.sum()
     assert told.races == []
     assert asked > 100
-    assert len(told.of(HostStep)) == asked - 1
+    assert len([one for one in told.of(HostStep) if one.how == "asked"]) == asked - 1  # type: ignore[attr-defined]
     assert next(record.how for record in told.of(HostWait)) == "query"
 
 
