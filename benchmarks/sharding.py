@@ -6,9 +6,8 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.figures import Figure
-from benchmarks.step import STEPS, seconds_per_step
+from benchmarks.step import STEPS, once
 from scenarios import program
-from scenarios.scenario import scenario
 
 LIMIT = 1.1
 ROUNDS = 3
@@ -22,9 +21,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     ours: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     for round_ in range(1, ROUNDS + 1):
         say(f"sharding: round {round_} of {ROUNDS}")
-        theirs.append(seconds_per_step(scenario(hpz=1, steps=STEPS), simulated=False))
+        theirs.append(once(STEPS, simulated=False, hpz=1).step)
         for name, seconds in ours.items():
-            seconds.append(seconds_per_step(scenario(sharding=name, steps=STEPS), simulated=False))
+            seconds.append(once(STEPS, simulated=False, sharding=name).step)
     figures = [Figure("sharding", "a step of DeepSpeed's ZeRO-3 on gloo, 4 ranks", median(theirs) * 1e3, "ms")]
     for name, seconds in ours.items():
         ratios = [mine / other for mine, other in zip(seconds, theirs, strict=True)]
