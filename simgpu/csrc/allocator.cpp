@@ -319,11 +319,17 @@ Block* block_of(const c10::DataPtr& data) {
   return deleter == &free_block || deleter == &free_pinned ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
+// Where in the block the tensor's storage begins: not at its beginning where a part of pinned memory came through numpy.
+static int64_t shift_of(const at::Tensor& tensor, const Block& block) {
+  auto* data = static_cast<const char*>(tensor.storage().data());
+  return data ? data - block.data : 0;
+}
+
 void add_access(const at::Tensor& tensor, const Block& block, std::vector<Access>& accesses) {
   if ((!trace().on && !dry().on) || tensor.numel() == 0) return;
   auto item = static_cast<int64_t>(tensor.itemsize());
   auto sizes = tensor.sizes(), strides = tensor.strides();
-  int64_t lo = tensor.storage_offset() * item, layout = 0;
+  int64_t lo = shift_of(tensor, block) + tensor.storage_offset() * item, layout = 0;
   if (tensor.is_contiguous()) {
     accesses.push_back({block.number, lo, lo + tensor.numel() * item, 0});
     return;
@@ -350,7 +356,9 @@ at::Tensor alias(const at::Tensor& tensor, Block& block) {
   auto keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
   auto made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(block.alias), keys, tensor.dtype());
   auto* impl = made.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  auto shift = shift_of(tensor, block), item = static_cast<int64_t>(tensor.itemsize());
+  TORCH_CHECK(shift % item == 0, "simgpu: pinned memory that begins between two numbers of its type: copy it first");
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), shift / item + tensor.storage_offset());
   if (tensor.is_conj()) impl->_set_conj(true);
   if (tensor.is_neg()) impl->_set_neg(true);
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);

@@ -170,3 +170,19 @@ def test_who_takes_an_address_is_in_the_trace() -> None:
     exports = [record for record in told.of(Export) if isinstance(record, Export)]
     assert [export.how for export in exports] == ["numpy", "numpy released", "data_ptr", "data_ptr"]
     assert exports[0].block == exports[1].block == exports[2].block != exports[3].block
+
+
+def test_a_part_of_pinned_memory_that_came_through_numpy_is_that_part() -> None:
+    """Its storage begins within the block: both what is copied and which bytes count as read."""
+    whole = torch.arange(8.0).pin_memory()
+    part = torch.from_numpy(whole.numpy()[5:])
+    with story() as told:
+        there = part.to("cuda", non_blocking=True)
+        part.copy_(there + 10, non_blocking=True)
+        torch.cuda.synchronize()
+    assert there.tolist() == [5, 6, 7]
+    assert whole.tolist() == [0, 1, 2, 3, 4, 15, 16, 17]
+    up, down = (
+        next(one for one in told.launches if one.kernel == f"cudaMemcpyAsync {way}") for way in ("HtoD", "DtoH")
+    )
+    assert [access[1:3] for access in (*up.reads, *down.writes)] == [(20, 32), (20, 32)]
