@@ -38,7 +38,7 @@ class Tests:
         told = [f"--{name}={value}" for name, value in given.items() if value is not None]
         environment = {**os.environ, _INSIDE: "1"}
         self._config = config
-        self._started: Started = _house().start(
+        self._started: Started = house().start(
             "-m", "pytest", "-n0", "-p", "tests.housed", *told, *names, environment=environment, session=True
         )
         self._said: list[str] = []
@@ -89,7 +89,8 @@ def run(item: pytest.Item) -> None:
 
 
 @functools.cache
-def _house() -> Warm:
+def house() -> Warm:
+    """The warm process: what is started there finds all that a rank of a scenario would import."""
     shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     warm = Warm(["torch._dynamo", "tests.preloaded"], simulated=True, environment=shell)
     atexit.register(warm.close)

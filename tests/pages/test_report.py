@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 
 from reports.data.loading import load
 from repro.__main__ import main
+from tests.housed import house
 from tests.reports.run_folders import run_folder
 
 Visit = Callable[..., Any]
@@ -31,7 +32,9 @@ RANGES = """() => [...Bokeh.documents[0]._all_models.values()]
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``make compare``: the main scenario without its synchronisation, and as stock DeepSpeed has it."""
     folder = tmp_path_factory.mktemp("compared")
-    main(["compare", "--steps", "4", "--size", "tiny", "--runs", str(folder), "--overwrite"])
+    wanted = ["--steps", "4", "--size", "tiny", "--runs", str(folder), "--overwrite"]
+    done = house().run("-m", "repro", "compare", *wanted)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
