@@ -38,7 +38,7 @@ from scenarios.trainers import Trainer, trainer
 from simgpu import library
 from simgpu.clocked import NOTHING
 from simgpu.device import Device as Gpu
-from simgpu.rules import Rule
+from simgpu.rules import Rule, put
 
 Device = adapter.Device
 Hear = Callable[[int, dict[str, Any]], None]
@@ -97,7 +97,7 @@ def run(
         timed = timing or scenario.timing()
         if library.active():
             gpu = _gpu(me, scenario, timed, trace, record=record)
-            gpu.rules.extend(rules)
+            put(rules)
             _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record)
             return
         device, writer = _device(me, scenario, timed, trace, record=record)

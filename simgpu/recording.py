@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,12 +82,6 @@ def flat_view(tensor: Tensor) -> View:
     block: int = torch.ops.simgpu.place(tensor)[0]
     whole = view(tensor, block)
     return (*whole[:2], (tensor.numel(),), (1,), whole[4], False, False)
-
-
-def checksum(tensor: Tensor) -> int:
-    """CRC-32 of the bytes of a CPU tensor in row order."""
-    flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().data) if flat.numel() else 0
 
 
 class Calls:

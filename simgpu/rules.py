@@ -7,7 +7,7 @@ and cannot be ruled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,14 @@ class Rule(NamedTuple):
 
 rules: list[Rule] = []
 """Those of this process. They hold while its work is traced: call sites are known then."""
+
+
+def put(more: Iterable[Rule]) -> None:
+    """Let these hold, too. Raises ValueError for one that could never stand anywhere."""
+    for rule in more:
+        if rule.operation not in OPERATIONS:
+            raise ValueError(f"no rule can take out '{rule.operation}' here: choose one of {', '.join(OPERATIONS)}")
+        rules.append(rule)
 
 
 def ruled(operation: str, stream: torch.Stream) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from repro.trace import Seen, Sight, TraceRecord
+from repro.values import checksum
 from simgpu import recording, trace, work
 from simgpu.library import functions
 from simgpu.sanitizer import unseen
@@ -43,7 +44,7 @@ def sight(
     trace.note(Sight(number, kind, name, recording.view(plain, block), stream))
 
     def see() -> None:
-        trace.note(Seen(number, recording.checksum(alias)))
+        trace.note(Seen(number, checksum(alias)))
         if look is not None:
             look(alias)
 

@@ -98,10 +98,6 @@ class Arena:
         whole.set_(self._storage, offset // dtype.itemsize, (nbytes // dtype.itemsize,), (1,))
         return whole
 
-    def place_of(self, tensor: Tensor) -> int:
-        """Where in :attr:`bytes` a tensor of :meth:`view` begins."""
-        return tensor.data_ptr() - self._memory.data_ptr()
-
     def nbytes(self, rank: int, block: int) -> int:
         """How large a block is."""
         return self._block(rank, block)[1]

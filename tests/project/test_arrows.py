@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "fuzz.testing": ("fuzz", "repro", "detectors", "simgpu"),  # it starts the simulated GPU
     "fuzz.streams": ("fuzz", "repro", "detectors", "simgpu.library"),
     "fuzz": ("fuzz", "repro", "detectors", "simgpu.hardware"),
-    "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.forks"),
+    "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.values", "repro.forks"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live", "simgpu"),
     "studies": ("studies", "scenarios", "repro", "detectors", "accounts", "simgpu.rules"),
     "reports.text": (),
