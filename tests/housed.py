@@ -25,6 +25,8 @@ FOLDERS = ("tests/runs",)
 """Folders of such files."""
 ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
 """Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
+FILES: tuple[str, ...] = ()
+"""Single files of other folders."""
 
 _INSIDE = "STREAM_RACES_HOUSED"
 _MARK = "\x1e"  # ASCII's record separator: behind it comes what is meant for the process outside
@@ -73,8 +75,10 @@ _open: dict[Path, Tests] = {}
 
 def is_housed(item: pytest.Item) -> bool:
     """Does the test run in a process with a simulated GPU, and is this not it?"""
+    if _INSIDE in os.environ:
+        return False
     file = item.path.relative_to(ROOT)
-    return _INSIDE not in os.environ and file.parent.as_posix() in FOLDERS and file.as_posix() not in ELSEWHERE
+    return file.as_posix() in FILES or (file.parent.as_posix() in FOLDERS and file.as_posix() not in ELSEWHERE)
 
 
 def run(item: pytest.Item) -> None:
