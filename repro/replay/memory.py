@@ -7,8 +7,9 @@ multiple of 64 bytes, as torch's own allocations do: some kernels go by the alig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from repro.accelerator.memory import POISON_BYTE, POISON_LIMIT
 from repro.replay.faults import ReplayError
 from repro.replay.host import on_device
-from repro.replay.placement import Placement
+from repro.replay.placement import Hold, Placement
 from repro.trace import NOBODY, Access, Alloc, Initial, TraceRecord
 from repro.values import ValueFault, dtype_of
 
@@ -30,9 +31,14 @@ _LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
 
 
 class Arena:
-    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8."""
+    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8.
 
-    def __init__(self, records: Sequence[Sequence[TraceRecord]]) -> None:
+    ``late``: by rank, see :class:`repro.replay.placement.Placement`.
+    """
+
+    def __init__(
+        self, records: Sequence[Sequence[TraceRecord]], late: Mapping[int, Collection[Hold]] = MappingProxyType({})
+    ) -> None:
         self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
@@ -41,12 +47,12 @@ class Arena:
         given: list[tuple[int, bytes]] = []
         size = 0
         poisoned = []
-        for those in records:
+        for rank, those in enumerate(records):
             blocks: dict[int, tuple[int, int, torch.dtype]] = {}
             placed: dict[int, int] = {}
             self._placements.append(None)
             if on_device(those):
-                placement = Placement(those)
+                placement = Placement(those, late.get(rank, ()))
                 self._placements[-1] = placement, size
                 placed = {block: size + offset for block, offset in placement.offsets.items()}
                 poisoned.append((size, size + placement.size))
