@@ -53,12 +53,9 @@ class Device:
         """From here on work is timed and traced.
 
         ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
-        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`. Raises ValueError for a
-        timing that a recording cannot tell.
+        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`.
         """
         timing = self._timing
-        if record and timing.delays:
-            raise ValueError("a recording cannot tell delays of single operations by their numbers: leave them out")
         cuda.see(self._devices)
         torch.cuda.set_device(self._index)
         costs.use(clocked(timing, self.rank, weightless=weightless))
@@ -66,10 +63,10 @@ class Device:
         if timing.jitter:
             drawn = [Jitter(max(1, round(100 * timing.jitter)), timing.seed)]
             self._functions.jitter(drawn[0].percent, timing.seed, self.rank)
-        for (rank, op), (late, longer) in timing.delays.items():
-            if rank == self.rank:
-                self._functions.delay_operation(op, late, longer)
-        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record)}
+        delays = [[op, *delay] for (rank, op), delay in timing.delays.items() if rank == self.rank]
+        for op, late, longer in delays:
+            self._functions.delay_operation(op, late, longer)
+        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record), "delays": delays}
         self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
         self._tracer = trace.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:

@@ -1,4 +1,5 @@
-"""Test files whose process has a simulated GPU: all tests of a file run in one pytest, in a fork of a warm process.
+"""Test files whose process has a simulated GPU: the tests of a file, or of a folder whose files share fixtures
+(:mod:`tests.scheduling`), run in one pytest, in a fork of a warm process.
 
 A process that has one keeps it, and what runs backward on it can no more be forked, so pytest's own process has none.
 The file is run by pytest there as it would be here; what it reports is told on.
@@ -13,19 +14,19 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.reports import TestReport
 
+from tests.scheduling import scope_of
 from tests.warm import ROOT, Started, Warm
 
-FOLDERS = ("tests/runs",)
+FOLDERS = ("tests/fuzz/recorded", "tests/runs")
 """Folders of such files."""
 ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
 """Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
-FILES: tuple[str, ...] = ()
+FILES: tuple[str, ...] = ("tests/fuzz/test_commands.py",)
 """Single files of other folders."""
 
 _INSIDE = "STREAM_RACES_HOUSED"
@@ -33,7 +34,7 @@ _MARK = "\x1e"  # ASCII's record separator: behind it comes what is meant for th
 
 
 class Tests:
-    """The tests of one file, in the order in which they come."""
+    """The tests of one file or folder, in the order in which they come."""
 
     def __init__(self, config: pytest.Config, names: list[str]) -> None:
         given = {name: config.getoption(f"--{name}", None) for name in _PASSED}
@@ -70,7 +71,7 @@ class Tests:
 
 
 _PASSED = ("hypothesis-profile", "hypothesis-seed")
-_open: dict[Path, Tests] = {}
+_open: dict[str, Tests] = {}  # by scope
 
 
 def is_housed(item: pytest.Item) -> bool:
@@ -83,11 +84,12 @@ def is_housed(item: pytest.Item) -> bool:
 
 def run(item: pytest.Item) -> None:
     """Run the test there, and report here."""
-    if item.path not in _open:
-        names = [one.nodeid for one in item.session.items if one.path == item.path]
-        _open[item.path] = Tests(item.config, names)
+    scope = scope_of(item.nodeid)
+    if scope not in _open:
+        names = [one.nodeid for one in item.session.items if scope_of(one.nodeid) == scope]
+        _open[scope] = Tests(item.config, names)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _open[item.path].reports(item.nodeid):
+    for report in _open[scope].reports(item.nodeid):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 

@@ -97,7 +97,7 @@ def _touches(graph: Graph, rank: int, records: Iterable[TraceRecord]) -> dict[in
     for record in records:
         if isinstance(record, (Launch, Collective)):
             places = _places(graph, rank, record)
-            for accesses, place, writes in zip((record.reads, record.writes), places, (False, True), strict=True):
+            for accesses, place, writes in zip((record.reads, record.writes), places, (False, True), strict=False):
                 touch(accesses, place, writes, record.stream)
         elif isinstance(record, Alloc):
             sizes[record.block] = record.nbytes, record.stream
@@ -112,8 +112,7 @@ def _places(graph: Graph, rank: int, record: Launch | Collective) -> Iterator[in
     if isinstance(record, Collective):
         yield graph.place(rank, "arrive", record.op)
         yield graph.place(rank, "leave", record.op)
-    else:
-        place = graph.place(rank, graph.what(rank, record.op), record.op)
+    elif (place := graph.of_launch(rank, record.op)) is not None:
         yield from (place, place)
 
 

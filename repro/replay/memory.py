@@ -87,6 +87,13 @@ class Arena:
         for now, then in self._changing:
             now[:] = then
 
+    def take(self, other: Arena) -> None:
+        """Let each block hold what it holds in ``other``, where the same blocks lie elsewhere."""
+        for rank, blocks in enumerate(self._blocks):
+            for block, (offset, nbytes, _) in blocks.items():  # the later ones last: they have their formers' memory
+                there = other._block(rank, block)[0]
+                self.bytes[offset : offset + nbytes] = other.bytes[there : there + nbytes]
+
     def settle(self, touched: Iterable[tuple[int, int]]) -> None:
         """From now on :meth:`reset` comes back to this; only ``touched`` (rank, block) will change."""
         ranges: list[list[int]] = []
@@ -140,8 +147,8 @@ class Arena:
             return partial(whole.fill_, True)
         return partial(whole.view(torch.uint8).fill_, POISON_BYTE)
 
-    def inherit(self, rank: int, block: int) -> Callable[[], object]:
-        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it."""
+    def inherit(self, rank: int, block: int) -> Callable[[], object] | None:
+        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it; None: it lies there."""
         placed = self._placements[rank]
         pieces = []
         if placed is not None:
@@ -149,6 +156,8 @@ class Arena:
             for source, target, nbytes in placement.inherited(block):
                 there, here = begin + source, begin + target
                 pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
+        if not pieces:
+            return None
 
         def fill() -> None:
             for mine, former in pieces:

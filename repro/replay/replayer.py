@@ -28,7 +28,7 @@ from repro.replay.memory import Arena
 from repro.replay.names import OperationName
 from repro.replay.placement import Hold, Holds
 from repro.replay.recording import AnyTiming, Recording
-from repro.replay.touched import touched
+from repro.replay.touched import Block, touched
 from repro.replay.transfers import DeviceExchange
 from repro.trace import LOOK, Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
 
@@ -92,13 +92,13 @@ class _Holds:
         heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
         self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
 
-    def late(self, order: npt.NDArray[np.int64]) -> frozenset[tuple[int, Hold]]:
-        """Those of which the memory had not come back when it was needed."""
+    def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
+        """Those of which the memory had not come back when it was needed; of what is settled the recorded order is."""
         if not self._all:
             return frozenset()
         when = np.empty(len(order), dtype=np.int64)
         when[order] = np.arange(len(order))
-        late = np.flatnonzero(when[self._backs] > when[self._heirs])
+        late = np.flatnonzero((when[self._backs] > when[self._heirs]) & ~settled[self._heirs])
         return frozenset(self._all[at] for at in late.tolist())
 
 
@@ -131,9 +131,11 @@ class Replayer:
         self._members: dict[int, tuple[int, ...]] = {}
         self._holds = _Holds(recording, self.graph)
         self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
+        self._touched: set[Block] = set()
         try:
             self._read()
-            self._memory = self._memory_of(frozenset())
+            arena = Arena([recording.records[rank] for rank in range(recording.world)])
+            self._memory = self._as_recorded = _Memory(arena, self._bind(arena))
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
             raise ReplayError(f"the recording cannot be replayed: {error}") from error
 
@@ -152,7 +154,7 @@ class Replayer:
 
     def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
         """Execute the effects in this order, which must keep the recorded edges."""
-        self._memory = self._memory_of(self._holds.late(order))
+        self._memory = self._memory_of(self._holds.late(order, self._settled))
         self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
         return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
 
@@ -209,14 +211,22 @@ class Replayer:
         """
         chosen = np.zeros(len(self.graph.effects), dtype=np.bool_)
         chosen[list(effects)] = True
+        order = self.graph.order(self.graph.times())
+        self._memory = self._as_recorded
+        self._execute(self._memory, order[chosen[order]])
+        self._touched = touched(
+            self.recording, [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
+        )
+        self._memory.arena.settle(self._touched)
         self._settled = chosen
         self._memories.clear()
-        self._memory = self._memory_of(frozenset())
 
     # -- memory ------------------------------------------------------------------------------------------
 
     def _memory_of(self, late: frozenset[tuple[int, Hold]]) -> _Memory:
-        """Where everything lies when these holds are not over in time. Which those are differs in few timings."""
+        """Where everything lies when these holds are not over in time. Timings have few such sets among them."""
+        if not late:
+            return self._as_recorded
         memory = self._memories.pop(late, None)
         if memory is None:
             while len(self._memories) >= _MEMORIES:
@@ -228,10 +238,9 @@ class Replayer:
             arena = Arena([records[rank] for rank in range(self.recording.world)], by_rank)
             memory = _Memory(arena, self._bind(arena))
             if self._settled.any():
-                order = self.graph.order(self.graph.times())
-                self._execute(memory, order[self._settled[order]])
-                left = [one for one, done in zip(self.graph.effects, self._settled, strict=True) if not done]
-                arena.settle(touched(self.recording, left))
+                self._as_recorded.arena.reset()
+                arena.take(self._as_recorded.arena)
+                arena.settle(self._touched)
         self._memories[late] = memory
         return memory
 
@@ -269,7 +278,7 @@ class Replayer:
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
 
     def _bind(self, arena: Arena) -> list[work.Effect]:
-        """What each effect does in this memory."""
+        """What each effect does in this memory; nothing, where it is settled."""
         records = self.recording.records
         device = on_device(records[0])
         exchanges: dict[tuple[int, int], tuple[AnyExchange, int]] = {}
@@ -299,12 +308,13 @@ class Replayer:
                     return self._final(place, finals[effect.rank].glimpse(sight))
                 return self._sight(place, sight, arena)
             if effect.what in ("inherit", "inherited"):
-                return arena.inherit(*key)
+                return arena.inherit(*key) or _nothing
             if effect.what == "back":
                 return _nothing
             return arena.poison(*key)
 
-        return [bound(effect) for effect in self.graph.effects]
+        effects = zip(self.graph.effects, self._settled, strict=True)
+        return [_nothing if done else bound(effect) for effect, done in effects]
 
     def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
         """A piece of work of the simulated GPU's."""
