@@ -14,7 +14,8 @@ from repro.cluster import RankFailed
 from repro.replay.deviations import Delay, Stretch
 from repro.replay.record import plain_timing, record, record_ranks
 from repro.replay.replayer import Replayer
-from repro.trace import Collective
+from repro.trace import Collective, Launch
+from repro.values import checksum
 from simgpu.device import Device
 
 
@@ -58,6 +59,23 @@ def test_ranks_lie_on_the_nodes_that_the_timing_says(tmp_path: Path) -> None:
         seen.append((folder / "logs" / "rank1.log").read_text())
     assert took[0] < took[1]
     assert seen == ["2 1\n", "1 0\n"]
+
+
+def test_a_look_at_a_conjugate_or_negative_view_gives_the_device_no_work() -> None:
+    def waves(device: Device) -> None:
+        wave = torch.complex(torch.arange(4.0, device="cuda"), torch.ones(4, device="cuda"))
+        for name, seen in (("conjugate", wave.conj()), ("negative", wave.conj().imag)):
+            device.sight("parameter", name, seen, looked)
+            device.label(seen, "gathered", name)
+
+    recording = record(waves)
+    assert [one.kernel for one in recording.records[0] if isinstance(one, Launch)] == [
+        "aten::arange", "aten::fill_", "aten::complex",
+    ]  # fmt: skip
+    wave = torch.complex(torch.arange(4.0, device="cpu"), -torch.ones(4, device="cpu"))
+    expected = (checksum(wave), checksum(wave.imag))
+    replayer = Replayer(recording)
+    assert replayer.verify().checksums == replayer.recorded == expected
 
 
 def test_random_numbers_are_drawn_again_as_they_were() -> None:
