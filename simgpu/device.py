@@ -20,7 +20,6 @@ from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
 from simgpu.library import functions
 from simgpu.rules import Rule, rules
-from simgpu.sanitizer import unseen
 
 COMPUTE = "compute"
 """The name of the default stream."""
@@ -114,7 +113,7 @@ class Device:
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
         """What stands in the tensor's memory."""
         if tensor.is_cuda:
-            block, lo, hi = self._place(tensor)
+            block, lo, hi = work.place(tensor)
             if hi > lo:
                 trace.note(Label(block, lo, hi, kind, name))
 
@@ -122,12 +121,6 @@ class Device:
         """What stands in the whole block of memory that the tensor is of."""
         if tensor.is_cuda:
             self.label(tensor.new_empty(0).set_(tensor.untyped_storage()), kind, name)
-
-    def _place(self, tensor: Tensor) -> tuple[int, int, int]:
-        """The block, its first byte that is the tensor's, and the end."""
-        with unseen(), torch.no_grad():
-            block, lo, hi = torch.ops.simgpu.place(tensor.detach())
-        return block, lo, hi
 
     # -- looks that take no time and order nothing -----------------------------------------------------
 

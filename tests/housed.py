@@ -26,7 +26,12 @@ FOLDERS = ("tests/fuzz/recorded", "tests/runs")
 """Folders of such files."""
 ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
 """Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
-FILES: tuple[str, ...] = ("tests/fuzz/test_commands.py",)
+FILES = (
+    "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_textbook.py",
+    "tests/fuzz/test_textbook_pct.py",
+    "tests/replay/test_record.py",
+)
 """Single files of other folders."""
 
 _INSIDE = "STREAM_RACES_HOUSED"

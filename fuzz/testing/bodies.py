@@ -26,7 +26,7 @@ from repro.accelerator.costs import Timing
 from repro.accelerator.device import Device
 from repro.accelerator.recorder import bytes_of
 from repro.cluster import RankFailed
-from repro.replay.record import record, record_ranks
+from repro.replay.record_old import record, record_ranks
 from repro.replay.recording import Recording
 from repro.values import dtype_name, dtype_of
 

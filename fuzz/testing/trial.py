@@ -30,7 +30,7 @@ from repro.accelerator.costs import Timing
 from repro.replay.deviations import Deviation, Stretch
 from repro.replay.faults import ReplayError
 from repro.replay.names import UnknownOperation
-from repro.replay.record import plain_timing
+from repro.replay.record_old import plain_timing
 from repro.replay.tokens import Token
 from repro.trace import Call, HostStep, HostWait, Sight
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fuzz.testing.trial  # torch must be there before pytester, which forgets what is imported inside
-from repro.replay.record import record
+from repro.replay.record_old import record
 
 _HEAD = """
 import pytest

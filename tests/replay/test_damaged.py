@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from repro.accelerator.device import Device
 from repro.replay.faults import ReplayError
-from repro.replay.record import record
+from repro.replay.record_old import record
 from repro.replay.recording import Recording
 from repro.replay.replayer import Replayer
 from repro.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of

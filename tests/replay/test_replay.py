@@ -14,7 +14,7 @@ from repro.accelerator.device import Device, Event, Stream
 from repro.replay.deviations import Delay, Stretch
 from repro.replay.faults import ReplayError
 from repro.replay.names import UnknownOperation
-from repro.replay.record import plain_timing, record, record_ranks
+from repro.replay.record_old import plain_timing, record, record_ranks
 from repro.replay.recording import Recording
 from repro.replay.replayer import Replayer
 from scenarios import program

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from repro.accelerator.costs import Timing, load_profile
 from repro.accelerator.device import Device
 from repro.replay.graph import Graph
-from repro.replay.record import record_ranks
+from repro.replay.record_old import record_ranks
 from repro.replay.replayer import Replayer
 from repro.trace import Collective, Group, TraceReader, begin, file_of
 
