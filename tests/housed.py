@@ -24,8 +24,8 @@ from tests.warm import ROOT, Started, Warm
 
 FOLDERS = ("tests/fuzz/recorded", "tests/runs")
 """Folders of such files."""
-ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
-"""Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
+ELSEWHERE = ("tests/runs/test_dry_is_live.py",)
+"""Files there that are about the old accelerator, on which dry runs stand."""
 FILES = (
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_textbook.py",
