@@ -30,7 +30,10 @@ FILES = (
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",
+    "tests/replay/test_damaged.py",
     "tests/replay/test_record.py",
+    "tests/replay/test_replay.py",
+    "tests/replay/test_sends.py",
 )
 """Single files of other folders."""
 
