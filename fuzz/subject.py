@@ -11,8 +11,9 @@ from detectors.races import Race
 from fuzz.verdict import Verdict, judge
 from repro.replay.beginning import beginning
 from repro.replay.deviations import Deviation, Stretch
+from repro.replay.device_timing import DeviceTiming
 from repro.replay.names import OperationName, UnknownOperation
-from repro.replay.recording import AnyTiming, Recording
+from repro.replay.recording import Recording
 from repro.replay.replayer import Outcome, Replayer
 from repro.trace import HOST_STREAM, Collective, Phase, StreamName
 from simgpu.hardware import Timing
@@ -42,7 +43,7 @@ class Subject:
         """Execute under the recorded timing, changed by ``deviations``."""
         return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
 
-    def timing(self, deviations: Sequence[Deviation]) -> AnyTiming:
+    def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
 
         Raises :class:`repro.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
@@ -54,8 +55,7 @@ class Subject:
 
     def live_timing(self, deviations: Sequence[Deviation]) -> Timing:
         """The same, for a run of a scenario on real ranks."""
-        timing = self.timing(deviations)
-        return timing if isinstance(timing, Timing) else timing.live()
+        return self.timing(deviations).live()
 
     def judged(self, outcome: Outcome) -> Verdict:
         self.executions += 1
@@ -82,11 +82,11 @@ class Subject:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        """Names of what carries collectives: on the simulated GPU of their own, elsewhere of their streams."""
+        """Names of what carries collectives."""
         links: dict[str, None] = {}
         for records in self.recording.records.values():
             links.update((record.link, None) for record in records if isinstance(record, Collective) and record.link)
-        return tuple(links or [name for name in self._stream_names if name.startswith("nccl")])
+        return tuple(links)
 
     @property
     def world(self) -> int:

@@ -65,11 +65,11 @@ def witness(subject: Subject, race: Race) -> Witness:
 def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurrence) -> Reversal:
     """Build the timing; nothing is executed."""
     rank, times = occurrence.rank, graph.times()
-    first = _place(graph, rank, occurrence.first, race.first, occurrence.block)
-    second = _place(graph, rank, occurrence.second, race.second, occurrence.block)
+    first = _place(graph, rank, occurrence.first, race.first)
+    second = _place(graph, rank, occurrence.second, race.second)
     if first is None or second is None:
         return Reversal(race, occurrence, (), _WITHOUT_EFFECT)
-    assert occurrence.first.op is not None  # a block is not used again behind its free
+    assert occurrence.first.op is not None
     operation = recording.names.name(rank, occurrence.first.op)
     # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
     how: Literal["late", "long"] = "late" if graph.effects[first].what == "arrive" else "long"
@@ -84,10 +84,10 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
     return Reversal(race, occurrence, deviations)
 
 
-def _place(graph: Graph, rank: int, moment: Moment, side: Side, block: int) -> int | None:
+def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
     """Where among the effects the access takes place; None where a replay does nothing there."""
     if moment.op is None:
-        return graph.place(rank, "free", block)
+        return None
     if side.kernel.startswith("nccl::"):
         return graph.place(rank, "arrive" if side.access == "read" else "leave", moment.op)
     return graph.of_launch(rank, moment.op)

@@ -19,7 +19,7 @@ from fuzz.subject import Subject
 from repro.replay.deviations import Delay, Deviation
 from repro.replay.graph import Graph, Order
 from repro.replay.placement import Placement
-from repro.trace import Access, Alloc, Collective, Free, Launch, TraceRecord
+from repro.trace import Access, Collective, Launch, TraceRecord
 
 _US = 1000
 _MOST = 1 << 20  # pairs that are looked at together
@@ -46,7 +46,7 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
             return deviations
         now = np.array([times[effect.node] for effect in graph.effects], dtype=np.int64)
         wrong = (now[earlier] > now[later]) | ((now[earlier] == now[later]) & (earlier > later))
-        first = next((at for at in np.flatnonzero(wrong).tolist() if graph.effects[later[at]].what != "free"), None)
+        first = next((at for at in np.flatnonzero(wrong).tolist()), None)
         if first is None:
             return None
         place = int(later[first])
@@ -90,7 +90,6 @@ def _pairs(subject: Subject) -> _Places:
 
 def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterator[_Touch]:
     """Those of one rank."""
-    sizes: dict[int, tuple[int, int]] = {}
     placement = Placement(records)
     offsets = dict(placement.offsets)
 
@@ -106,11 +105,6 @@ def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterato
             sides = (record.reads, record.writes), (False, True)
             for place, accesses, writes in zip(_places(graph, rank, record), *sides, strict=False):
                 yield from touched(accesses, place, writes, record.stream)
-        elif isinstance(record, Alloc):
-            sizes[record.block] = record.nbytes, record.stream
-        elif isinstance(record, Free) and record.poisoned:
-            size, stream = sizes[record.block]
-            yield from touched([Access(record.block, 0, size)], graph.place(rank, "free", record.block), True, stream)
 
 
 def _places(graph: Graph, rank: int, record: Launch | Collective) -> tuple[int, ...]:

@@ -17,10 +17,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from repro.replay.device_timing import DeviceTiming
 from repro.replay.faults import ReplayError
 from repro.replay.host import Effect, Nodes, nodes_of
-from repro.replay.prices import Costing, prices_of
-from repro.replay.recording import AnyTiming, Recording
+from repro.replay.prices import Prices
+from repro.replay.recording import Recording
 from repro.replay.simplify import simplify
 
 Times = list[int]
@@ -65,7 +66,7 @@ class Graph:
         self._collectives = [new[node] for node in nodes.starts.values()]
         self._places = {(effect.rank, effect.what, effect.item): at for at, effect in enumerate(self.effects)}
         self._effect_nodes = np.array([effect.node for effect in self.effects], dtype=np.int64)
-        self._undelayed: AnyTiming = replace(self._timing, delays={})
+        self._undelayed: DeviceTiming = replace(self._timing, delays={})
         self._undelayed_times: Times = []
         self._undelayed_times = self._pass(self._prices.of(self._undelayed), 0)
         self._recorded_times = self.times(self._timing)
@@ -73,7 +74,7 @@ class Graph:
 
     # -- times ----------------------------------------------------------------------------------------
 
-    def times(self, timing: AnyTiming | None = None) -> Times:
+    def times(self, timing: DeviceTiming | None = None) -> Times:
         """The time of each node, nanoseconds. None: as recorded."""
         if timing is None:
             return self._recorded_times
@@ -137,7 +138,7 @@ class Graph:
                     order.append(later)
         if len(order) != count:
             raise ReplayError("the ranks wait for each other in a circle: the recording is damaged")
-        prices = prices_of(self._timing, self._recording.world, count, nodes.priced, nodes.steps)
+        prices = Prices(count, nodes.priced, nodes.steps)
         costs = prices.of(self._timing)
         prices.delay(costs, self._timing)
         times = [0] * count
@@ -152,7 +153,7 @@ class Graph:
         self.threads = [nodes.threads[node] for node in order]
         steps = [(new[node], rank, what) for node, rank, what in nodes.steps]
         priced = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.priced]
-        self._prices: Costing = prices_of(self._timing, self._recording.world, len(order), priced, steps)
+        self._prices = Prices(len(order), priced, steps)
         return new
 
     # -- effects ----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from repro.trace import (
     Launch,
     Phase,
     Record,
-    RecordStream,
     Reuse,
     Sight,
     StreamName,
@@ -39,7 +38,7 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory), back (a block
+    writes its outputs), sight, host (it reads or writes pinned memory), back (a block
     that other streams used may be handed out), inherit and inherited (a new block begins with what stood in others, if
     it has memory of its own). ``item``: the op, the block or the sight.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
@@ -119,12 +118,22 @@ class Host:
         self._names: dict[int, str] = {}
         self._markers: dict[int, int] = {}
         self._owners: dict[int, int] = {}
-        self._recorded: dict[int, set[int]] = {}
-        self._read_by_host: set[int] = set()
+        self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
+        self._calls: dict[int, Call] = {}
+        self._heirs: set[int] = set()  # blocks that may begin with what stood in others
+        self._held: dict[int, set[int]] = {}  # blocks that pass on when these streams are done with them
+        self._has_calls = False  # what the work is, beside when it ran
+        nodes.steps.append((self._start, rank, "begin"))
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
         """Raises :class:`ReplayError` where the records make no sense."""
-        self._read_by_host = {record.op for record in records if isinstance(record, Call) and record.host}
+        if isinstance(records[0], Begin):
+            self._time = int(records[0].info.get("began", 0))
+            self._has_calls = bool(records[0].info.get("recorded"))
+        if self._has_calls:
+            holds = Holds(records)
+            self._heirs, self._held = holds.heirs, holds.held
+        self._calls = {record.op: record for record in records if isinstance(record, Call)}
         handlers: dict[type[Any], Callable[[Any], None]] = {
             Launch: self._launch,
             Collective: self._collective,
@@ -137,7 +146,6 @@ class Host:
             Alloc: self._alloc,
             Free: self._free,
             Reuse: self._reuse,
-            RecordStream: self._record_stream,
             StreamName: self._stream_name,
             Phase: self._phase,
         }
@@ -164,12 +172,14 @@ class Host:
         self._nodes.expected.append((self._now, time))
 
     def _host_wait(self, record: HostWait) -> None:
-        self._step("ask" if record.how == "query" else "synchronize", record.began)
+        if record.began != self._time:
+            self._step("ask" if record.how == "query" else "synchronize", record.began)
         self._until([self._marker(record.marker)], record.time)
 
     def _host_step(self, record: HostStep) -> None:
         if record.how == "met":
-            self._until(self._tails.values(), record.time)
+            tails = self._tails.values() if record.stream < 0 else [self._tail(record.stream)]
+            self._until(tails, record.time)
         else:
             self._step("ask", record.time)
 
@@ -180,13 +190,21 @@ class Host:
 
     def _launch(self, record: Launch) -> None:
         nodes, rank, stream = self._nodes, self._rank, record.stream
-        weightless = record.issued == self._time  # a probe that takes nobody's time: Device.weightless
-        host = self._now if weightless else self._step("launch", record.issued)
-        end = nodes.add(rank, stream, self._tail(stream), host)
-        if not weightless:
-            nodes.priced.append(Priced(end, end, rank, record.op, record.kernel, self._name(stream), record.nominal))
+        if record.issued == self._time:  # the host's own look at pinned memory takes it no time
+            end = nodes.add(rank, stream, self._tail(stream), self._now)
+        else:
+            end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
+            what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
+            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
         self._took(record, end, end)
-        if record.op not in self._read_by_host:
+        call = self._calls.get(record.op)
+        if self._name(stream) == HOST_STREAM:
+            self._effect(end, "host", record.op, HOST)
+        elif not self._has_calls:
+            self._effect(end, "kernel", record.op, stream)
+        elif call is None and record.writes:
+            raise ReplayError(f"rank {rank}: what operation {record.op} ({record.kernel}) computes was not recorded")
+        elif call is not None and not call.host and call.function != NOTHING:
             self._effect(end, "kernel", record.op, stream)
 
     def _collective(self, record: Collective) -> None:
@@ -201,19 +219,16 @@ class Host:
         begin = nodes.starts[key]
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
-        stream_, cost, link = self._collective_price(record)
-        what = (rank, record.op, record.kernel, stream_, cost)
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, link, record.nominal, *key, group.origin))
+        what = (rank, record.op, record.kernel, f"{stream}", record.alone)
+        nodes.priced.append(Priced(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
 
     def _arrival(self, record: Collective, host: int) -> int:
-        return self._nodes.add(self._rank, record.stream, self._tail(record.stream), host)
-
-    def _collective_price(self, record: Collective) -> tuple[str, float, str]:
-        """Its stream, as prices name it, what it takes, and its link."""
-        return self._name(record.stream), record.nominal, ""
+        """One communicator's kernels run in the order of issue, on whatever streams."""
+        before = self._last.get(record.group, self._start)
+        return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
 
     def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
         nodes, key = self._nodes, (self._rank, record.op)
@@ -221,12 +236,16 @@ class Host:
         nodes.begins[key], nodes.ends[key], nodes.issued[key] = begin, end, self._seq
         nodes.launches[key] = self._now
         self._tails[record.stream] = end
+        if isinstance(record, Collective):
+            self._last[record.group] = end
 
     def _call(self, record: Call) -> None:
-        if record.host:
+        if record.host and record.function != WROTE:
             self._effect(self._now, "read", record.op, HOST)
 
     def _sight(self, record: Sight) -> None:
+        if record.kind == "read":  # what the host reads is looked at where it does
+            return
         tails = list(self._tails.values()) if record.stream < 0 else [self._tail(record.stream)]
         self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "sight", record.sight, HOST)
 
@@ -258,96 +277,6 @@ class Host:
         self._owners[record.block] = record.stream
 
     def _free(self, record: Free) -> None:
-        if record.poisoned:
-            owner, recorded = self._owners.get(record.block, 0), sorted(self._recorded.get(record.block, ()))
-            tails = [self._tail(stream) for stream in (owner, *recorded)]
-            self._effect(self._nodes.add(self._rank, owner, self._now, *tails), "free", record.block, owner)
-
-    def _reuse(self, record: Reuse) -> None:
-        """Nothing: this accelerator uses no memory twice."""
-
-    def _record_stream(self, record: RecordStream) -> None:
-        self._recorded.setdefault(record.block, set()).add(record.stream)
-
-    def _stream_name(self, record: StreamName) -> None:
-        self._names[record.stream] = record.name
-
-    def _name(self, stream: int) -> str:
-        return self._names.get(stream, "")
-
-
-class DeviceHost(Host):
-    """One rank's host with the simulated GPU (:mod:`simgpu`)."""
-
-    def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
-        super().__init__(rank, nodes, groups)
-        nodes.steps.append((self._start, rank, "begin"))
-        self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
-        self._calls: dict[int, Call] = {}
-        self._heirs: set[int] = set()  # blocks that may begin with what stood in others
-        self._held: dict[int, set[int]] = {}  # blocks that pass on when these streams are done with them
-        self._has_calls = False  # what the work is, beside when it ran
-
-    def follow(self, records: Sequence[TraceRecord]) -> None:
-        if isinstance(records[0], Begin):
-            self._time = int(records[0].info.get("began", 0))
-            self._has_calls = bool(records[0].info.get("recorded"))
-        if self._has_calls:
-            holds = Holds(records)
-            self._heirs, self._held = holds.heirs, holds.held
-        for record in records:
-            if isinstance(record, Call):
-                self._calls[record.op] = record
-        super().follow(records)
-
-    def _launch(self, record: Launch) -> None:
-        nodes, rank, stream = self._nodes, self._rank, record.stream
-        if record.issued == self._time:  # the host's own look at pinned memory takes it no time
-            end = nodes.add(rank, stream, self._tail(stream), self._now)
-        else:
-            end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
-            what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
-            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
-        self._took(record, end, end)
-        call = self._calls.get(record.op)
-        if self._name(stream) == HOST_STREAM:
-            self._effect(end, "host", record.op, HOST)
-        elif not self._has_calls:
-            self._effect(end, "kernel", record.op, stream)
-        elif call is None and record.writes:
-            raise ReplayError(f"rank {rank}: what operation {record.op} ({record.kernel}) computes was not recorded")
-        elif call is not None and not call.host and call.function != NOTHING:
-            self._effect(end, "kernel", record.op, stream)
-
-    def _arrival(self, record: Collective, host: int) -> int:
-        """One communicator's kernels run in the order of issue, on whatever streams."""
-        before = self._last.get(record.group, self._start)
-        return self._nodes.add(self._rank, record.stream, self._tail(record.stream), before, host)
-
-    def _collective_price(self, record: Collective) -> tuple[str, float, str]:
-        return f"{record.stream}", record.alone, record.link
-
-    def _took(self, record: Launch | Collective, begin: int, end: int) -> None:
-        super()._took(record, begin, end)
-        if isinstance(record, Collective):
-            self._last[record.group] = end
-
-    def _host_wait(self, record: HostWait) -> None:
-        if record.began != self._time:
-            self._step("ask" if record.how == "query" else "synchronize", record.began)
-        self._until([self._marker(record.marker)], record.time)
-
-    def _host_step(self, record: HostStep) -> None:
-        if record.how == "met" and record.stream >= 0:
-            self._until([self._tail(record.stream)], record.time)
-        else:
-            super()._host_step(record)
-
-    def _call(self, record: Call) -> None:
-        if record.function != WROTE:
-            super()._call(record)
-
-    def _free(self, record: Free) -> None:
         if record.block in self._held:
             tails = [self._tail(stream) for stream in sorted(self._held[record.block])]
             self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "back", record.block, HOST)
@@ -360,15 +289,11 @@ class DeviceHost(Host):
             self._effect(self._now, "inherit", record.block, HOST)
             self._effect(done, "inherited", record.block, owner)  # what was under way there has ended now
 
-    def _sight(self, record: Sight) -> None:
-        if record.kind != "read":  # what the host reads is looked at where it does
-            super()._sight(record)
+    def _stream_name(self, record: StreamName) -> None:
+        self._names[record.stream] = record.name
 
-
-def on_device(records: Sequence[TraceRecord]) -> bool:
-    """Were they recorded on the simulated GPU?"""
-    begin = records[0] if records else None
-    return isinstance(begin, Begin) and begin.info.get("device") == "simgpu"
+    def _name(self, stream: int) -> str:
+        return self._names.get(stream, "")
 
 
 def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
@@ -376,8 +301,7 @@ def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = Fals
     nodes = Nodes()
     groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
-        kind = DeviceHost if on_device(those) else Host
-        kind(rank, nodes, groups).follow(those)
+        Host(rank, nodes, groups).follow(those)
     for key, arrivals in nodes.arrivals.items():
         missing = sorted(set(groups[key[0]].ranks) - set(arrivals))
         if missing and not mirrored:

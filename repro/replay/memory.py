@@ -1,14 +1,12 @@
 """The memory of all ranks of a recording, in one piece, so that it is set back in one copy.
 
-Blocks of the simulated accelerator are never used twice, as live, so a late reader finds what it would have found;
-those of the simulated GPU share memory as its allocator lets them (:mod:`repro.replay.placement`). Each begins at a
-multiple of 64 bytes, as torch's own allocations do: some kernels go by the alignment.
+Blocks share memory as the device's allocator let them (:mod:`repro.replay.placement`). Each begins at a multiple of 64
+bytes, as torch's own allocations do: some kernels go by the alignment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,9 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from repro.accelerator.memory import POISON_BYTE, POISON_LIMIT
 from repro.replay.faults import ReplayError
-from repro.replay.host import on_device
 from repro.replay.placement import Hold, Placement
 from repro.trace import NOBODY, Access, Alloc, Initial, TraceRecord
 from repro.values import ValueFault, dtype_of
@@ -39,45 +35,30 @@ class Arena:
     def __init__(
         self, records: Sequence[Sequence[TraceRecord]], late: Mapping[int, Collection[Hold]] = MappingProxyType({})
     ) -> None:
-        self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
+        self._blocks: list[dict[int, tuple[int, int]]] = []  # by rank: offset, size
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self._placements: list[tuple[Placement, int] | None] = []  # by rank, and where the rank's memory begins
-        self._apart = [on_device(those) for those in records]
+        self._placements: list[tuple[Placement, int]] = []  # by rank, and where the rank's memory begins
         given: list[tuple[int, bytes]] = []
         size = 0
-        poisoned = []
         for rank, those in enumerate(records):
-            blocks: dict[int, tuple[int, int, torch.dtype]] = {}
-            placed: dict[int, int] = {}
-            self._placements.append(None)
-            if on_device(those):
-                placement = Placement(those, late.get(rank, ()))
-                self._placements[-1] = placement, size
-                placed = {block: size + offset for block, offset in placement.offsets.items()}
-                poisoned.append((size, size + placement.size))
-                size += placement.size
+            placement = Placement(those, late.get(rank, ()))
+            self._placements.append((placement, size))
+            blocks: dict[int, tuple[int, int]] = {}
             for record in those:
-                if isinstance(record, Alloc) and record.block in placed:
-                    blocks[record.block] = (placed[record.block], record.nbytes, torch.uint8)
-                elif isinstance(record, Alloc):
-                    blocks[record.block] = (size, record.nbytes, dtype_of(record.dtype))
-                    size += -(-record.nbytes // _ALIGNMENT) * _ALIGNMENT
-                elif isinstance(record, Initial):
-                    blocks[record.block] = (size, len(record.data), torch.uint8)
+                if isinstance(record, Alloc):
+                    blocks[record.block] = (size + placement.offsets[record.block], record.nbytes)
+            size += placement.size
+            for record in those:
+                if isinstance(record, Initial):
+                    blocks[record.block] = (size, len(record.data))
                     given.append((size, record.data))
                     size += -(-len(record.data) // _ALIGNMENT) * _ALIGNMENT
-                if not 0 <= size < _LIMIT:
-                    raise ReplayError(f"the recording wants {size} bytes of memory: it is damaged")
+            if not 0 <= size < _LIMIT:
+                raise ReplayError(f"the recording wants {size} bytes of memory: it is damaged")
             self._blocks.append(blocks)
-        self._memory = torch.zeros(size, dtype=torch.uint8)
-        self._storage = self._memory.untyped_storage()
+        self._memory = torch.full((size,), _FRESH, dtype=torch.uint8)
         self.bytes = self._memory.numpy()
-        for rank, blocks in enumerate(self._blocks):
-            for block in () if self._apart[rank] else blocks:
-                self.poison(rank, block)()
-        for lo, hi in poisoned:
-            self.bytes[lo:hi] = _FRESH
         for offset, data in given:
             self.bytes[offset : offset + len(data)] = np.frombuffer(data, dtype=np.uint8)
         self._changing = [(self.bytes, self.bytes.copy())]  # what is set back, and to what
@@ -90,26 +71,19 @@ class Arena:
     def take(self, other: Arena) -> None:
         """Let each block hold what it holds in ``other``, where the same blocks lie elsewhere."""
         for rank, blocks in enumerate(self._blocks):
-            for block, (offset, nbytes, _) in blocks.items():  # the later ones last: they have their formers' memory
+            for block, (offset, nbytes) in blocks.items():  # the later ones last: they have their formers' memory
                 there = other._block(rank, block)[0]
                 self.bytes[offset : offset + nbytes] = other.bytes[there : there + nbytes]
 
     def settle(self, touched: Iterable[tuple[int, int]]) -> None:
         """From now on :meth:`reset` comes back to this; only ``touched`` (rank, block) will change."""
         ranges: list[list[int]] = []
-        for offset, nbytes in sorted(self._block(*one)[:2] for one in touched):
+        for offset, nbytes in sorted(self._block(*one) for one in touched):
             if ranges and offset - ranges[-1][1] < _NEAR:
                 ranges[-1][1] = max(ranges[-1][1], offset + nbytes)
             else:
                 ranges.append([offset, offset + nbytes])
         self._changing = [(self.bytes[lo:hi], self.bytes[lo:hi].copy()) for lo, hi in ranges]
-
-    def whole(self, rank: int, block: int) -> Tensor:
-        """All of a block, in the dtype it was made for."""
-        offset, nbytes, dtype = self._block(rank, block)
-        whole = torch.empty(0, dtype=dtype)
-        whole.set_(self._storage, offset // dtype.itemsize, (nbytes // dtype.itemsize,), (1,))
-        return whole
 
     def nbytes(self, rank: int, block: int) -> int:
         """How large a block is."""
@@ -118,7 +92,7 @@ class Arena:
     def part(self, rank: int, access: Access) -> npt.NDArray[np.uint8]:
         """The bytes of an access, widest stride first. Raises :class:`ReplayError` where they are not the block's."""
         block, lo, hi, _ = access
-        start, nbytes, _ = self._block(rank, block)
+        start, nbytes = self._block(rank, block)
         if not 0 <= lo <= hi <= nbytes:
             raise ReplayError(f"rank {rank}: an access of the recording reaches beyond its memory: it is damaged")
         return self.part_of(self.bytes, start, access)
@@ -136,26 +110,13 @@ class Arena:
             raise ReplayError("an access of the recording reaches beyond its memory: it is damaged")
         return np.lib.stride_tricks.as_strided(whole, shape, steps)
 
-    def poison(self, rank: int, block: int) -> Callable[[], object]:
-        """What poisons the block (:func:`repro.accelerator.memory.poison`), bound to it."""
-        whole = self.whole(rank, block)
-        if whole.nbytes > POISON_LIMIT:
-            return lambda: None
-        if whole.dtype.is_floating_point or whole.dtype.is_complex:
-            return partial(whole.fill_, float("nan"))
-        if whole.dtype is torch.bool:
-            return partial(whole.fill_, True)
-        return partial(whole.view(torch.uint8).fill_, POISON_BYTE)
-
     def inherit(self, rank: int, block: int) -> Callable[[], object] | None:
         """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it; None: it lies there."""
-        placed = self._placements[rank]
+        placement, begin = self._placements[rank]
         pieces = []
-        if placed is not None:
-            placement, begin = placed
-            for source, target, nbytes in placement.inherited(block):
-                there, here = begin + source, begin + target
-                pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
+        for source, target, nbytes in placement.inherited(block):
+            there, here = begin + source, begin + target
+            pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
         if not pieces:
             return None
 
@@ -190,7 +151,7 @@ class Arena:
         kind = dtype_of(dtype)
         if block == NOBODY and 0 in shape:
             return torch.empty(0, dtype=kind).as_strided(shape, stride)
-        start, nbytes, _ = self._block(rank, block)
+        start, nbytes = self._block(rank, block)
         if len(shape) != len(stride) or offset < 0 or any(n < 0 for n in shape) or any(n < 0 for n in stride):
             raise ValueError("a shape or a stride")
         last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
@@ -198,26 +159,21 @@ class Arena:
             raise ReplayError(f"rank {rank}: a tensor of the recording reaches beyond its memory: it is damaged")
         if 0 in shape:
             offset = 0
-        storage, first = self._storage_of(rank, block, start, nbytes)
-        tensor = torch.empty(0, dtype=kind).set_(storage, first // kind.itemsize + offset, shape, stride)
+        storage = self._storage_of(rank, block, start, nbytes)
+        tensor = torch.empty(0, dtype=kind).set_(storage, offset, shape, stride)
         if negative:
             tensor = torch._neg_view(tensor)
         return torch._conj(tensor) if conjugate else tensor
 
-    def _storage_of(self, rank: int, block: int, start: int, nbytes: int) -> tuple[torch.UntypedStorage, int]:
-        """Where a tensor of the block lies: a storage, and where in it the block begins.
-
-        On the simulated GPU each block is a storage, and some kernels (linalg_qr) ask whether two arguments share one.
-        """
-        if not self._apart[rank]:
-            return self._storage, start
+    def _storage_of(self, rank: int, block: int, start: int, nbytes: int) -> torch.UntypedStorage:
+        """Each block is a storage, as on the device: some kernels (linalg_qr) ask whether two arguments share one."""
         found = self._storages.get((rank, block))
         if found is None:
-            memory = torch.from_numpy(self.bytes[start : start + nbytes])
-            found = self._storages[rank, block] = memory.untyped_storage()
-        return found, 0
+            found = torch.from_numpy(self.bytes[start : start + nbytes]).untyped_storage()
+            self._storages[rank, block] = found
+        return found
 
-    def _block(self, rank: int, block: int) -> tuple[int, int, torch.dtype]:
+    def _block(self, rank: int, block: int) -> tuple[int, int]:
         found = self._blocks[rank].get(block)
         if found is None:
             raise ReplayError(f"rank {rank}: the recording has no block {block}: it is damaged")

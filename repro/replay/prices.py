@@ -3,127 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.device import ASKING_NS
-from repro.replay.device_timing import DevicePrices, DeviceTiming
+from repro.replay.device_timing import DeviceTiming
 from repro.replay.host import Priced
+from repro.tokens import Jitter
+from simgpu.hardware import Clock
 
-_NO_RANK = -1
-
-
-class Costing(Protocol):
-    """What nodes cost in a timing of the recording's own kind."""
-
-    def of(self, timing: Any) -> list[int]:
-        """By node; the timing's delays are left out."""
-        ...
-
-    def delay(self, costs: list[int], timing: Any) -> int:
-        """Add the timing's delays; gives the first node whose cost changes."""
-        ...
-
-
-def prices_of(
-    base: Timing | DeviceTiming, world: int, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]
-) -> Costing:
-    """Those of a recording with this timing."""
-    if isinstance(base, DeviceTiming):
-        return DevicePrices(count, priced, steps)
-    return Prices(base, world, count, priced, steps)
+_WORD = (1 << 64) - 1
 
 
 class Prices:
-    """The costs of ``count`` nodes. Most timings differ little from ``base``: what is the same is kept."""
+    """The costs of ``count`` nodes."""
 
-    def __init__(
-        self, base: Timing, world: int, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]
-    ) -> None:
-        self._world = world
-        self._priced = priced
+    def __init__(self, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]) -> None:
+        self._count = count
+        self._steps = list(steps)
         self._by_op = {(one.rank, one.op): one for one in priced}
-        # By what stretches them, kernels with what they take by themselves.
-        self._kernels: dict[tuple[str, str], dict[int, tuple[list[int], npt.NDArray[np.float64]]]] = {}
-        self._collectives: dict[tuple[str, str], list[Priced]] = {}
-        alike: dict[tuple[str, str], dict[int, list[Priced]]] = {}
+        alike: dict[tuple[int, str, str, str, bool], list[Priced]] = {}
         for one in priced:
-            if one.members:
-                self._collectives.setdefault((one.kernel, one.stream), []).append(one)
-            else:
-                alike.setdefault((one.kernel, one.stream), {}).setdefault(one.rank, []).append(one)
-        for key, by_rank in alike.items():
-            self._kernels[key] = {
-                rank: ([one.node for one in those], np.array([one.nominal for one in those], dtype=np.float64))
-                for rank, those in by_rank.items()
-            }
-        self._steps: dict[tuple[int, str], list[int]] = {}
-        for node, rank, what in steps:
-            self._steps.setdefault((rank, what), []).append(node)
-        self._base = replace(base, delays={}, jitter=0.0)
-        self._clocks = self._clocks_of(self._base)
-        self._every = Clock(self._base, _NO_RANK)
-        self._costs = [0] * count
-        for (rank, what), nodes in self._steps.items():
-            for node in nodes:
-                self._costs[node] = _step(self._clocks[rank], what)
-        for one in priced:
-            self._costs[one.node] = _cost(self._clocks[one.rank], one)
+            alike.setdefault((one.rank, one.kernel, one.stream, one.stream_name, bool(one.members)), []).append(one)
+        self._alike = {key: _Alike(those) for key, those in alike.items()}
 
-    def of(self, timing: Timing) -> list[int]:
+    def of(self, timing: DeviceTiming) -> list[int]:
         """By node, in ``timing``; its delays are left out."""
-        costs = list(self._costs)
-        clocks = self._clocks_of(timing)
-        for (rank, what), nodes in self._steps.items():
-            cost = _step(clocks[rank], what)
-            if cost != _step(self._clocks[rank], what):
-                for node in nodes:
-                    costs[node] = cost
-        if timing.jitter or replace(timing, slow=self._base.slow, seed=self._base.seed, delays={}) != self._base:
-            for one in self._priced:  # in the order of issue: that is how jitter is drawn
-                costs[one.node] = _cost(clocks[one.rank], one)
-            return costs
-        # A clock of no rank says what is stretched on all of them.
-        every, before = Clock(timing, _NO_RANK), self._every
-        for (kernel, stream), by_rank in self._kernels.items():
-            same = every.factor(kernel, stream) == before.factor(kernel, stream)
-            for rank, (nodes, nominal) in by_rank.items():
-                if same and clocks[rank].all_kernels == self._clocks[rank].all_kernels:
-                    continue
-                stretched = np.rint(nominal * clocks[rank].factor(kernel, stream)).astype(np.int64)
-                for node, cost in zip(nodes, stretched.tolist(), strict=True):
-                    costs[node] = cost
-        for (kernel, stream), those in self._collectives.items():
-            if every.factor(kernel, stream, collective=True) != before.factor(kernel, stream, collective=True):
-                for one in those:
-                    costs[one.node] = _cost(clocks[one.rank], one)
-        return costs
+        costs = np.zeros(self._count, dtype=np.int64)
+        by_rank = [timing.of_rank(rank) for rank in range(len(timing.costs))]
+        for node, rank, what in self._steps:
+            now = by_rank[rank]
+            lengths_of = {"launch": now.launch_ns, "synchronize": now.synchronize_ns, "begin": timing.began[rank]}
+            costs[node] = lengths_of.get(what, now.query_ns)
+        clocks = [timing.clock(rank) for rank in range(len(timing.costs))]
+        for (rank, kernel, stream, name, collective), those in self._alike.items():
+            factor, clock = by_rank[rank].factor(kernel, int(stream)), clocks[rank]
+            nominal = those.nominal
+            if clock is not None and collective:
+                nominal = those.by_profile(clock, kernel, name)
+            elif clock is not None:
+                factor = clock.factor(kernel, name) * factor
+            stretched = nominal * factor
+            # The device rounds a half up, Python (who prices collectives) to the even neighbour.
+            lengths = np.rint(stretched) if collective else _rounded(stretched)
+            if timing.jitter is not None:
+                lengths = lengths + _drawn(timing.jitter, rank, those.ops, lengths)
+            costs[those.nodes] = lengths.astype(np.int64)
+        made: list[int] = costs.tolist()
+        return made
 
-    def delay(self, costs: list[int], timing: Timing) -> int:
+    def delay(self, costs: list[int], timing: DeviceTiming) -> int:
         """Add the timing's delays; gives the first node whose cost changes."""
         first = len(costs)
         for key, (late, long) in timing.delays.items():
             one = self._by_op.get(key)
             if one is not None:
+                late *= bool(one.members)
                 costs[one.node] += long
                 costs[one.late] += late
                 first = min(first, one.late if late else one.node)
         return first
 
-    def _clocks_of(self, timing: Timing) -> list[Clock]:
-        return [Clock(timing, rank) for rank in range(self._world)]
+
+class _Alike:
+    """Work of one rank that a timing stretches alike."""
+
+    def __init__(self, those: Sequence[Priced]) -> None:
+        self.nodes = np.array([one.node for one in those], dtype=np.int64)
+        self.nominal = np.array([one.nominal for one in those], dtype=np.float64)
+        self.ops = np.array([one.op for one in those], dtype=np.uint64)
+        self._those = those
+
+    def by_profile(self, clock: Clock, kernel: str, link: str) -> npt.NDArray[np.float64]:
+        """How long they take as collectives of such hardware."""
+        made = [
+            clock.collective(kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)
+            for one in self._those
+        ]
+        return np.array(made, dtype=np.float64)
 
 
-def _cost(clock: Clock, one: Priced) -> int:
-    if one.members:
-        of = (one.kernel, int(one.nominal), one.members, one.stream, one.group, one.number)
-        return clock.collective(*of, origin=one.origin)
-    return clock.stretched(int(one.nominal), one.kernel, one.stream)
+def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """``std::llround`` of what is not below zero."""
+    whole = np.floor(values)
+    return whole + (values - whole >= 0.5)
 
 
-def _step(clock: Clock, what: str) -> int:
-    return {"launch": clock.launch_ns, "synchronize": clock.synchronize_ns}.get(what, ASKING_NS)
+def _drawn(
+    jitter: Jitter, rank: int, ops: npt.NDArray[np.uint64], lengths: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """``simgpu/csrc/deviations.cpp``: a number of its own for each operation, from 0 to below 1."""
+    seed = _mixed_one(_mixed_one(jitter.seed) + rank)
+    with np.errstate(over="ignore"):
+        drawn = (_mixed(ops + np.uint64(seed)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return _rounded(lengths * drawn * jitter.percent / 100)
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64 (Steele, Lea and Flood 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    made: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return made
+
+
+def _mixed_one(value: int) -> int:
+    with np.errstate(over="ignore"):
+        return int(_mixed(np.array([value & _WORD], dtype=np.uint64))[0])

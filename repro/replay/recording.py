@@ -9,28 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repro.replay.deviations import deviate
 from repro.replay.device_timing import Deviation, DeviceTiming
 from repro.replay.faults import ReplayError
-from repro.replay.host import on_device
 from repro.replay.names import Names
 from repro.trace import (
     Begin,
-    Call,
     End,
-    Initial,
-    Sight,
     TraceError,
     TraceReader,
     TraceRecord,
-    Transfer,
     Unrepeatable,
     sealed,
 )
-from simgpu import timing as live
 from simgpu.hardware import Timing
+from simgpu.recording import DEVICE
 
-AnyTiming = Timing | DeviceTiming
 _FILE = re.compile(r"rank(\d+)\.trace")
 
 
@@ -39,7 +32,7 @@ class Recording:
     """One recorded run. ``records``: by rank, in the order of the host."""
 
     records: Mapping[int, Sequence[TraceRecord]]
-    timing: AnyTiming
+    timing: DeviceTiming
     info: Mapping[str, Any]
 
     @classmethod
@@ -93,30 +86,20 @@ class Recording:
                 raise ReplayError(f"{where} cannot be replayed: {refused.reason}")
             info = begin.info
             infos.append(info)
-        if calls and not _says_what(records):
+        if isinstance(infos[0].get("timing"), Mapping):
+            raise ReplayError(f"{where} is of an older release, which simulated another device: record the run again")
+        if infos[0].get("device") != DEVICE or (calls and not infos[0].get("recorded")):
             raise ReplayError(f"{where} says when work ran, not what it was: record the run to replay it")
-        if on_device(records[0]):
-            return cls(records, DeviceTiming.of(records, infos), info)
-        try:
-            timing = Timing.from_dict(info["timing"])
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise ReplayError(f"{where} does not say its timing: it is damaged, or not of this project") from error
-        return cls(records, timing, info)
+        return cls(records, DeviceTiming.of(records, infos), info)
 
-    def deviated(self, deviations: Sequence[Deviation]) -> AnyTiming:
+    def deviated(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing, changed by ``deviations``. Raises UnknownOperation and ValueError."""
-        if isinstance(self.timing, DeviceTiming):
-            return self.timing.deviated(deviations, self.records, self.names)
-        return deviate(self.timing, [one for one in deviations if not isinstance(one, live.Delay)], self.names)
+        return self.timing.deviated(deviations, self.records, self.names)
 
     @property
     def by_profile(self) -> Timing:
-        """The timing by a hardware profile. Raises :class:`ReplayError` where there is none."""
-        if isinstance(self.timing, DeviceTiming):
-            raise ReplayError(
-                "this is a recording of the simulated GPU, which holds its costs: no other hardware can be tried"
-            )
-        return self.timing
+        """The machine. Raises :class:`ReplayError` where the run was not timed by a hardware profile."""
+        return self.timing.by_profile
 
     @property
     def world(self) -> int:
@@ -125,11 +108,3 @@ class Recording:
     @cached_property
     def names(self) -> Names:
         return Names.of(self.records)
-
-
-def _says_what(records: Mapping[int, Sequence[TraceRecord]]) -> bool:
-    """Do they say what the work was, beside when it ran?"""
-    begin = records[0][0]
-    if on_device(records[0]) and isinstance(begin, Begin):
-        return bool(begin.info.get("recorded"))
-    return any(isinstance(one, (Call, Transfer, Initial, Sight)) for those in records.values() for one in those)

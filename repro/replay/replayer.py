@@ -19,22 +19,20 @@ import torch
 from torch import Tensor
 
 from repro.replay import device_work, work
-from repro.replay.device_timing import Deviation
-from repro.replay.exchange import Exchange
+from repro.replay.device_timing import Deviation, DeviceTiming
 from repro.replay.faults import ReplayError
 from repro.replay.graph import Graph
-from repro.replay.host import Effect, on_device
+from repro.replay.host import Effect
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
 from repro.replay.placement import Hold, Holds
-from repro.replay.recording import AnyTiming, Recording
+from repro.replay.recording import Recording
 from repro.replay.touched import Block, touched
 from repro.replay.transfers import DeviceExchange
 from repro.trace import LOOK, Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
 
 READ = "read"
 _MEMORIES = 6
-AnyExchange = Exchange | DeviceExchange
 
 
 class Departure(NamedTuple):
@@ -85,9 +83,7 @@ class _Holds:
     """Which holds are over in time, by an order of all effects."""
 
     def __init__(self, recording: Recording, graph: Graph) -> None:
-        self._all: list[tuple[int, Hold]] = []
-        if on_device(recording.records[0]):
-            self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
+        self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
         backs = [graph.place(rank, "back", one.former) for rank, one in self._all]
         heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
         self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
@@ -123,7 +119,7 @@ class Replayer:
         self._bad: dict[int, int] = {}
         self._departure: Departure | None = None
         self._calls: dict[tuple[int, int], Call] = {}
-        self._threads = int(recording.info.get("threads", 0)) if on_device(recording.records[0]) else 0
+        self._threads = int(recording.info.get("threads", 0))
         self._sights: dict[tuple[int, int, str], Sight] = {}
         self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the sights
         self._launches: dict[tuple[int, int], Launch] = {}
@@ -148,7 +144,7 @@ class Replayer:
         """
         return self.run_timing(self.recording.deviated(deviations) if deviations else None)
 
-    def run_timing(self, timing: AnyTiming | None) -> Outcome:
+    def run_timing(self, timing: DeviceTiming | None) -> Outcome:
         """Execute under ``timing``; None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
@@ -280,22 +276,17 @@ class Replayer:
     def _bind(self, arena: Arena) -> list[work.Effect]:
         """What each effect does in this memory; nothing, where it is settled."""
         records = self.recording.records
-        device = on_device(records[0])
-        exchanges: dict[tuple[int, int], tuple[AnyExchange, int]] = {}
+        exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
         for (group, _), those in self._parts.items():
             exchange = self._exchange(arena, self._members[group], those)
             for member, rank in enumerate(self._members[group]):
                 exchanges[rank, those[rank][0].op] = (exchange, member)
-        finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records if device}
+        finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
 
         def bound(effect: Effect) -> work.Effect:
             key = (effect.rank, effect.item)
-            if device and effect.what in ("kernel", "read", "host"):
+            if effect.what in ("kernel", "read", "host"):
                 return self._on_device(effect.what, key, arena)
-            if effect.what == "kernel":
-                return work.kernel(self._calls[key], effect.rank, arena)
-            if effect.what == "read":
-                return self._host_read(self._calls[key], effect.rank, arena)
             if effect.what == "arrive":
                 exchange, member = exchanges[key]
                 return exchange.read(member)
@@ -304,14 +295,12 @@ class Replayer:
                 return exchange.write(member)
             if effect.what == "sight":
                 place, sight = self._places[(*key, "")], self._sights[(*key, "")]
-                if device and sight.kind == "final" and sight.view[1] == "uint8":
+                if sight.kind == "final" and sight.view[1] == "uint8":
                     return self._final(place, finals[effect.rank].glimpse(sight))
                 return self._sight(place, sight, arena)
             if effect.what in ("inherit", "inherited"):
                 return arena.inherit(*key) or _nothing
-            if effect.what == "back":
-                return _nothing
-            return arena.poison(*key)
+            return _nothing
 
         effects = zip(self.graph.effects, self._settled, strict=True)
         return [_nothing if done else bound(effect) for effect, done in effects]
@@ -330,37 +319,18 @@ class Replayer:
 
     def _exchange(
         self, arena: Arena, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]
-    ) -> AnyExchange:
+    ) -> DeviceExchange:
         records = [parts[rank] for rank in members]
-        first, transfer = records[0]
+        first, _ = records[0]
         kernel = first.kernel.rpartition("::")[2]
         if kernel in ("send", "recv"):
             kernel = "send_recv"
         root = members.index(first.root) if first.root >= 0 else -1
-        if on_device(self.recording.records[members[0]]):
 
-            def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
-                return [arena.view(members[place], view) for view in views]
+        def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
+            return [arena.view(members[place], view) for view in views]
 
-            return DeviceExchange(kernel, [one for _, one in records], tensors, root)
-        splits = None
-        if any(one.splits is not None for _, one in records):
-            splits = [one.splits or ((), ()) for _, one in records]
-        return Exchange(
-            kernel,
-            [[arena.view(rank, view) for view in parts[rank][1].inputs] for rank in members],
-            [[arena.view(rank, view) for view in parts[rank][1].outputs] for rank in members],
-            reduction=transfer.reduction,
-            root=root,
-            splits=splits,
-        )
-
-    def _host_read(self, call: Call, rank: int, arena: Arena) -> work.Effect:
-        def differs(value: Any) -> None:
-            if self._departure is None:
-                self._departure = Departure(self.recording.names.name(rank, call.op), call.result, value)
-
-        return work.host_read(call, rank, arena, differs)
+        return DeviceExchange(kernel, [one for _, one in records], tensors, root)
 
     def _telling(self, place: int) -> device_work.See:
         def tell(now: int) -> None:

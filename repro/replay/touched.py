@@ -44,7 +44,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
         rank = effect.rank
         if effect.what == "back":
             continue
-        if effect.what in ("free", "inherit", "inherited"):
+        if effect.what in ("inherit", "inherited"):
             note(rank, effect.item, HOST, whole=False)
         elif effect.what == "sight":
             sight = sights[rank, effect.item]

@@ -14,11 +14,10 @@ from torch import Tensor
 
 import frameworks.deepspeed.fused_optimizers
 import frameworks.deepspeed.quantizer  # noqa: F401 - their operators may stand in a recording
-from repro.accelerator.recorder import checksum
 from repro.replay.faults import ReplayError
 from repro.replay.memory import Arena
 from repro.trace import Access, Call, View
-from repro.values import ValueFault, decoded, dtype_of, encoded, operator, taking_numbers
+from repro.values import ValueFault, checksum, decoded, dtype_of, operator, taking_numbers
 
 Effect = Callable[[], object]
 
@@ -93,43 +92,6 @@ def _afresh(func: Any, call: Call, rank: int, arena: Arena) -> Any:
     return func(*args, **kwargs)
 
 
-def host_read(call: Call, rank: int, arena: Arena, differs: Callable[[Any], None]) -> Effect:
-    """The host runs the call; ``differs`` is told when it learns something else than it did when it was recorded.
-
-    The host's program does not run again, so what it would have done with another value is not known.
-    """
-    if not call.function:  # it read the memory itself
-        tensor = _tensor(call, rank, arena)
-
-        def look() -> None:
-            if checksum(tensor) != call.result:
-                differs(None)
-
-        return look
-    func, args, kwargs, _ = _bound(call, rank, arena)
-    outputs = [arena.view(rank, view) for view in call.outputs]
-    if not outputs:
-        learned = call.result
-
-        def learn() -> None:
-            result = func(*args, **kwargs)
-            if result is not learned and not _same(encoded(result, _no_view), learned):
-                differs(result)
-
-        return learn
-
-    def read() -> None:
-        result = func(*args, **kwargs)
-        values = result if isinstance(result, (list, tuple)) else [result]
-        for output, place in zip(outputs, call.places, strict=True):
-            if values[place].shape == output.shape:
-                output.copy_(values[place])
-            else:
-                differs(tuple(values[place].shape))
-
-    return read
-
-
 class Glimpse:
     """One sight: a value that training uses, and its checksum."""
 
@@ -167,16 +129,6 @@ def _bound(call: Call, rank: int, arena: Arena) -> tuple[Any, list[Any], dict[st
     except ValueFault as error:
         raise ReplayError(f"rank {rank}, operation {call.op}: {error}") from error
     return func._op, args, kwargs, generator
-
-
-def _tensor(call: Call, rank: int, arena: Arena) -> Tensor:
-    try:
-        ((word, view),) = call.args
-        if word == "tensor":
-            return arena.view(rank, view)
-    except (TypeError, ValueError):
-        pass
-    raise ReplayError(f"rank {rank}, operation {call.op}: what the host read is damaged")
 
 
 def _returns_several(call: Call) -> bool:
@@ -238,14 +190,3 @@ def _with_default(run: Effect, dtype: torch.dtype) -> Effect:
             torch.set_default_dtype(now)
 
     return under
-
-
-def _no_view(tensor: Tensor) -> View:
-    raise ValueFault("a tensor where none was recorded")
-
-
-def _same(now: Any, then: Any) -> bool:
-    """Equal, and of one kind; a NaN equals a NaN."""
-    if isinstance(now, float) and isinstance(then, float):
-        return now == then or (now != now and then != then)
-    return type(now) is type(then) and bool(now == then)
