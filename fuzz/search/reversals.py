@@ -46,7 +46,7 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
             return deviations
         now = np.array([times[effect.node] for effect in graph.effects], dtype=np.int64)
         wrong = (now[earlier] > now[later]) | ((now[earlier] == now[later]) & (earlier > later))
-        first = next((at for at in np.flatnonzero(wrong).tolist()), None)
+        first = next(iter(np.flatnonzero(wrong).tolist()), None)
         if first is None:
             return None
         place = int(later[first])
