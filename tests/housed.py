@@ -25,7 +25,20 @@ FOLDERS = ("tests/runs",)
 """Folders of such files."""
 ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
 """Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
-FILES: tuple[str, ...] = ()
+FILES = tuple(
+    f"tests/sharding/test_{name}.py"
+    for name in (
+        "accounted",
+        "checkpoints",
+        "engine_races",
+        "engine_timings",
+        "resume",
+        "ring_races",
+        "ring_times",
+        "rings",
+        "strategies",
+    )
+)
 """Single files of other folders."""
 
 _INSIDE = "STREAM_RACES_HOUSED"
