@@ -1,7 +1,13 @@
-"""How many timings each search executes until one diverges, in every scenario that has a known race."""
+"""How many timings each search executes until one diverges, in every scenario that has a known race.
+
+In a process of its own, which has a simulated GPU: the textbook programs say ``torch.cuda``.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from statistics import median, quantiles
@@ -31,13 +37,32 @@ _SEARCHES: tuple[Search, ...] = (Directed(), RandomTimings(), Pct(1), Pct(2))
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    program.preload()
+    command = [sys.executable, "-m", "simgpu", "-m", "benchmarks.search"]
     found = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            told = json.loads(line)
+            if isinstance(told, str):
+                say(told)
+            else:
+                found.append(Figure("search", told[0], told[1], ""))
+    if process.returncode:
+        raise RuntimeError("the searches could not be measured")
+    return found
+
+
+def main() -> None:
+    """In the process with the GPU: a line of JSON each, what is going on (a string), and figures (name and value)."""
+
+    def say(text: str) -> None:
+        print(json.dumps(text), flush=True)
+
+    program.preload()
     for name, subject in _subjects(say):
         for search in _SEARCHES:
             say(f"search: {name}, {search.name}, {SEEDS} seeds")
-            found.append(_row(name, search, subject))
-    return found
+            print(json.dumps(_row(name, search, subject)), flush=True)
 
 
 def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
@@ -51,7 +76,7 @@ def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
         yield name, subject
 
 
-def _row(name: str, search: Search, subject: Subject) -> Figure:
+def _row(name: str, search: Search, subject: Subject) -> tuple[str, float]:
     seeds = 1 if isinstance(search, Directed) else SEEDS  # it draws nothing
     firsts = [_first(search, subject, seed) for seed in range(seeds)]
     numbers = [MOST if first is None else first for first in firsts]
@@ -65,10 +90,14 @@ def _row(name: str, search: Search, subject: Subject) -> Figure:
     value = median(numbers)
     if options := _RECORDED.get(name, {}).get("slow"):
         name += "".join(f", {what} {factor} times as slow" for what, factor in options.items())
-    return Figure("search", f"{name}, {search.name}: timings to the first that diverges ({note})", value, "")
+    return f"{name}, {search.name}: timings to the first that diverges ({note})", value
 
 
 def _first(search: Search, subject: Subject, seed: int) -> int | None:
     """How many timings the first divergence takes."""
     executed = enumerate(islice(search.timings(subject, seed), MOST), 1)
     return next((number for number, one in executed if one.verdict.diverged), None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Finds timings under which training goes wrong, makes them small, and proves what it finds.
 
-For tests of one's own (``@pytest.mark.stream_race``): streams and events of the simulated accelerator (in a session on
-the simulated GPU: ``torch.cuda``'s), and :func:`watch` for values that must not depend on timing.
+For tests of one's own (``@pytest.mark.stream_race``): the streams and events of ``torch.cuda``, and :func:`watch` for
+values that must not depend on timing.
 For property tests: ``fuzz.strategy.stream_timings``.
 """
 

@@ -1,25 +1,17 @@
-"""What a test of stream code is written with: CUDA's streams and events, simulated, and :func:`watch`.
-
-The names are those of ``torch.cuda``: code that takes its streams from a module can be given this one. In a process
-with the simulated GPU (``pytest --stream-device cuda``) they are ``torch.cuda``'s own.
-"""
+"""What a test of stream code is written with: the streams and events of ``torch.cuda``, and :func:`watch`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from repro.accelerator.device import Device, active
-from simgpu.library import active as on_gpu
+from torch.cuda import Event, Stream, current_stream, default_stream, stream, synchronize
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize", "watch"]
-
-KIND = "value"  # of sights
 
 
 class NoTensors(Exception):
@@ -34,28 +26,6 @@ class Value(NamedTuple):
     tensor: Tensor
 
 
-ON_GPU = on_gpu()  # before torch was imported, so for good
-
-if ON_GPU and not TYPE_CHECKING:
-    from torch.cuda import Event, Stream, current_stream, default_stream, stream, synchronize
-else:
-    from repro.accelerator.device import Event, Stream
-
-    def stream(stream: Stream | None) -> AbstractContextManager[None]:
-        """Work issued inside goes to ``stream``."""
-        return _device().stream(stream)
-
-    def current_stream() -> Stream:
-        return _device().current_stream()
-
-    def default_stream() -> Stream:
-        return _device().default_stream()
-
-    def synchronize() -> None:
-        """Block the host until all streams are done."""
-        _device().synchronize()
-
-
 def watch(name: str, tensor: Tensor) -> None:
     """The values of ``tensor`` must not depend on timing.
 
@@ -64,29 +34,13 @@ def watch(name: str, tensor: Tensor) -> None:
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"watch({name!r}, ...) takes a tensor, not {type(tensor).__name__}")
-    if ON_GPU:
-        if _seen is None:
-            raise RuntimeError(_NOWHERE)
-        tensor = tensor.detach()
-        if hasattr(tensor, "to_local"):
-            tensor = tensor.to_local()  # a DTensor: what lies on this rank
-        plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        _seen.append(Value(int(os.environ.get("RANK", "0")), name, plain))
-        return
-    device = _device()
-    device.label(tensor, "watched", name)
-    copy = tensor.detach().clone()
-    place = None
-    if _seen is not None:
-        place = len(_seen)
-        _seen.append(None)
-
-    def look(now: Tensor) -> None:
-        if _seen is not None and place is not None:
-            plain = now.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-            _seen[place] = Value(device.rank, name, plain)
-
-    device.sight(KIND, name, copy, look)
+    if _seen is None:
+        raise RuntimeError("nothing is watched here: mark the test with @pytest.mark.stream_race")
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()  # a DTensor: what lies on this rank
+    plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    _seen.append(Value(int(os.environ.get("RANK", "0")), name, plain))
 
 
 def watch_result(result: object, name: str = "result") -> None:
@@ -107,11 +61,8 @@ def watch_result(result: object, name: str = "result") -> None:
 
 
 @contextmanager
-def seeing() -> Iterator[list[Value | None]]:
-    """Inside, what is watched is kept: in the order of the calls, None until its time has come.
-
-    On the GPU a value is a copy that lies there, and has its numbers when all work is done.
-    """
+def seeing() -> Iterator[list[Value]]:
+    """Inside, what is watched is kept, in the order of the calls: a copy that has its numbers when all work is done."""
     global _seen
     _seen = []
     try:
@@ -145,12 +96,4 @@ def _form(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
 
 
-_seen: list[Value | None] | None = None
-_NOWHERE = "there are no streams here: mark the test with @pytest.mark.stream_race"
-
-
-def _device() -> Device:
-    try:
-        return active()
-    except RuntimeError:
-        raise RuntimeError(_NOWHERE) from None
+_seen: list[Value] | None = None

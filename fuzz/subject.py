@@ -9,13 +9,13 @@ from pathlib import Path
 from detectors import HappensBefore
 from detectors.races import Race
 from fuzz.verdict import Verdict, judge
-from repro.accelerator.costs import Timing
 from repro.replay.beginning import beginning
 from repro.replay.deviations import Deviation, Stretch
 from repro.replay.names import OperationName, UnknownOperation
 from repro.replay.recording import AnyTiming, Recording
 from repro.replay.replayer import Outcome, Replayer
-from repro.trace import Phase, StreamName
+from repro.trace import HOST_STREAM, Collective, Phase, StreamName
+from simgpu.hardware import Timing
 
 
 class Subject:
@@ -55,9 +55,7 @@ class Subject:
     def live_timing(self, deviations: Sequence[Deviation]) -> Timing:
         """The same, for a run of a scenario on real ranks."""
         timing = self.timing(deviations)
-        if not isinstance(timing, Timing):
-            raise TypeError("a program's recording is run live by its script, in a timing of simgpu.timing")
-        return timing
+        return timing if isinstance(timing, Timing) else timing.live()
 
     def judged(self, outcome: Outcome) -> Verdict:
         self.executions += 1
@@ -79,13 +77,16 @@ class Subject:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """Names of the streams, those of collectives left out."""
-        return tuple(name for name in self._stream_names if not name.startswith("nccl"))
+        """Names of the streams, those of collectives and of the host left out."""
+        return tuple(name for name in self._stream_names if not name.startswith("nccl") and name != HOST_STREAM)
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        """Names of the streams of collectives."""
-        return tuple(name for name in self._stream_names if name.startswith("nccl"))
+        """Names of what carries collectives: on the simulated GPU of their own, elsewhere of their streams."""
+        links: dict[str, None] = {}
+        for records in self.recording.records.values():
+            links.update((record.link, None) for record in records if isinstance(record, Collective) and record.link)
+        return tuple(links or [name for name in self._stream_names if name.startswith("nccl")])
 
     @property
     def world(self) -> int:

@@ -18,6 +18,7 @@ from repro.replay.graph import Graph, Times
 from repro.replay.recording import Recording
 
 _US = 1000
+_WITHOUT_EFFECT = "one of the two was done when it was issued: a replay has no other time for it"
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 
 
@@ -66,6 +67,8 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
     rank, times = occurrence.rank, graph.times()
     first = _place(graph, rank, occurrence.first, race.first, occurrence.block)
     second = _place(graph, rank, occurrence.second, race.second, occurrence.block)
+    if first is None or second is None:
+        return Reversal(race, occurrence, (), _WITHOUT_EFFECT)
     assert occurrence.first.op is not None  # a block is not used again behind its free
     operation = recording.names.name(rank, occurrence.first.op)
     # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
@@ -81,13 +84,13 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
     return Reversal(race, occurrence, deviations)
 
 
-def _place(graph: Graph, rank: int, moment: Moment, side: Side, block: int) -> int:
-    """Where among the effects the access takes place."""
+def _place(graph: Graph, rank: int, moment: Moment, side: Side, block: int) -> int | None:
+    """Where among the effects the access takes place; None where a replay does nothing there."""
     if moment.op is None:
         return graph.place(rank, "free", block)
     if side.kernel.startswith("nccl::"):
         return graph.place(rank, "arrive" if side.access == "read" else "leave", moment.op)
-    return graph.place(rank, graph.what(rank, moment.op), moment.op)
+    return graph.of_launch(rank, moment.op)
 
 
 def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:

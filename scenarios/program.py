@@ -38,7 +38,7 @@ from scenarios.trainers import Trainer, trainer
 from simgpu import library
 from simgpu.clocked import NOTHING
 from simgpu.device import Device as Gpu
-from simgpu.rules import Rule, put
+from simgpu.rules import Rule, Site, count, put
 
 Device = adapter.Device
 Hear = Callable[[int, dict[str, Any]], None]
@@ -61,6 +61,7 @@ def run(
     record: bool = False,
     timing: Timing | None = None,
     rules: Sequence[Rule] = (),
+    calls: bool = False,
 ) -> None:
     """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
 
@@ -73,12 +74,14 @@ def run(
       values that are not finite; ``distance`` of the backward pass from the forward pass; clock and blocked
       in virtual nanoseconds; and ``"norms": [[step, norm], ...]``, DeepSpeed's own of the gradients of all ranks,
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
+    * ``{"kind": "calls", "calls": [[operation, file, line, function, count], ...]}`` at the end, with ``calls``: the
+      calls that order something (:class:`simgpu.rules.Site`) and how often they were made in the last step,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
     Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere.
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
-    that do something else, besides the fix.
+    that do something else, besides the fix. ``calls``: see above; on the simulated GPU.
 
     Raises :class:`repro.cluster.RankFailed`.
     """
@@ -98,7 +101,8 @@ def run(
         if library.active():
             gpu = _gpu(me, scenario, timed, trace, record=record)
             put(rules)
-            _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record)
+            counts = count() if calls else None
+            _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
             return
         device, writer = _device(me, scenario, timed, trace, record=record)
         device.rules.extend(rules)
@@ -172,6 +176,7 @@ def _train(
     *,
     checkpoints: Path | None = None,
     record: bool = False,
+    counts: dict[Site, int] | None = None,
 ) -> None:
     """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
@@ -230,6 +235,8 @@ def _train(
     me.say({"kind": "ready", "seconds": time.perf_counter() - began, "clock": clock, "blocked": blocked})
     for step in range(done + 1, scenario.steps + 1):
         began = time.perf_counter()
+        if counts is not None:
+            counts.update(dict.fromkeys(counts, 0))
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
             loss = training.forward(_moved(next(data), device))
@@ -250,6 +257,8 @@ def _train(
         if device is not None:
             device.flush()
         watch.say(step, time.perf_counter() - began)
+    if counts is not None:
+        me.say({"kind": "calls", "calls": [[*site, number] for site, number in counts.items()]})
     if nan_watch is not None:
         nan_watch.close()
     if device is not None:

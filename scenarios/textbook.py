@@ -1,6 +1,6 @@
 """Small programs of one rank, each with a race that real code has had, and the same without it.
 
-Nothing shows as recorded: on an idle device no kernel is late by itself. Give one to
+They say ``torch.cuda``. Nothing shows as recorded: on an idle device no kernel is late by itself. Give one to
 :func:`repro.replay.record.record`, and execute the recording under other timings.
 """
 
@@ -12,8 +12,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.cuda import Event, Stream, current_stream, stream
 
-from repro.accelerator.device import Device, Event, Stream
+from simgpu.device import Device
 
 _SIZE = 256
 
@@ -34,12 +35,12 @@ def missing_wait(device: Device, *, fixed: bool = False) -> None:
     DeepSpeed issue 8061: with ``overlap_comm`` the reduction waits for the current stream only, while gradients are
     copied into the bucket on others; NaN from the first step on.
     """
-    bucket, gradient = torch.zeros(_SIZE), torch.full((_SIZE,), 3.0)
+    bucket, gradient = torch.zeros(_SIZE, device="cuda"), torch.full((_SIZE,), 3.0, device="cuda")
     reduction = _behind(device, "reduction")
     bucket.copy_(gradient)
     if fixed:
-        reduction.wait_stream(device.current_stream())
-    with device.stream(reduction):
+        reduction.wait_stream(current_stream())
+    with stream(reduction):
         reduced = bucket / 2
     _look(device, reduction, "gradient", reduced)
 
@@ -50,8 +51,8 @@ def overwritten_buffer(device: Device, *, fixed: bool = False) -> None:
     Megatron-LM pull request 5222: the gradients of a layer overwrote the buffer that the reduce-scatter of an earlier
     layer still read. Caffe pull request 2998: the same with prefetched batches.
     """
-    buffers = [torch.zeros(_SIZE), torch.zeros(_SIZE)]
-    total = torch.zeros(_SIZE)
+    buffers = [torch.zeros(_SIZE, device="cuda"), torch.zeros(_SIZE, device="cuda")]
+    total = torch.zeros(_SIZE, device="cuda")
     reduction = _behind(device, "reduction")
     read = [Event(), Event()]
     for layer in range(4):
@@ -59,30 +60,31 @@ def overwritten_buffer(device: Device, *, fixed: bool = False) -> None:
         if fixed:
             read[mine].wait()
         buffers[mine].fill_(layer + 1.0)
-        reduction.wait_stream(device.current_stream())
-        with device.stream(reduction):
+        reduction.wait_stream(current_stream())
+        with stream(reduction):
             total.add_(buffers[mine])
             read[mine].record()
     _look(device, reduction, "gradient", total)
 
 
 def freed_early(device: Device, *, fixed: bool = False) -> None:
-    """Memory is dropped, and may be handed out again, while another stream reads it: no ``record_stream``.
+    """Memory is dropped, and handed out again, while another stream reads it: no ``record_stream``.
 
     torchrec pull request 4231: a copy to the host on a side stream, whose source was released meanwhile, gave NaN.
-    TensorRT-LLM pull request 15265: events ordered the work and not the allocator; illegal addresses.
+    TensorRT-LLM pull request 15265: events ordered the work and not the allocator; illegal addresses. It is the next
+    owner's first work that does the harm, and the allocator gives the block to whoever asks for so many bytes on the
+    stream that had it.
     """
-    activation = torch.full((_SIZE,), 5.0)
+    activation = torch.full((_SIZE,), 5.0, device="cuda")
     offload = _behind(device, "offload")
-    with device.stream(offload):
+    with stream(offload):
         stashed = activation.clone()
     if fixed:
-        device.record_stream(activation, offload)
-    busy = torch.zeros(_SIZE)
-    for _ in range(3):  # the host does other work before it lets go
-        busy.add_(1)
+        activation.record_stream(offload)
     del activation
+    gradient = torch.zeros(_SIZE, device="cuda")
     _look(device, offload, "activation", stashed)
+    device.sight("parameter", "gradient", gradient, _nothing)
 
 
 def early_event(device: Device, *, fixed: bool = False) -> None:
@@ -91,16 +93,16 @@ def early_event(device: Device, *, fixed: bool = False) -> None:
     ROCm XLA pull request 964: the event of an input's readiness was one of the compute stream, and passed before
     the transfer had filled the buffer; results were zeros.
     """
-    batch, weight = torch.zeros(_SIZE), torch.full((_SIZE,), 2.0)
+    batch, weight = torch.zeros(_SIZE, device="cuda"), torch.full((_SIZE,), 2.0, device="cuda")
     forward = _behind(device, "forward")
     ready = Event()
     if not fixed:
         ready.record()
-    batch.copy_(torch.arange(float(_SIZE)))
+    batch.copy_(torch.arange(float(_SIZE), device="cuda"))
     if fixed:
         ready.record()
     forward.wait_event(ready)
-    with device.stream(forward):
+    with stream(forward):
         loss = (batch * weight).sum()
     _look(device, forward, "", loss, kind="loss")
 
@@ -111,15 +113,15 @@ def swapped_weights(device: Device, *, fixed: bool = False) -> None:
     Before and after, the weights are the same, so it takes more than a slow stream: the swap back has to be late and
     the swap itself not. As in PyTorch issue 144657, an asynchronous save reads weights that change meanwhile.
     """
-    weights, average = torch.full((_SIZE,), 2.0), torch.full((_SIZE,), 7.0)
+    weights, average = torch.full((_SIZE,), 2.0, device="cuda"), torch.full((_SIZE,), 7.0, device="cuda")
     kept = weights.clone()
     save = _behind(device, "save")
     weights.copy_(average)
     evaluation = weights.sum()
     weights.copy_(kept)
     if fixed:
-        save.wait_stream(device.current_stream())
-    with device.stream(save):
+        save.wait_stream(current_stream())
+    with stream(save):
         snapshot = weights.clone()
     _look(device, save, "weights", snapshot)
     device.sight("loss", "", evaluation, _nothing)
@@ -131,13 +133,13 @@ def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
     Both old or both new is a good checkpoint, so one of the two updates has to come between the two copies. The hazard
     is that of asynchronous checkpoints (torchtitan issue 930: is the copy made before ``save`` returns?).
     """
-    weights, state = torch.ones(_SIZE), torch.ones(_SIZE)
+    weights, state = torch.ones(_SIZE, device="cuda"), torch.ones(_SIZE, device="cuda")
     save = _behind(device, "save")
     weights.add_(1)
     state.add_(1)
     if fixed:
-        save.wait_stream(device.current_stream())
-    with device.stream(save):
+        save.wait_stream(current_stream())
+    with stream(save):
         saved, saved_state = weights.clone(), state.clone()
         apart = (saved - saved_state).abs().sum()
     _look(device, save, "consistency", apart)
@@ -145,18 +147,17 @@ def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
 
 def _behind(device: Device, name: str) -> Stream:
     """A stream that comes after all that has been issued so far."""
-    stream = Stream(device)
-    stream.rename(name)
-    stream.wait_stream(device.current_stream())
-    return stream
+    made = Stream()
+    device.name_stream(made, name)
+    made.wait_stream(current_stream())
+    return made
 
 
-def _look(device: Device, stream: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:
+def _look(device: Device, used: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:
     """What training uses in the end. The host waits for all streams, as a training loop does when it prints."""
-    with device.stream(stream):
+    with stream(used):
         device.sight(kind, name, value, _nothing)
-    stream.synchronize()
-    device.default_stream().synchronize()
+    torch.cuda.synchronize()
 
 
 def _nothing(value: Tensor) -> None:

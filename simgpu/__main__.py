@@ -2,6 +2,12 @@
 
 import sys
 
+from simgpu.build import BuildError
 from simgpu.launch import main
+from simgpu.substitute import go_there
 
+try:
+    go_there("simgpu", sys.argv[1:])
+except BuildError as problem:
+    sys.exit(f"simgpu: {problem}")
 sys.exit(main(sys.argv[1:]))

@@ -46,18 +46,22 @@ def torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise BuildError("torch is not installed in this environment: install its CPU build")
-    folder = Path(spec.origin).parent
-    if (folder / "lib" / "libtorch_cuda.so").exists():
-        raise BuildError(
-            "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
-            "use an environment with torch's CPU build"
-        )
-    return folder
+    return Path(spec.origin).parent
+
+
+def has_cuda(torch: Path) -> bool:
+    """Is it a CUDA build?"""
+    return (torch / "lib" / "libtorch_cuda.so").exists()
 
 
 def library() -> Path:
     """The built library; builds it when it is not there (a quarter of a minute). Raises :class:`BuildError`."""
     torch = torch_folder()
+    if has_cuda(torch):
+        raise BuildError(
+            "this environment has a CUDA build of torch, whose GPU cannot be replaced by a simulated one: "
+            "use an environment with torch's CPU build"
+        )
     compiler = find_compiler()
     place = _folder() / f"libsimgpu-{_digest(compiler)}.so"
     if place.exists():
@@ -113,8 +117,13 @@ def _folder() -> Path:
     root = _SOURCES.parents[1]
     if (root / "pyproject.toml").exists() and os.access(root, os.W_OK):
         return root / "build" / "simgpu"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "simgpu"
+    return cache()
+
+
+def cache() -> Path:
+    """The user's, for what is made once. ``SIMGPU_CACHE`` says where."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get("SIMGPU_CACHE") or os.path.join(home, "simgpu"))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from repro.trace import Transfer
 from simgpu import costs, recording, streams, trace, work
 from simgpu.library import functions
 from simgpu.ranks.exchange import NEVER, PipeExchange
-from simgpu.rules import ruled
+from simgpu.rules import part, ruled
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
@@ -130,7 +130,7 @@ class Work(dist.Work):
         current = torch.cuda.current_stream()
         if (self._event is not None or self._blocks) and not ruled("work.wait", current):
             if self._event is not None:
-                self._event.wait(current)
+                part(self._event.wait, current)
             if self._blocks:
                 torch.Stream.synchronize(current)
         self._held = ()

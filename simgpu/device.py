@@ -20,7 +20,6 @@ from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
 from simgpu.library import functions
 from simgpu.rules import Rule, rules
-from simgpu.sanitizer import unseen
 
 COMPUTE = "compute"
 """The name of the default stream."""
@@ -53,12 +52,9 @@ class Device:
         """From here on work is timed and traced.
 
         ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
-        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`. Raises ValueError for a
-        timing that a recording cannot tell.
+        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`.
         """
         timing = self._timing
-        if record and timing.delays:
-            raise ValueError("a recording cannot tell delays of single operations by their numbers: leave them out")
         cuda.see(self._devices)
         torch.cuda.set_device(self._index)
         costs.use(clocked(timing, self.rank, weightless=weightless))
@@ -66,10 +62,10 @@ class Device:
         if timing.jitter:
             drawn = [Jitter(max(1, round(100 * timing.jitter)), timing.seed)]
             self._functions.jitter(drawn[0].percent, timing.seed, self.rank)
-        for (rank, op), (late, longer) in timing.delays.items():
-            if rank == self.rank:
-                self._functions.delay_operation(op, late, longer)
-        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record)}
+        delays = [[op, *delay] for (rank, op), delay in timing.delays.items() if rank == self.rank]
+        for op, late, longer in delays:
+            self._functions.delay_operation(op, late, longer)
+        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record), "delays": delays}
         self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
         self._tracer = trace.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:
@@ -117,7 +113,7 @@ class Device:
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
         """What stands in the tensor's memory."""
         if tensor.is_cuda:
-            block, lo, hi = self._place(tensor)
+            block, lo, hi = work.place(tensor)
             if hi > lo:
                 trace.note(Label(block, lo, hi, kind, name))
 
@@ -125,12 +121,6 @@ class Device:
         """What stands in the whole block of memory that the tensor is of."""
         if tensor.is_cuda:
             self.label(tensor.new_empty(0).set_(tensor.untyped_storage()), kind, name)
-
-    def _place(self, tensor: Tensor) -> tuple[int, int, int]:
-        """The block, its first byte that is the tensor's, and the end."""
-        with unseen(), torch.no_grad():
-            block, lo, hi = torch.ops.simgpu.place(tensor.detach())
-        return block, lo, hi
 
     # -- looks that take no time and order nothing -----------------------------------------------------
 

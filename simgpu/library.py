@@ -25,6 +25,7 @@ _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
 _HandOn = CFUNCTYPE(None)
 _Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
+_Ruled = CFUNCTYPE(c_int, c_int, c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
@@ -56,6 +57,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
     "hand_on": (None, (_HandOn,)),
+    "rules": (None, (_Ruled,)),
     "deviate_never": (None, ()),
     "jitter": (None, (c_double, c_int64, c_int64)),
     "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
@@ -89,7 +91,7 @@ class Functions:
 
 
 KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
-Post, Receive, Promise, HandOn, Asked = _Post, _Receive, _Promise, _HandOn, _Asked
+Post, Receive, Promise, HandOn, Asked, Ruled = _Post, _Receive, _Promise, _HandOn, _Asked, _Ruled
 
 _functions: Functions | None = None
 

@@ -1,12 +1,14 @@
 """Calls that order something, taken out of a program that is not edited: by the place that they are made from.
 
 A :class:`Rule` says what happens there instead. What asks: the methods of :class:`simgpu.streams.Stream`,
-``torch.cuda.synchronize`` and ``Work.wait``. An event's own ``synchronize`` and ``wait`` are compiled methods of torch
-and cannot be ruled.
+``torch.cuda.synchronize`` and ``Work.wait``; for an event's own ``wait`` and ``synchronize``, which are compiled, the
+device (``csrc/guard.cpp``) where a rule or :func:`count` needs it. What is a part of another of these calls, or of
+autograd's engine, is no call of its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -14,16 +16,20 @@ import torch
 
 from repro.trace import Frame
 from simgpu import trace
+from simgpu.library import Ruled, functions
 
-OPERATIONS = ("stream.synchronize", "stream.wait_stream", "stream.wait_event", "device.synchronize", "work.wait")
+OPERATIONS = (
+    "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
+    "device.synchronize", "work.wait",
+)  # fmt: skip
 
 
 class Rule(NamedTuple):
     """What to do at one place instead of the call that stands there.
 
     ``operation``: one of :data:`OPERATIONS`. ``function``: the qualified name ends with it. ``file``: the path ends
-    with it. ``instead`` gets the stream that the call was about. ``line``: of the file, where a function has several
-    such calls (0: all of them).
+    with it. ``instead`` gets the stream that the call was about (of ``event.synchronize``: the current one). ``line``:
+    of the file, where a function has several such calls (0: all of them).
     """
 
     operation: str
@@ -39,8 +45,20 @@ class Rule(NamedTuple):
         )
 
 
+class Site(NamedTuple):
+    """A call that orders something. ``operation``: one of :data:`OPERATIONS`."""
+
+    operation: str
+    file: str
+    line: int
+    function: str
+
+
 rules: list[Rule] = []
 """Those of this process. They hold while its work is traced: call sites are known then."""
+
+_counted: list[dict[Site, int]] = []
+_here = threading.local()
 
 
 def put(more: Iterable[Rule]) -> None:
@@ -49,14 +67,60 @@ def put(more: Iterable[Rule]) -> None:
         if rule.operation not in OPERATIONS:
             raise ValueError(f"no rule can take out '{rule.operation}' here: choose one of {', '.join(OPERATIONS)}")
         rules.append(rule)
+    if any(rule.operation.startswith("event.") for rule in rules):
+        _listen()
+
+
+def count() -> dict[Site, int]:
+    """From here on: where such calls are made, in the order of the program, and how often. Those that a rule takes out
+    are not among them. The caller may change the numbers.
+    """
+    if not _counted:
+        _counted.append({})
+        _listen()
+    return _counted[0]
 
 
 def ruled(operation: str, stream: torch.Stream) -> bool:
     """Does a rule stand at this place? Then it was done instead of the call."""
-    here = [rule for rule in rules if rule.operation == operation]
-    frame = trace.caller() if here else None
-    rule = next((rule for rule in here if frame is not None and rule.stands_at(frame)), None)
-    if rule is None:
+    if not _counted and not any(rule.operation == operation for rule in rules):
         return False
-    rule.instead(stream)
-    return True
+    if getattr(_here, "inside", False):
+        return False
+    frame = trace.caller()
+    if frame is None:
+        return False
+    for rule in rules:
+        if rule.operation == operation and rule.stands_at(frame):
+            part(rule.instead, stream)
+            return True
+    for counts in _counted:
+        site = Site(operation, frame.file, frame.line, frame.function)
+        counts[site] = counts.get(site, 0) + 1
+    return False
+
+
+def part(call: Callable[..., object], *arguments: object) -> None:
+    """Make a call that is a part of one that was asked about: it is none of its own."""
+    before, _here.inside = getattr(_here, "inside", False), True
+    try:
+        call(*arguments)
+    finally:
+        _here.inside = before
+
+
+def _listen() -> None:
+    """Let the device ask, before an event is waited for."""
+
+    def asked(waits: int, stream: int) -> int:
+        if torch._C._current_graph_task_id() >= 0:
+            return 0
+        try:
+            about = torch.cuda.Stream(stream_id=stream, device_index=torch.cuda.current_device(), device_type=1)
+            return int(ruled("event.wait" if waits else "event.synchronize", about))
+        except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
+            functions().failed(f"a rule went wrong: {problem}".encode())
+            return 0
+
+    f = functions()
+    f.rules(f.callback("rules", Ruled, asked))

@@ -18,7 +18,6 @@ from repro.trace import Seen, Sight, TraceRecord
 from repro.values import checksum
 from simgpu import recording, trace, work
 from simgpu.library import functions
-from simgpu.sanitizer import unseen
 
 READ, FINAL = "read", "final"
 _numbers = itertools.count(1 << 40)  # of the program's own sights: above all operations and blocks
@@ -37,9 +36,9 @@ def sight(
     It is told in the trace with its checksum, so a replay can say what another timing does to it, and given to ``look``
     when its time has come. Takes no time and orders nothing.
     """
-    with unseen(), torch.no_grad():
+    with torch.no_grad():
         plain = tensor.detach()
-        alias, block = work.alias(plain), torch.ops.simgpu.place(plain)[0]
+        alias, block = work.alias(plain), work.place(plain)[0]
     number, stream = next(_numbers), -1 if finally_ else torch.cuda.current_stream().stream_id
     trace.note(Sight(number, kind, name, recording.view(plain, block), stream))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import trace
-from simgpu.rules import ruled
+from simgpu.rules import part, ruled
 
 _EXTERNAL = "simgpu: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
@@ -33,7 +33,7 @@ class Stream(torch.Stream):
 
     def wait_event(self, event: torch.Event) -> None:
         if not ruled("stream.wait_event", self):
-            event.wait(self)
+            part(event.wait, self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
         if not ruled("stream.wait_stream", self):
@@ -45,7 +45,7 @@ class Stream(torch.Stream):
 
     def come_behind(self, stream: torch.Stream) -> None:
         """What :meth:`wait_stream` does, where a library does it and no program."""
-        stream.record_event().wait(self)
+        part(stream.record_event().wait, self)
 
     def rename(self, name: str) -> None:
         """The name under which reports show the stream. torch's streams have none: a test may give one."""

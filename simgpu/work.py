@@ -90,8 +90,24 @@ def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
 def alias(tensor: Tensor) -> Tensor:
     """The same memory as a CPU tensor, which neither waits for the device nor keeps the memory from its next owner."""
     with unseen():
-        made: Tensor = torch.ops.simgpu.alias(tensor)
-    return made
+        made: Tensor = torch.ops.simgpu.alias(_bare(tensor))
+    if tensor.is_neg():
+        made = torch._neg_view(made)
+    return torch._conj(made) if tensor.is_conj() else made
+
+
+def place(tensor: Tensor) -> tuple[int, int, int]:
+    """The block of memory that the tensor lies in, its first byte there that is the tensor's, and the end."""
+    with unseen(), torch.no_grad():
+        block, lo, hi = torch.ops.simgpu.place(_bare(tensor.detach()))
+    return block, lo, hi
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """Without the bits of a conjugate or negative view: torch would give an operator of ours a copy without them."""
+    if tensor.is_neg():
+        tensor = torch._neg_view(tensor)
+    return torch._conj(tensor) if tensor.is_conj() else tensor
 
 
 def use_exchange(exchange: Exchange, *, rank: int) -> None:

@@ -1,4 +1,5 @@
-"""Test files whose process has a simulated GPU: all tests of a file run in one pytest, in a fork of a warm process.
+"""Test files whose process has a simulated GPU: the tests of a file, or of a folder whose files share fixtures
+(:mod:`tests.scheduling`), run in one pytest, in a fork of a warm process.
 
 A process that has one keeps it, and what runs backward on it can no more be forked, so pytest's own process has none.
 The file is run by pytest there as it would be here; what it reports is told on.
@@ -13,31 +14,35 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.reports import TestReport
 
+from tests.scheduling import scope_of
 from tests.warm import ROOT, Started, Warm
 
-FOLDERS = ("tests/runs",)
+FOLDERS = ("tests/fuzz/recorded", "tests/runs")
 """Folders of such files."""
-ELSEWHERE = ("tests/runs/test_dry_is_live.py", "tests/runs/test_synchronisations.py")
-"""Files there that are about the old accelerator, on which dry runs and the study of synchronisations stand."""
-FILES = tuple(
-    f"tests/sharding/test_{name}.py"
-    for name in (
-        "accounted",
-        "checkpoints",
-        "engine_races",
-        "engine_timings",
-        "resume",
-        "ring_races",
-        "ring_times",
-        "rings",
-        "strategies",
-    )
+ELSEWHERE = ("tests/runs/test_dry_is_live.py",)
+"""Files there that are about the old accelerator, on which dry runs stand."""
+FILES = (
+    "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_textbook.py",
+    "tests/fuzz/test_textbook_pct.py",
+    "tests/replay/test_damaged.py",
+    "tests/replay/test_record.py",
+    "tests/replay/test_replay.py",
+    "tests/replay/test_sends.py",
+    "tests/sharding/test_accounted.py",
+    "tests/sharding/test_checkpoints.py",
+    "tests/sharding/test_engine_races.py",
+    "tests/sharding/test_engine_timings.py",
+    "tests/sharding/test_resume.py",
+    "tests/sharding/test_ring_races.py",
+    "tests/sharding/test_ring_times.py",
+    "tests/sharding/test_rings.py",
+    "tests/sharding/test_strategies.py",
 )
 """Single files of other folders."""
 
@@ -46,7 +51,7 @@ _MARK = "\x1e"  # ASCII's record separator: behind it comes what is meant for th
 
 
 class Tests:
-    """The tests of one file, in the order in which they come."""
+    """The tests of one file or folder, in the order in which they come."""
 
     def __init__(self, config: pytest.Config, names: list[str]) -> None:
         given = {name: config.getoption(f"--{name}", None) for name in _PASSED}
@@ -57,11 +62,12 @@ class Tests:
             "-m", "pytest", "-n0", "-p", "tests.housed", *told, *names, environment=environment, session=True
         )
         self._said: list[str] = []
+        self._problem = ""  # why it runs nothing any more
         atexit.register(self._end)
 
     def reports(self, name: str) -> Iterator[TestReport]:
         """Those of the test of this name, which comes next."""
-        for line in self._started.stdout:
+        for line in () if self._problem else self._started.stdout:
             if not line.startswith(_MARK):
                 self._said.append(line)
                 continue
@@ -72,9 +78,11 @@ class Tests:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
                 if report.nodeid == name:
                     yield report
-        _, errors = self._started.communicate()
-        problem = f"its process ended ({self._started.returncode}):\n{''.join(self._said[-50:])}\n{errors[-4000:]}"
-        yield TestReport(name, (name.partition("::")[0], 0, name), {}, "failed", problem, "call")
+        if not self._problem:
+            _, errors = self._started.communicate()
+            said = "".join(self._said[-50:])
+            self._problem = f"its process ended ({self._started.returncode}):\n{said}\n{errors[-4000:]}"
+        yield TestReport(name, (name.partition("::")[0], 0, name), {}, "failed", self._problem, "call")
 
     def _end(self) -> None:
         if self._started.poll() is None:
@@ -83,7 +91,7 @@ class Tests:
 
 
 _PASSED = ("hypothesis-profile", "hypothesis-seed")
-_open: dict[Path, Tests] = {}
+_open: dict[str, Tests] = {}  # by scope
 
 
 def is_housed(item: pytest.Item) -> bool:
@@ -96,11 +104,12 @@ def is_housed(item: pytest.Item) -> bool:
 
 def run(item: pytest.Item) -> None:
     """Run the test there, and report here."""
-    if item.path not in _open:
-        names = [one.nodeid for one in item.session.items if one.path == item.path]
-        _open[item.path] = Tests(item.config, names)
+    scope = scope_of(item.nodeid)
+    if scope not in _open:
+        names = [one.nodeid for one in item.session.items if scope_of(one.nodeid) == scope]
+        _open[scope] = Tests(item.config, names)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _open[item.path].reports(item.nodeid):
+    for report in _open[scope].reports(item.nodeid):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 

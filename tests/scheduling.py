@@ -10,6 +10,13 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 TOGETHER = ("tests/fuzz/recorded", "tests/simgpu/zero")
 
 
+def scope_of(nodeid: str) -> str:
+    """The file that the test is of, or the folder whose files are run together."""
+    file = nodeid.partition("::")[0]
+    folder = str(PurePosixPath(file).parent)
+    return folder if folder in TOGETHER else file
+
+
 class ByFile(LoadScopeScheduling):
     """The tests of a file go to one worker, as do those of a folder of :data:`TOGETHER`: no fixture is made twice.
 
@@ -18,6 +25,4 @@ class ByFile(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        folder = str(PurePosixPath(file).parent)
-        return folder if folder in TOGETHER else file
+        return scope_of(nodeid)

@@ -7,7 +7,7 @@ timing executes the other way round, the access that is to come later is delayed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,9 +18,12 @@ from fuzz.search.pct import steps_of
 from fuzz.subject import Subject
 from repro.replay.deviations import Delay, Deviation
 from repro.replay.graph import Graph, Order
+from repro.replay.placement import Placement
 from repro.trace import Access, Alloc, Collective, Free, Launch, TraceRecord
 
 _US = 1000
+_MOST = 1 << 20  # pairs that are looked at together
+_ROOM = 42  # bits of an address within a block
 _Places = npt.NDArray[np.int64]
 _PAIRS: WeakKeyDictionary[Subject, _Places] = WeakKeyDictionary()
 
@@ -63,7 +66,7 @@ def _joined(delays: tuple[Delay, ...], more: Delay) -> tuple[Delay, ...]:
 
 
 class _Touch(NamedTuple):
-    """An effect's access to a block."""
+    """An effect's access, by addresses in the replay's memory: blocks that have it one after the other share them."""
 
     place: int
     lo: int
@@ -77,50 +80,60 @@ def _pairs(subject: Subject) -> _Places:
     if subject not in _PAIRS:
         graph, settled = subject.replayer.graph, steps_of(subject).settled
         found = [
-            _conflicts([touch for touch in touches if not settled[touch.place]])
+            pairs
             for rank, records in subject.recording.records.items()
-            for touches in _touches(graph, rank, records).values()
+            for pairs in _conflicts([one for one in _touches(graph, rank, records) if not settled[one.place]])
         ]
         _PAIRS[subject] = np.unique(np.concatenate([np.empty((0, 2), dtype=np.int64), *found]), axis=0)
     return _PAIRS[subject]
 
 
-def _touches(graph: Graph, rank: int, records: Iterable[TraceRecord]) -> dict[int, list[_Touch]]:
-    """By block."""
-    touches: dict[int, list[_Touch]] = {}
+def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterator[_Touch]:
+    """Those of one rank."""
     sizes: dict[int, tuple[int, int]] = {}
+    placement = Placement(records)
+    offsets = dict(placement.offsets)
 
-    def touch(accesses: Iterable[Access], place: int, writes: bool, stream: int) -> None:
+    def touched(accesses: Iterable[Access], place: int, writes: bool, stream: int) -> Iterator[_Touch]:
         for block, lo, hi, _ in accesses:
-            touches.setdefault(block, []).append(_Touch(place, lo, hi, writes, stream))
+            if lo < hi:
+                # one that was there before the recording has no place in it: it gets one that no other has
+                at = offsets.setdefault(block, placement.size + (len(offsets) << _ROOM))
+                yield _Touch(place, at + lo, at + hi, writes, stream)
 
     for record in records:
         if isinstance(record, (Launch, Collective)):
-            places = _places(graph, rank, record)
-            for accesses, place, writes in zip((record.reads, record.writes), places, (False, True), strict=True):
-                touch(accesses, place, writes, record.stream)
+            sides = (record.reads, record.writes), (False, True)
+            for place, accesses, writes in zip(_places(graph, rank, record), *sides, strict=False):
+                yield from touched(accesses, place, writes, record.stream)
         elif isinstance(record, Alloc):
             sizes[record.block] = record.nbytes, record.stream
         elif isinstance(record, Free) and record.poisoned:
             size, stream = sizes[record.block]
-            touch([Access(record.block, 0, size)], graph.place(rank, "free", record.block), True, stream)
-    return touches
+            yield from touched([Access(record.block, 0, size)], graph.place(rank, "free", record.block), True, stream)
 
 
-def _places(graph: Graph, rank: int, record: Launch | Collective) -> Iterator[int]:
-    """Where among the effects it reads, and where it writes."""
+def _places(graph: Graph, rank: int, record: Launch | Collective) -> tuple[int, ...]:
+    """Where among the effects it reads, and where it writes; nothing for what was done when it was issued."""
     if isinstance(record, Collective):
-        yield graph.place(rank, "arrive", record.op)
-        yield graph.place(rank, "leave", record.op)
-    else:
-        place = graph.place(rank, graph.what(rank, record.op), record.op)
-        yield from (place, place)
+        return graph.place(rank, "arrive", record.op), graph.place(rank, "leave", record.op)
+    place = graph.of_launch(rank, record.op)
+    return () if place is None else (place, place)
 
 
-def _conflicts(touches: list[_Touch]) -> _Places:
+def _conflicts(touches: Sequence[_Touch]) -> Iterator[_Places]:
+    """Each touch beside those that begin where it is; some at a time, as there may be very many."""
     if not touches:
-        return np.empty((0, 2), dtype=np.int64)
-    place, lo, hi, writes, stream = np.array(touches, dtype=np.int64).T
-    meet = (lo[:, None] < hi) & (lo < hi[:, None]) & ((writes[:, None] | writes) != 0) & (stream[:, None] != stream)
-    one, other = np.nonzero(np.triu(meet))
-    return np.stack([place[one], place[other]], axis=1)
+        return
+    place, lo, hi, writes, stream = np.array(sorted(touches, key=lambda one: one.lo), dtype=np.int64).T
+    begins = np.arange(1, len(touches) + 1)
+    counts = np.searchsorted(lo, hi) - begins
+    at = 0
+    while at < len(touches):
+        until = max(at + 1, int(np.searchsorted(np.cumsum(counts[at:]), _MOST)) + at)
+        here = counts[at:until]
+        one = np.repeat(np.arange(at, until), here)
+        other = np.arange(here.sum()) - np.repeat(np.cumsum(here) - here, here) + np.repeat(begins[at:until], here)
+        meet = ((writes[one] | writes[other]) != 0) & (stream[one] != stream[other])
+        yield np.sort(np.stack([place[one[meet]], place[other[meet]]], axis=1), axis=1)
+        at = until

@@ -1,4 +1,4 @@
-"""Runs the body of a test on the simulated accelerator: alone, or on several ranks; each time from the same state."""
+"""The body of a test: the state that each run of it begins with, and what a run says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import inspect
 import os
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +19,7 @@ import msgpack
 import numpy as np
 import torch
 
-from fuzz import streams
-from fuzz.streams import Value, seeing, watch_result
-from repro.accelerator.costs import Timing
-from repro.accelerator.device import Device
-from repro.accelerator.recorder import bytes_of
-from repro.cluster import RankFailed
-from repro.replay.record import record, record_ranks
-from repro.replay.recording import Recording
+from fuzz.streams import Value
 from repro.values import dtype_name, dtype_of
 
 Body = Callable[[], object]
@@ -42,132 +34,13 @@ class Problem(Exception):
 class Failure:
     """What the body raised. ``line``: the error in one line; ``text``: as told by the rank that it comes from.
 
-    ``output``: what that rank had printed; ``error``: the exception itself where it was raised in this process.
+    ``output``: what that rank had printed.
     """
 
     kind: str
     line: str
     text: str
     output: str = ""
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of the body. ``values``: by rank in the order of :func:`watch`. Without ``recording`` it has none."""
-
-    recording: Recording | None
-    values: tuple[Value, ...]
-    failure: Failure | None
-
-
-class Bodies:
-    """Runs ``body``. ``folder`` takes the files of ranks; ``tell`` makes a text of what one raised."""
-
-    def __init__(self, body: Body, ranks: int, seed: int, folder: Path, tell: Tell) -> None:
-        self._body = body
-        self._ranks = ranks
-        self._seed = seed
-        self._folder = folder
-        self._tell = tell
-        self._runs = 0
-
-    def run(self, timing: Timing) -> Run:
-        """Run it live under ``timing``. Raises :class:`Problem`, and ReplayError for what cannot be replayed."""
-        gc.collect()  # what the run before has left
-        return self._alone(timing) if self._ranks == 1 else self._together(timing)
-
-    def _alone(self, timing: Timing) -> Run:
-        failures: list[Failure] = []
-        values: list[Value | None] = []
-        held: object = None
-        worked = False
-
-        def program(device: Device) -> None:
-            __tracebackhide__ = True
-            nonlocal values, held, worked
-            with seeing() as values:
-                try:
-                    held = self._execute(device)
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as error:  # pytest.fail() raises a BaseException
-                    failures.append(Failure(type(error).__name__, line_of(error), "", error=error))
-                worked = device.journal.ops > 0
-
-        recording = None
-        try:
-            recording = record(program, timing)
-        except Exception as error:
-            if not failures:
-                if worked:
-                    raise
-                raise _idle() from error
-        return Run(recording, tuple(value for value in values if value is not None), failures[0] if failures else None)
-
-    def _together(self, timing: Timing) -> Run:
-        self._runs += 1
-        folder = self._folder / f"run{self._runs}"
-        folder.mkdir(parents=True)
-
-        def said(rank: int) -> Path:
-            return folder / f"rank{rank}.said"
-
-        held: object = None
-
-        def program(device: Device) -> None:
-            __tracebackhide__ = True
-            nonlocal held
-            failed = None
-            with seeing() as values:
-                try:
-                    held = self._execute(device)
-                except BaseException as error:
-                    sys.stdout.flush()
-                    printed = (folder / "logs" / f"rank{device.rank}.log").read_text(errors="replace")
-                    failed = [type(error).__name__, line_of(error), self._tell(error), printed]
-                    raise
-                finally:
-                    told = packed([value for value in values if value is not None])
-                    message = {"values": told, "failed": failed, "ops": device.journal.ops}
-                    said(device.rank).write_bytes(msgpack.packb(message))
-
-        lost: RankFailed | None = None
-        recording = None
-        try:
-            with warnings.catch_warnings():  # pytest may make errors of warnings
-                warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-                recording = record_ranks(program, folder, timing)
-        except RankFailed as error:
-            lost = error
-        except Exception as error:
-            if not any(read(said(rank))["ops"] for rank in range(self._ranks)):
-                raise _idle() from error
-            raise
-        messages = {rank: read(said(rank)) for rank in range(self._ranks) if said(rank).exists()}
-        values = tuple(value for rank, message in messages.items() for value in unpacked(rank, message["values"]))
-        failure = None
-        if lost is not None:
-            told = messages.get(lost.rank, {}).get("failed") or ("RankFailed", str(lost), str(lost), "")
-            kind, line, text, printed = told
-            failure = Failure(kind, line, f"on rank {lost.rank}:\n{text}", printed)
-        return Run(recording, values, failure)
-
-    def _execute(self, device: Device) -> object:
-        """Gives what has to be held until the device is done: the memory of the test ends with the test.
-
-        What a function's end frees, nobody is handed again here, and no race can come of it.
-        """
-        device.sites.skipped = (*device.sites.skipped, streams.__file__)
-        seed(self._seed)
-        __tracebackhide__ = True
-        held: list[object] = []
-        with outermost(self._body, held):
-            held.append(self._body())
-        watch_result(held[-1])
-        with device.quiet():
-            device.timeline.drain()  # an error in work that is done only now is the body's too
-        return held
 
 
 @contextmanager
@@ -231,10 +104,6 @@ def outermost(body: Body, held: list[object]) -> Iterator[None]:
         listen(None)
 
 
-def _idle() -> Problem:
-    return Problem("the test gives the simulated device no work: there is no timing to fuzz")
-
-
 def line_of(error: BaseException) -> str:
     """What it is and what it says, in one line."""
     text = str(error).strip().splitlines()
@@ -249,11 +118,16 @@ def read(path: Path) -> dict[str, Any]:
 
 def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
     """Values as a rank says them."""
-    return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), bytes_of(one.tensor)) for one in values]
+    return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
 
 
 def unpacked(rank: int, told: Sequence[Any]) -> list[Value]:
     return [Value(rank, name, _tensor(dtype, shape, data)) for name, dtype, shape, data in told]
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """In row order."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
 def _tensor(dtype: str, shape: list[int], data: bytes) -> torch.Tensor:

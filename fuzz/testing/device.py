@@ -1,8 +1,8 @@
-"""On what marked tests run: the simulated accelerator, or the simulated GPU, which a session has to ask for.
+"""Where marked tests run: in a process with a simulated GPU beside the session (:mod:`fuzz.testing.house`), or its own.
 
-``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``: code that says ``cuda`` and
-``torch.cuda.Stream()`` is tested as it is. The GPU has to be there before torch is imported, and stays to the session's
-end, for all its tests: so nobody gets it unasked. This file imports nothing of torch.
+``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
+GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before
+torch is imported, and stays to the session's end: so nobody gets it unasked. This file imports nothing of torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import pytest
 
 INI, FLAG, CUDA = "stream_race_device", "--stream-device", "cuda"
-_ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}"
+_ASK = f"'{INI} = {CUDA}' in pytest's ini file, or pytest {FLAG} {CUDA}, gives the whole session a simulated one"
 # What a CPU build of torch says to who asks it for a GPU.
 _NO_GPU = (
     "Torch not compiled with CUDA enabled",
@@ -29,9 +29,12 @@ def add_option(parser: pytest.Parser) -> None:
     """Let a session ask for the GPU."""
     group = parser.getgroup("stream races")
     group.addoption(
-        FLAG, metavar="DEVICE", choices=(CUDA,), help=f"{CUDA}: stream_race tests run on a simulated GPU, as they are"
+        FLAG,
+        metavar="DEVICE",
+        choices=(CUDA,),
+        help=f"{CUDA}: all of the session has a simulated GPU, which stream_race tests have anyway",
     )
-    parser.addini(INI, f"'{CUDA}': stream_race tests run on a simulated GPU, as they are")
+    parser.addini(INI, f"'{CUDA}': all of the session has a simulated GPU, which stream_race tests have anyway")
 
 
 def start(config: pytest.Config) -> None:
@@ -54,6 +57,12 @@ def start(config: pytest.Config) -> None:
         raise pytest.UsageError(f"there can be no simulated GPU ({_asked(config)}): {problem}") from None
 
 
+def here() -> bool:
+    """Has this process a simulated GPU?"""
+    library = sys.modules.get("simgpu.library")
+    return library is not None and bool(library.active())
+
+
 def wanted(config: pytest.Config) -> bool:
     """Does the session ask for the GPU? Raises :class:`pytest.UsageError` for a device that there is not."""
     named = _flag(config) or str(config.getini(INI)).strip()
@@ -68,10 +77,14 @@ def repeated(config: pytest.Config) -> str:
 
 
 def missed(said: str) -> str | None:
-    """What to tell of a test whose error ``said`` is that there is no GPU; None where it says something else."""
-    if not any(one in said for one in _NO_GPU):
+    """What to tell of a file of marked tests that cannot be imported for this reason; None where that is another one.
+
+    It is imported by the session's own process, too: what its modules and unmarked tests do has no GPU there.
+    """
+    told = next((one for one in _NO_GPU if one in said), None)
+    if told is None:
         return None
-    return f"the test asks torch for a GPU ({said.rstrip('.')}): let it run on a simulated one, by {_ASK}"
+    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({told}): {_ASK}"
 
 
 def _asked(config: pytest.Config) -> str:

@@ -1,4 +1,4 @@
-"""Runs the body of a test on the simulated GPU, each time in a fork of pytest's process: nothing leaks between runs."""
+"""Runs the body of a test on the simulated GPU, each time in a fork of this process: nothing leaks between runs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ from fuzz.live.runs import Outcome
 from fuzz.streams import Value, seeing, watch_result
 from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.options import Options
 from fuzz.testing.told import differences
 from repro.interrupts import held as interrupts_held
 from repro.trace import TraceError, file_of
-from simgpu import collectives, cuda, launch, work
+from simgpu import collectives, costs, cuda, hardware, launch, work
+from simgpu.clocked import clocked
 from simgpu.library import functions
 from simgpu.ranks import RankFailed
 from simgpu.ranks.processes import run as run_ranks
@@ -42,7 +44,7 @@ NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork
 
 _PR_SET_PDEATHSIG = 1
-_PATIENCE_S = 60.0  # of torch.distributed, as on the simulated accelerator
+_PATIENCE_S = 60.0  # of torch.distributed
 _AUTOGRAD = "Unable to handle autograd's threading in combination with fork"
 
 
@@ -71,18 +73,20 @@ class Forks:
 
     patience_s = 0.0  # 0: for ever
 
-    def __init__(self, body: Body, ranks: int, seed: int, folder: Path, tell: Tell) -> None:
+    def __init__(self, body: Body, options: Options, folder: Path, tell: Tell) -> None:
         self._body = body
-        self._ranks = ranks
-        self._seed = seed
+        self._ranks = ranks = options.ranks
+        self._seed = options.seed
+        profile = hardware.load_profile(options.profile) if options.profile else None
+        self._hardware = None if profile is None else hardware.Timing(profile, (0,) * ranks)
         self._folder = folder
         self._tell = tell
         functions().drain()  # what fixtures have begun: a fork has no part in it
         if ranks > 1 and functions().used():
             raise Problem(
-                "each rank has a GPU of its own, but pytest's process has used its GPU before, in a fixture, in a test "
-                "without the mark or when a module was imported: let the test itself make what lies on the GPU, or run "
-                "it in a session of its own"
+                "each rank has a GPU of its own, but the process with the GPU has used it before, in a fixture, when a "
+                "module was imported or (with --stream-device) in a test without the mark: let the test itself make "
+                "what lies on the GPU, or run it in a session of its own"
             )
 
     def run(self, timing: Timing, *, at_once: bool = False) -> Done:
@@ -129,8 +133,9 @@ class Forks:
         kind, line, text, printed = said.get(first, {}).get("failed") or ("RankFailed", why, why, printed)
         if _AUTOGRAD in text:
             raise Problem(
-                "pytest's process has run a backward pass before, in a fixture or in a test without the mark, and "
-                "torch can run none in its forks then: run this test in a session of its own (-m stream_race)"
+                "the process with the GPU has run a backward pass before, in a fixture or (with --stream-device) in a "
+                "test without the mark, and torch can run none in its forks then: run this test in a session of its "
+                "own (-m stream_race)"
             )
         where = f"on rank {first}:\n" if self._ranks > 1 else f"{line}\n\n"
         return Failure(kind, line, where + text, printed)
@@ -173,6 +178,8 @@ class Forks:
         torch.set_num_threads(1)
         if at_once:
             functions().deferred(0)
+        if self._hardware is not None:
+            costs.use(clocked(self._hardware, rank))
         told: list[Any] = []
         failed = None
         held: list[object] = []
@@ -182,7 +189,7 @@ class Forks:
                     self._join(rank, folder)
                 self._execute(held)
                 collectives.drain()  # an error in work that is done only now is the body's too
-                told = packed([_plain(value) for value in values if value is not None])
+                told = packed([_plain(value) for value in values])
             if self._ranks > 1:
                 self._leave(rank)
         except BaseException as error:  # pytest.fail() raises a BaseException

@@ -24,7 +24,7 @@ from fuzz.testing.bodies import Body, Problem, Tell
 from fuzz.testing.forked import NO_FAILURE, Done, Forks
 from fuzz.testing.options import Options
 from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
-from fuzz.testing.told import by_pytest, live_timing_lines, own
+from fuzz.testing.told import by_pytest, own, timing_lines
 from repro.tokens import Stretch
 from repro.trace import TraceError, TraceRecord
 from simgpu.timing import Delay, Deviation, Place, Timing
@@ -45,7 +45,7 @@ class LiveTrial:
         self._command = command
         self._options = options
         self._folder = folder
-        self._forks = Forks(body, options.ranks, options.seed, folder, tell)
+        self._forks = Forks(body, options, folder, tell)
         self._waits, self._escapes = Waits(), Exports()
         self.notes: list[str] = []
 
@@ -87,7 +87,7 @@ class LiveTrial:
         run = self._forks.run(timing)
         if not timing.deviations:  # a race that shows by itself: the program's own order has no timing but this
             first = self._forks.run(_PLAIN, at_once=True)
-        words = live_timing_lines(timing, first.run)
+        words = timing_lines(timing, first.run)
         if run.failure is not None:
             raise BodyFailed(run.failure, "stream timing", words)
         wrong = run.wrong(first)
@@ -132,7 +132,7 @@ class LiveTrial:
             return Judged(witness.race, "not judged", None, witness.reason)
         outcome, reference = witness.outcomes
         assert isinstance(outcome, Done) and isinstance(reference, Done)
-        words = live_timing_lines(Timing.parse(witness.token), first.run)
+        words = timing_lines(Timing.parse(witness.token), first.run)
         shown = Shown(witness.token, words, outcome.wrong(reference))
         return Judged(witness.race, "harmful" if witness.verdict == "harmful" else "benign", shown)
 
@@ -158,7 +158,7 @@ class LiveTrial:
                     budget = 1  # each run that does not end takes all the patience there is
                 smallest = shrink(lambda some: bool(wrong(some)), timing.deviations, budget=budget).deviations
                 small = Timing(smallest)
-                return Shown(str(small), live_timing_lines(small, control.run), wrong(smallest))
+                return Shown(str(small), timing_lines(small, control.run), wrong(smallest))
         return None
 
     def _note(self, races: Sequence[Race]) -> None:

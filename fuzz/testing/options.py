@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fuzz.testing.bodies import Problem
-from repro.accelerator.costs import ProfileError, load_profile
+from simgpu.hardware import ProfileError, load_profile
 
 _MOST_RANKS = 64
 
@@ -16,14 +16,14 @@ _MOST_RANKS = 64
 class Options:
     """What can be said about a test.
 
-    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (the
-    simulated GPU has one of its own); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
+    ``examples``: timings drawn at random; ``ranks``: processes with ``torch.distributed``; ``profile``: hardware (none:
+    the simulated GPU's own costs); ``benign``: whether a race that changes no value fails; ``seed``: of the timings,
     and of torch, random and numpy before each run.
     """
 
     examples: int = 50
     ranks: int = 1
-    profile: str = "a100-100gbps"
+    profile: str = ""
     benign: str = "fail"
     seed: int = 0
 
@@ -44,7 +44,7 @@ class Options:
         if not isinstance(options.profile, str):
             raise Problem(f"stream_race: profile is the name of a hardware profile, not {options.profile!r}")
         try:
-            load_profile(options.profile)
+            _ = options.profile and load_profile(options.profile)
         except ProfileError as error:
             raise Problem(f"stream_race: {error}") from None
         return options

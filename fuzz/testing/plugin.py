@@ -12,13 +12,15 @@
         current_stream().wait_stream(side)
         watch("loss", model(batch))
 
-The test's body runs on a simulated accelerator, several times: it must build what it changes itself. Fixtures are
-set up once, arguments are given to each run. The test fails when streams race (with the race, a *witness* timing that
-executes it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``,
-or those it returns depend on timing. ``pytest --stream-timing TOKEN`` runs the token's test in that timing.
+The test's body runs on a simulated GPU, several times: it must build what it changes itself. Code that says ``cuda``
+and ``torch.cuda.Stream()`` is tested as it is, ``fuzz.Stream`` and its kin are the same things, and a tensor that names
+no device is on ``cuda``. Fixtures are set up once, arguments are given to each run. The test fails when streams race
+(with the race, a *witness* timing that executes it the other way round, and a token for that timing), or when its
+asserts, the tensors it gives to ``watch``, or those it returns depend on timing. ``pytest --stream-timing TOKEN`` runs
+one test in the token's timing.
 
-With ``stream_race_device = cuda`` (:mod:`fuzz.testing.device`) the body runs on the simulated GPU, in forks, and
-says ``torch.cuda.Stream()`` as it does on a real one.
+A process with the GPU beside the session runs the marked tests (:mod:`fuzz.testing.house`), or the session's own, where
+it asks for that (:mod:`fuzz.testing.device`).
 
 This file is imported in every session of pytest, so what it needs is imported where it is needed.
 """
@@ -29,7 +31,6 @@ import inspect
 import shlex
 import unittest
 from collections.abc import Callable, Generator, Mapping
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,15 +42,19 @@ import pytest
 from fuzz.testing import device
 
 if TYPE_CHECKING:
+    from fuzz.testing.house import House
     from fuzz.testing.options import Options
     from fuzz.testing.report import BodyFailed
 
 _MARK = "stream_race"
 _EXTRA = "deepspeed"
 _SECTIONS = pytest.StashKey[list[tuple[str, str]]]()
-_TOKEN = pytest.StashKey[Any]()
 _TIMING = pytest.StashKey[Any]()
+_HOUSE: pytest.StashKey[House] = pytest.StashKey()
 _NESTED = "a stream_race test runs in another one: take the mark or the fixture, not both"
+_NO_GPU = (
+    "this process has no simulated GPU: let the test take the fixture as an argument, then it runs where there is one"
+)
 _NOTES = "stream_race"  # of a report's properties, which come from xdist's workers too
 
 StreamRace = Callable[..., None]
@@ -71,46 +76,70 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(examples=50, ranks=1, profile='a100-100gbps', benign='fail', seed=0): run the test under many "
+        f"{_MARK}(examples=50, ranks=1, profile='', benign='fail', seed=0): run the test under many "
         "timings of simulated streams; fail when streams race, or when what it asserts, watches or returns "
         "depends on timing",
     )
     text = config.getoption("stream_timing")
     if text is not None:
         try:
-            from fuzz.testing.tokens import of_accelerator, of_gpu
+            from repro.tokens import TokenError
+            from simgpu.timing import Timing
         except ModuleNotFoundError as error:
             raise pytest.UsageError(_lacking(error, "--stream-timing")) from None
+        if text.startswith("t1,test,"):
+            raise pytest.UsageError(
+                "--stream-timing: this token is of an older release, whose simulated accelerator is gone: run the test "
+                "again, its report gives a new one"
+            )
         try:
-            if device.wanted(config):
-                config.stash[_TIMING] = of_gpu(text)
-            else:
-                config.stash[_TOKEN] = of_accelerator(text)
-        except ValueError as error:
+            config.stash[_TIMING] = Timing.parse(text)
+        except TokenError as error:
             raise pytest.UsageError(f"--stream-timing: {error}") from None
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    house = config.stash.get(_HOUSE, None)
+    if house is not None:
+        house.close()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With a token, its test only."""
-    if config.stash.get(_TIMING, None) is not None:
-        chosen = [item for item in items if _uses(item)]
-        if len(chosen) != 1 and not hasattr(config, "workerinput"):
-            raise pytest.UsageError(
-                f"--stream-timing: this token is of one test, and {len(chosen) or 'no'} stream_race tests are chosen: "
-                "name the one, as the report's command does"
-            )
-    elif (token := config.stash.get(_TOKEN, None)) is not None:
-        name = token.options["name"]
-        chosen = [item for item in items if _name(item) == name and _uses(item)]
-        if not chosen and not hasattr(config, "workerinput"):
-            raise pytest.UsageError(
-                f"--stream-timing: the token is of {name!r}, and no stream_race test here is called so"
-            )
-    else:
+    if config.stash.get(_TIMING, None) is None:
         return
+    chosen = [item for item in items if _uses(item)]
+    if len(chosen) != 1 and not hasattr(config, "workerinput"):
+        raise pytest.UsageError(
+            f"--stream-timing: this token is of one test, and {len(chosen) or 'no'} stream_race tests are chosen: "
+            "name the one, as the report's command does"
+        )
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    report = yield
+    told = device.missed(report.longreprtext) if report.failed and isinstance(collector, pytest.File) else None
+    if told and _MARK in collector.path.read_text(encoding="utf-8", errors="replace"):
+        report.longrepr = f"{report.longreprtext}\n{told}"
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not _is_housed(item):
+        return None
+    from fuzz.testing import house
+
+    stash = item.config.stash
+    if _HOUSE not in stash:
+        files = dict.fromkeys(str(one.path) for one in item.session.items if _is_housed(one))
+        stash[_HOUSE] = house.House(item.config, [*files])
+    house.run(item, stash[_HOUSE], nextitem, _is_housed)
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -192,44 +221,27 @@ def _outcome(
     item: pytest.Item, body: Callable[[], object], given: Mapping[str, Any], call: int
 ) -> str | BodyFailed | None:
     """What to fail with; None where nothing is wrong."""
-    on_gpu = device.wanted(item.config)
+    if not device.here():
+        return _NO_GPU
     try:
-        import_module("fuzz.testing.live_trial" if on_gpu else "fuzz.testing.trial")
+        import_module("fuzz.testing.live_trial")
         from fuzz.testing.bodies import Problem, steady
         from fuzz.testing.options import Options
         from fuzz.testing.report import BodyFailed
     except ModuleNotFoundError as error:
         return _lacking(error, "a stream_race test")
 
-    run = _on_gpu if on_gpu else _on_accelerator
     try:
         options = Options.of(given)
         with TemporaryDirectory() as folder, steady():
-            return run(item, body, options, call, Path(folder))
+            return _tried(item, body, options, call, Path(folder))
     except Problem as error:
         return str(error)
     except BodyFailed as error:
         return error
 
 
-def _on_accelerator(
-    item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path
-) -> str | None:
-    from fuzz.testing.trial import Trial
-    from repro.accelerator.device import active
-
-    token = item.config.stash.get(_TOKEN, None)
-    if token is not None and int(token.options.get("call", "1")) != call:
-        return None
-    with suppress(RuntimeError):
-        active()
-        return _NESTED
-    named = {"name": _name(item)} if call == 1 else {"name": _name(item), "call": str(call)}
-    trial = Trial(named, f"pytest {shlex.quote(item.nodeid)}", body, options, folder, partial(_tell, item))
-    return trial.check() if token is None else trial.once(token)
-
-
-def _on_gpu(item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path) -> str | None:
+def _tried(item: pytest.Item, body: Callable[[], object], options: Options, call: int, folder: Path) -> str | None:
     from fuzz.testing import forked
     from fuzz.testing.live_trial import LiveTrial
 
@@ -272,8 +284,6 @@ def _raise(item: pytest.Item, failed: BodyFailed) -> NoReturn:
     if failure.output:
         whose = "of the rank" if failure.text.startswith("on rank ") else "of this run"
         item.stash.setdefault(_SECTIONS, []).append((f"output {whose}", failure.output))
-    if failure.error is not None:
-        raise failure.error
     if failure.kind == "Skipped":
         pytest.skip(failure.line.removeprefix("Skipped: "))
     if failure.kind == "XFailed":
@@ -292,3 +302,8 @@ def _name(item: pytest.Item) -> str:
 
 def _uses(item: pytest.Item) -> bool:
     return item.get_closest_marker(_MARK) is not None or _MARK in getattr(item, "fixturenames", ())
+
+
+def _is_housed(item: pytest.Item) -> bool:
+    """Does it run in the process beside this one?"""
+    return _uses(item) and not device.here()

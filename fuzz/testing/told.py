@@ -8,10 +8,8 @@ from pathlib import Path
 from detectors.races import Race, Side, describe
 from fuzz.live.recorded import Run
 from fuzz.streams import Value, difference
-from repro.replay.deviations import Deviation, Jitter, Stretch
-from repro.replay.recording import Recording
-from repro.trace import Collective, Frame, Launch, Stack, StreamName
-from simgpu import timing as live
+from repro.trace import Frame
+from simgpu.timing import Deviation, Jitter, Stretch, Timing
 
 _OURS = tuple(
     str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/forked.py", "testing/plugin.py", "streams.py")
@@ -29,18 +27,11 @@ def race_lines(race: Race) -> list[str]:
     ]
 
 
-def timing_lines(deviations: Sequence[Deviation], recording: Recording) -> list[str]:
-    """What differs from the recorded timing, a line each."""
-    if not deviations:
-        return ["the timing as recorded"]
-    return [_deviation(one, recording) for one in deviations]
-
-
-def live_timing_lines(timing: live.Timing, run: Run) -> list[str]:
-    """The same of a timing of the simulated GPU; ``run`` is one of the test's."""
+def timing_lines(timing: Timing, run: Run) -> list[str]:
+    """What differs from the plain timing, a line each; ``run`` is one of the test's."""
     if not timing.deviations:
         return ["the plain timing"]
-    return [_live_deviation(one, run) for one in timing.deviations]
+    return [_deviation(one, run) for one in timing.deviations]
 
 
 def differences(expected: Sequence[Value], values: Sequence[Value]) -> list[str]:
@@ -82,18 +73,7 @@ def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames[:end]
 
 
-def _deviation(deviation: Deviation, recording: Recording) -> str:
-    if isinstance(deviation, Stretch):
-        kind, _, name = deviation.what.partition(":")
-        return _stretch(kind, name, deviation.factor)
-    if isinstance(deviation, Jitter):
-        return _jitter(deviation)
-    operation, how, ns = deviation
-    where = f" of rank {operation.rank}" if recording.world > 1 else ""
-    return f"{_operation(recording, operation.rank, recording.names.number(operation))}{where} {_late(how, ns)}"
-
-
-def _live_deviation(deviation: live.Deviation, run: Run) -> str:
+def _deviation(deviation: Deviation, run: Run) -> str:
     if isinstance(deviation, Jitter):
         return _jitter(deviation)
     if isinstance(deviation, Stretch):
@@ -126,21 +106,6 @@ def _jitter(jitter: Jitter) -> str:
 def _late(how: str, ns: int) -> str:
     late = "takes {} longer" if how == "long" else "starts {} later"
     return late.format(_time(ns))
-
-
-def _operation(recording: Recording, rank: int, op: int) -> str:
-    stacks: dict[int, tuple[Frame, ...]] = {}
-    streams: dict[int, str] = {}
-    issued: Launch | Collective | None = None
-    for record in recording.records[rank]:
-        if isinstance(record, Stack):
-            stacks[record.id] = record.frames
-        elif isinstance(record, StreamName):
-            streams[record.stream] = record.name
-        elif isinstance(record, (Launch, Collective)) and record.op == op:
-            issued = record
-    assert issued is not None
-    return f"{describe(issued.kernel, own(stacks[issued.stack]))} on stream {streams[issued.stream]!r}"
 
 
 def _time(ns: int) -> str:

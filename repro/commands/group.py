@@ -49,11 +49,19 @@ def group() -> None:
     """
 
 
+def _on_gpu(name: str) -> bool:
+    return name == "check" or (name in COMMANDS and COMMANDS[name].gpu)
+
+
 def run(arguments: list[str], launched: str | None = None) -> int | None:
     """Obey. An exit status for what click itself refuses, None where the command ended well; else what it raises.
 
     ``launched``: what a launcher adds to the arguments of a script.
     """
+    if not {"--help", "-h"} & {*arguments} and arguments and _on_gpu(arguments[0]):
+        from simgpu.substitute import go_there
+
+        go_there("repro", [*([launched] if launched else []), *arguments])
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = processor_of(arguments[1:]) if arguments[:1] == ["replay"] else None
     for name, value in (recorded or {}).items():

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from fuzz.subject import Subject
 from reports.screen.terminal import doing
-from repro.accelerator.costs import Timing
 from repro.releases import installed
 from repro.replay.faults import ReplayError
 from repro.replay.recording import Recording
@@ -22,11 +21,12 @@ from repro.replay.tokens import Token
 from repro.tokens import TokenError
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
+from simgpu.hardware import Timing
 
 _FOLDER = "recordings"
 _MOST = 20  # recordings that are kept, the newest ones
 _ROOT = Path(__file__).resolve().parents[2]
-_OURS = ("repro", "detectors", "scenarios")
+_OURS = ("repro", "detectors", "scenarios", "frameworks", "simgpu")
 
 
 def scenario_of(token: Token) -> Scenario:
@@ -81,8 +81,9 @@ def _key(scenario: Scenario) -> str:
     for what in (torch.__version__, installed() or "", version("transformers")):
         digest.update(what.encode())
     for package in _OURS:
-        for path in sorted((_ROOT / package).rglob("*.py")):
-            digest.update(path.read_bytes())
+        for path in sorted((_ROOT / package).rglob("*")):
+            if path.suffix in (".py", ".cpp", ".h"):
+                digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.replay.graph import Graph
 
-_ALONE = ("free", "sight")  # nothing comes after these
+_ALONE = ("free", "sight", "back", "inherited")  # nothing comes after these
 
 
 def beginning(graph: Graph, step: int) -> frozenset[int] | None:
@@ -13,7 +13,8 @@ def beginning(graph: Graph, step: int) -> frozenset[int] | None:
     At a step's begin each host has waited for nearly all that it issued before. That comes before everything
     issued later, in every timing. Given that nothing before the step races, it computes the same values in every
     timing too, and may be executed once for all of them (a trace in the sense of Mazurkiewicz 1977: orders that
-    differ in independent pairs only are one). So may the sights before it, and the poison of blocks that are freed.
+    differ in independent pairs only are one). So may the sights before it, the poison of blocks that are freed, and
+    what blocks find of others where they have memory of their own.
     """
     begun = graph.begun.get(step, {})
     own = {rank: graph.ancestors([host]) for rank, (_, host) in begun.items()}

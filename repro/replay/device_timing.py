@@ -64,10 +64,15 @@ class DeviceTiming:
             told = infos[0].get("clock")
             profile = None if told is None else hardware.Timing.from_dict(told)
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
+            delays = {
+                (rank, int(op)): (int(late), int(longer))
+                for rank, info in enumerate(infos)
+                for op, late, longer in info.get("delays", ())
+            }
         except (TypeError, ValueError, KeyError, AttributeError, TokenError) as error:
             raise ReplayError("the recording does not say its timing: it is damaged") from error
         later = [one for one in recorded if not isinstance(one, Stretch)]  # stretches are in the costs already
-        return cls(costs, began, profile).deviated(later, records)
+        return cls(costs, began, profile, delays=delays).deviated(later, records)
 
     def deviated(
         self, deviations: Sequence[Deviation], records: Mapping[int, Sequence[TraceRecord]], names: Names | None = None
@@ -98,6 +103,29 @@ class DeviceTiming:
                 delays[place] = (late + one.ns, long) if one.how == "late" else (late, long + one.ns)
         profile = self.profile and replace(self.profile, slow=slow)
         return replace(self, profile=profile, stretches=tuple(stretches), jitter=jitter, delays=delays)
+
+    @property
+    def by_profile(self) -> hardware.Timing:
+        """The machine of the recorded run. Raises :class:`ReplayError` where that was not timed by a profile."""
+        if self.profile is None:
+            raise ReplayError(
+                "the recorded run was not timed by a hardware profile, so no other hardware can be tried on it"
+            )
+        return self.profile
+
+    def on(self, profile: hardware.Timing) -> DeviceTiming:
+        """The same on another machine: its collectives, launches and waits. Kernels keep what they took."""
+        clocks = [Clock(profile, rank) for rank in range(len(self.costs))]
+        costs = tuple(
+            replace(cost, launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns)
+            for cost, clock in zip(self.costs, clocks, strict=True)
+        )
+        return replace(self, profile=profile, costs=costs)
+
+    def live(self) -> hardware.Timing:
+        """The same, for a run on real ranks. Raises :class:`ReplayError` where that was not timed by a profile."""
+        jitter, seed = (self.jitter.percent / 100, self.jitter.seed) if self.jitter else (0.0, 0)
+        return replace(self.by_profile, jitter=jitter, seed=seed, delays=dict(self.delays))
 
     def of_rank(self, rank: int) -> Costs:
         """What work costs on ``rank``, beside what is drawn or delayed one by one."""

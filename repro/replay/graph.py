@@ -161,9 +161,10 @@ class Graph:
         """Where in :attr:`effects` an effect is. Raises KeyError."""
         return self._places[rank, what, item]
 
-    def what(self, rank: int, op: int) -> str:
-        """How the launch takes effect: as a kernel, or read by the host."""
-        return "kernel" if (rank, "kernel", op) in self._places else "read"
+    def of_launch(self, rank: int, op: int) -> int | None:
+        """Where in :attr:`effects` a launch's is; None where it has none: what it does was done when it was issued."""
+        found = (self._places.get((rank, what, op)) for what in ("kernel", "read", "host"))
+        return next((place for place in found if place is not None), None)
 
     def issue_order(self) -> Order:
         """The order in which every rank does each piece of work at once when it is issued, as a plain CPU does."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from repro.replay.faults import ReplayError
-from repro.replay.placement import Placement
+from repro.replay.placement import Holds
 from repro.trace import (
     HOST_STREAM,
     NOTHING,
@@ -39,8 +39,9 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory), inherit and
-    inherited (a block begins with what stood in another). ``item``: the op, the block or the sight.
+    writes its outputs), free (the block is poisoned), sight, host (it reads or writes pinned memory), back (a block
+    that other streams used may be handed out), inherit and inherited (a new block begins with what stood in others, if
+    it has memory of its own). ``item``: the op, the block or the sight.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
     """
 
@@ -283,7 +284,8 @@ class DeviceHost(Host):
         nodes.steps.append((self._start, rank, "begin"))
         self._last: dict[int, int] = {}  # by group: the end of its last collective on this rank
         self._calls: dict[int, Call] = {}
-        self._heirs: set[int] = set()  # blocks that begin with what stood in others
+        self._heirs: set[int] = set()  # blocks that may begin with what stood in others
+        self._held: dict[int, set[int]] = {}  # blocks that pass on when these streams are done with them
         self._has_calls = False  # what the work is, beside when it ran
 
     def follow(self, records: Sequence[TraceRecord]) -> None:
@@ -291,7 +293,8 @@ class DeviceHost(Host):
             self._time = int(records[0].info.get("began", 0))
             self._has_calls = bool(records[0].info.get("recorded"))
         if self._has_calls:
-            self._heirs = Placement(records).heirs
+            holds = Holds(records)
+            self._heirs, self._held = holds.heirs, holds.held
         for record in records:
             if isinstance(record, Call):
                 self._calls[record.op] = record
@@ -343,6 +346,11 @@ class DeviceHost(Host):
     def _call(self, record: Call) -> None:
         if record.function != WROTE:
             super()._call(record)
+
+    def _free(self, record: Free) -> None:
+        if record.block in self._held:
+            tails = [self._tail(stream) for stream in sorted(self._held[record.block])]
+            self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "back", record.block, HOST)
 
     def _reuse(self, record: Reuse) -> None:
         if record.block in self._heirs:

@@ -7,8 +7,9 @@ multiple of 64 bytes, as torch's own allocations do: some kernels go by the alig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from repro.accelerator.memory import POISON_BYTE, POISON_LIMIT
 from repro.replay.faults import ReplayError
 from repro.replay.host import on_device
-from repro.replay.placement import Placement
+from repro.replay.placement import Hold, Placement
 from repro.trace import NOBODY, Access, Alloc, Initial, TraceRecord
 from repro.values import ValueFault, dtype_of
 
@@ -30,9 +31,14 @@ _LIMIT = 64 << 30  # bytes: what no recording of a real run comes near
 
 
 class Arena:
-    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8."""
+    """All blocks of all ranks. ``bytes`` is their memory as numpy sees it, uint8.
 
-    def __init__(self, records: Sequence[Sequence[TraceRecord]]) -> None:
+    ``late``: by rank, see :class:`repro.replay.placement.Placement`.
+    """
+
+    def __init__(
+        self, records: Sequence[Sequence[TraceRecord]], late: Mapping[int, Collection[Hold]] = MappingProxyType({})
+    ) -> None:
         self._blocks: list[dict[int, tuple[int, int, torch.dtype]]] = []  # by rank: offset, size, dtype
         self._views: dict[tuple[Any, ...], Tensor] = {}
         self._storages: dict[tuple[int, int], torch.UntypedStorage] = {}
@@ -41,12 +47,12 @@ class Arena:
         given: list[tuple[int, bytes]] = []
         size = 0
         poisoned = []
-        for those in records:
+        for rank, those in enumerate(records):
             blocks: dict[int, tuple[int, int, torch.dtype]] = {}
             placed: dict[int, int] = {}
             self._placements.append(None)
             if on_device(those):
-                placement = Placement(those)
+                placement = Placement(those, late.get(rank, ()))
                 self._placements[-1] = placement, size
                 placed = {block: size + offset for block, offset in placement.offsets.items()}
                 poisoned.append((size, size + placement.size))
@@ -80,6 +86,13 @@ class Arena:
         """As it was at the beginning, or at the last :meth:`settle`."""
         for now, then in self._changing:
             now[:] = then
+
+    def take(self, other: Arena) -> None:
+        """Let each block hold what it holds in ``other``, where the same blocks lie elsewhere."""
+        for rank, blocks in enumerate(self._blocks):
+            for block, (offset, nbytes, _) in blocks.items():  # the later ones last: they have their formers' memory
+                there = other._block(rank, block)[0]
+                self.bytes[offset : offset + nbytes] = other.bytes[there : there + nbytes]
 
     def settle(self, touched: Iterable[tuple[int, int]]) -> None:
         """From now on :meth:`reset` comes back to this; only ``touched`` (rank, block) will change."""
@@ -134,8 +147,8 @@ class Arena:
             return partial(whole.fill_, True)
         return partial(whole.view(torch.uint8).fill_, POISON_BYTE)
 
-    def inherit(self, rank: int, block: int) -> Callable[[], object]:
-        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it."""
+    def inherit(self, rank: int, block: int) -> Callable[[], object] | None:
+        """What fills the block with what it finds (:meth:`Placement.inherited`), bound to it; None: it lies there."""
         placed = self._placements[rank]
         pieces = []
         if placed is not None:
@@ -143,6 +156,8 @@ class Arena:
             for source, target, nbytes in placement.inherited(block):
                 there, here = begin + source, begin + target
                 pieces.append((self.bytes[here : here + nbytes], self.bytes[there : there + nbytes]))
+        if not pieces:
+            return None
 
         def fill() -> None:
             for mine, former in pieces:

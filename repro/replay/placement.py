@@ -4,20 +4,28 @@ The simulated accelerator never uses memory twice. The simulated GPU's allocator
 of those before it (:class:`repro.trace.Reuse`), and a use after free shows in values.
 
 Who has it after whom is the order of the program, in every timing, but for a block that ``record_stream`` named to
-another stream: that one is handed out once the stream has got there, which depends on the timing. A new block that
-would lie on such a one gets memory of its own instead, as the allocator may also give it: else a slower stream in
-another timing would see its memory taken away though the device would have kept it. It begins with what stood in the
-other one when it was made, so who reads it before anything is written finds what the recorded run found.
+another stream: that one is handed out once the stream has got there (:class:`Hold`), which depends on the timing. Where
+it had not got there yet, the new block has memory of its own, as the device would have given it other memory. It begins
+with what stood in the other one when it was made, so who reads it before anything is written finds what the recorded
+run found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from repro.trace import Alloc, RecordStream, Reuse, TraceRecord
 
 _ALIGNMENT = 64
+
+
+class Hold(NamedTuple):
+    """``block`` was made of memory of ``former``, which other streams than its owner's had to be done with."""
+
+    former: int
+    block: int
 
 
 @dataclass
@@ -38,24 +46,23 @@ class _Place:
 
 
 class Placement:
-    """``offsets``: by block, where it begins; ``size``: what all need together."""
+    """``offsets``: by block, where it begins; ``size``: what all need together.
 
-    def __init__(self, records: Sequence[TraceRecord]) -> None:
+    ``late``: the holds that were not over when the new block was made, which then lies elsewhere. None: as recorded.
+    """
+
+    def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:
         self._places: dict[int, _Place] = {}
         self._planes = 0
-        self._reuses: dict[int, list[Reuse]] = {}  # by the new block
-        held: set[int] = set()
-        for number, record in enumerate(records):
-            if isinstance(record, RecordStream):
-                held.add(record.block)
-            elif isinstance(record, Alloc):
-                self._reuses[record.block] = _reuses(records, number, record.block)
-                self._allocate(record, self._reuses[record.block], held)
+        self._reuses = _reuses(records)
+        for record in records:
+            if isinstance(record, Alloc):
+                self._allocate(record, self._reuses.get(record.block, ()), late)
         self.offsets: dict[int, int] = {}
         self.size = 0
         self._lay_out()
 
-    def _allocate(self, record: Alloc, reuses: Sequence[Reuse], held: set[int]) -> None:
+    def _allocate(self, record: Alloc, reuses: Sequence[Reuse], late: Collection[Hold]) -> None:
         place = self._places[record.block] = _Place(_Island(), 0, record.nbytes)
         formers: list[_Place] = []
         for one in reuses:
@@ -64,7 +71,7 @@ class Placement:
                 continue
             formers.append(former)
             self._join(place, former, _absolute(former)[1] + one.start - one.lo)
-            if one.former in held:
+            if late and Hold(one.former, record.block) in late:
                 island, address = _absolute(former)
                 island.held.append((former.plane, address, address + former.nbytes))
         if formers:
@@ -75,11 +82,6 @@ class Placement:
                 self._planes += 1
                 free = [self._planes]
             place.plane = free[0]
-
-    @property
-    def heirs(self) -> set[int]:
-        """Blocks in memory of their own that begin with what stood in others."""
-        return {block for block, reuses in self._reuses.items() if reuses and self.inherited(block)}
 
     def inherited(self, block: int) -> list[tuple[int, int, int]]:
         """What the block finds in memory of its own, as it was there when the block was made: from, to, bytes."""
@@ -117,12 +119,39 @@ class Placement:
                 self.size += -(-(until - begin) // _ALIGNMENT) * _ALIGNMENT
 
 
-def _reuses(records: Sequence[TraceRecord], number: int, block: int) -> list[Reuse]:
-    """Those of the allocation at ``number``: they stand behind it."""
-    made: list[Reuse] = []
-    while (number := number + 1) < len(records) and isinstance(record := records[number], Reuse):
-        if record.block == block:
-            made.append(record)
+class Holds:
+    """What of a rank's memory passes on only when other streams are done with it.
+
+    ``all``: by new block and former, in the order of the program. ``heirs``: blocks that may have memory of their own
+    in some timing, and then begin with what stood in others. ``held``: by former, the streams that it waits for.
+    """
+
+    def __init__(self, records: Sequence[TraceRecord]) -> None:
+        self.all: list[Hold] = []
+        self.heirs: set[int] = set()
+        self.held: dict[int, set[int]] = {}
+        owners: dict[int, int] = {}
+        for record in records:
+            if isinstance(record, Alloc):
+                owners[record.block] = record.stream
+            elif isinstance(record, RecordStream) and record.stream != owners.get(record.block):
+                self.held.setdefault(record.block, set()).add(record.stream)
+            elif isinstance(record, Reuse):
+                if record.former in self.held:
+                    self.all.append(Hold(record.former, record.block))
+                if record.former in self.held or record.former in self.heirs:
+                    self.heirs.add(record.block)
+        self.all = list(dict.fromkeys(self.all))
+        formers = {one.former for one in self.all}
+        self.held = {block: streams for block, streams in self.held.items() if block in formers}
+
+
+def _reuses(records: Sequence[TraceRecord]) -> dict[int, list[Reuse]]:
+    """By the new block."""
+    made: dict[int, list[Reuse]] = {}
+    for record in records:
+        if isinstance(record, Reuse):
+            made.setdefault(record.block, []).append(record)
     return made
 
 

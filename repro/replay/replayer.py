@@ -26,12 +26,14 @@ from repro.replay.graph import Graph
 from repro.replay.host import Effect, on_device
 from repro.replay.memory import Arena
 from repro.replay.names import OperationName
+from repro.replay.placement import Hold, Holds
 from repro.replay.recording import AnyTiming, Recording
-from repro.replay.touched import touched
+from repro.replay.touched import Block, touched
 from repro.replay.transfers import DeviceExchange
 from repro.trace import LOOK, Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
 
 READ = "read"
+_MEMORIES = 6
 AnyExchange = Exchange | DeviceExchange
 
 
@@ -71,6 +73,35 @@ class Outcome:
     order: npt.NDArray[np.int64]
 
 
+@dataclass
+class _Memory:
+    """Memory of all ranks, and what each effect (by place) does there."""
+
+    arena: Arena
+    effects: list[work.Effect]
+
+
+class _Holds:
+    """Which holds are over in time, by an order of all effects."""
+
+    def __init__(self, recording: Recording, graph: Graph) -> None:
+        self._all: list[tuple[int, Hold]] = []
+        if on_device(recording.records[0]):
+            self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
+        backs = [graph.place(rank, "back", one.former) for rank, one in self._all]
+        heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
+        self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
+
+    def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
+        """Those of which the memory had not come back when it was needed; of what is settled the recorded order is."""
+        if not self._all:
+            return frozenset()
+        when = np.empty(len(order), dtype=np.int64)
+        when[order] = np.arange(len(order))
+        late = np.flatnonzero((when[self._backs] > when[self._heirs]) & ~settled[self._heirs])
+        return frozenset(self._all[at] for at in late.tolist())
+
+
 class Replayer:
     """A recording made ready to be executed many times.
 
@@ -83,8 +114,6 @@ class Replayer:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.graph = Graph(recording)
-        ranks = range(recording.world)
-        self._arena = Arena([recording.records[rank] for rank in ranks])
         self.looks: list[Look] = []
         self.recorded: tuple[int, ...] = ()
         self.expected: tuple[int, ...] = ()
@@ -95,8 +124,18 @@ class Replayer:
         self._departure: Departure | None = None
         self._calls: dict[tuple[int, int], Call] = {}
         self._threads = int(recording.info.get("threads", 0)) if on_device(recording.records[0]) else 0
+        self._sights: dict[tuple[int, int, str], Sight] = {}
+        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the sights
+        self._launches: dict[tuple[int, int], Launch] = {}
+        self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._holds = _Holds(recording, self.graph)
+        self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
+        self._touched: set[Block] = set()
         try:
-            self._effects = self._bind()
+            self._read()
+            arena = Arena([recording.records[rank] for rank in range(recording.world)])
+            self._memory = self._as_recorded = _Memory(arena, self._bind(arena))
         except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
             raise ReplayError(f"the recording cannot be replayed: {error}") from error
 
@@ -115,18 +154,21 @@ class Replayer:
 
     def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
         """Execute the effects in this order, which must keep the recorded edges."""
+        self._memory = self._memory_of(self._holds.late(order, self._settled))
+        self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
+        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+
+    def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
         self._checksums = list(self.recorded)
         self._losses, self._bad, self._departure = {}, {}, None
-        effects = self._effects
-        places = order[~self._settled[order]].tolist() if self._settled.any() else order.tolist()
-        self._arena.reset()
+        effects = memory.effects
+        memory.arena.reset()
         with self._as_live():
             try:
-                for place in places:
+                for place in places.tolist():
                     effects[place]()
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
                 raise ReplayError(f"the recorded work cannot be executed: {error}") from error
-        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
 
     @contextmanager
     def _as_live(self) -> Iterator[None]:
@@ -160,82 +202,100 @@ class Replayer:
 
     def tensor(self, rank: int, view: View) -> Tensor:
         """What a recorded tensor holds now: after the last execution."""
-        return self._arena.view(rank, view)
+        return self._memory.arena.view(rank, view)
 
     def settle(self, effects: Collection[int]) -> None:
         """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
 
         Allowed for what comes before all that is left in every timing, or races with nothing.
         """
-        chosen = np.zeros(len(self._effects), dtype=np.bool_)
+        chosen = np.zeros(len(self.graph.effects), dtype=np.bool_)
         chosen[list(effects)] = True
-        self._settled = ~chosen
-        self.run_order(self.graph.order(self.graph.times()))
-        left = [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
-        self._arena.settle(touched(self.recording, left))
+        order = self.graph.order(self.graph.times())
+        self._memory = self._as_recorded
+        self._execute(self._memory, order[chosen[order]])
+        self._touched = touched(
+            self.recording, [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
+        )
+        self._memory.arena.settle(self._touched)
         self._settled = chosen
+        self._memories.clear()
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def _memory_of(self, late: frozenset[tuple[int, Hold]]) -> _Memory:
+        """Where everything lies when these holds are not over in time. Timings have few such sets among them."""
+        if not late:
+            return self._as_recorded
+        memory = self._memories.pop(late, None)
+        if memory is None:
+            while len(self._memories) >= _MEMORIES:
+                del self._memories[next(iter(self._memories))]
+            by_rank: dict[int, set[Hold]] = {}
+            for rank, hold in late:
+                by_rank.setdefault(rank, set()).add(hold)
+            records = self.recording.records
+            arena = Arena([records[rank] for rank in range(self.recording.world)], by_rank)
+            memory = _Memory(arena, self._bind(arena))
+            if self._settled.any():
+                self._as_recorded.arena.reset()
+                arena.take(self._as_recorded.arena)
+                arena.settle(self._touched)
+        self._memories[late] = memory
+        return memory
 
     # -- binding ------------------------------------------------------------------------------------------
 
-    def _bind(self) -> list[work.Effect]:
+    def _read(self) -> None:
+        """What the effects are made of."""
         records = self.recording.records
-        device = on_device(records[0])
-        calls = self._calls
-        exchanges: dict[tuple[int, int], tuple[AnyExchange, int]] = {}
-        looks: dict[tuple[int, int, str], int] = {}
-        sights: dict[tuple[int, int, str], Sight] = {}
         seen: dict[int, int] = {}
-        launches: dict[tuple[int, int], Launch] = {}
-        parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
-        members: dict[int, tuple[int, ...]] = {}
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
             last: dict[int, int] = {}  # by sight: its place among the looks; the device tells Seen behind each
             for record in records[rank]:
                 if isinstance(record, Call):
-                    calls[rank, record.op] = record
+                    self._calls[rank, record.op] = record
                 elif isinstance(record, Collective):
                     begun[record.op] = record
                 elif isinstance(record, Transfer):
                     one = begun[record.op]
-                    parts.setdefault((one.group, one.number), {})[rank] = (one, record)
+                    self._parts.setdefault((one.group, one.number), {})[rank] = (one, record)
                 elif isinstance(record, Phase):
                     phase = record
                 elif isinstance(record, Launch):
-                    launches[rank, record.op] = record
+                    self._launches[rank, record.op] = record
                 elif isinstance(record, Sight):
-                    kind = READ if record.kind == READ else ""
-                    looks[rank, record.sight, kind] = last[record.sight] = len(self.looks)
-                    sights[rank, record.sight, kind] = record
+                    key = (rank, record.sight, READ if record.kind == READ else "")
+                    self._places[key] = last[record.sight] = len(self.looks)
+                    self._sights[key] = record
                     self.looks.append(Look(rank, record.sight, *phase, record.kind, record.name))
                 elif isinstance(record, Seen):
                     seen[last[record.sight]] = record.checksum
                 elif isinstance(record, Group):
-                    members[record.group] = record.ranks
+                    self._members[record.group] = record.ranks
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
-        for (group, _), those in parts.items():
-            exchange = self._exchange(members[group], those)
-            for member, rank in enumerate(members[group]):
-                exchanges[rank, those[rank][0].op] = (exchange, member)
 
-        finals = {rank: device_work.Finals(rank, records[rank], self._arena) for rank in records if device}
+    def _bind(self, arena: Arena) -> list[work.Effect]:
+        """What each effect does in this memory; nothing, where it is settled."""
+        records = self.recording.records
+        device = on_device(records[0])
+        exchanges: dict[tuple[int, int], tuple[AnyExchange, int]] = {}
+        for (group, _), those in self._parts.items():
+            exchange = self._exchange(arena, self._members[group], those)
+            for member, rank in enumerate(self._members[group]):
+                exchanges[rank, those[rank][0].op] = (exchange, member)
+        finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records if device}
 
         def bound(effect: Effect) -> work.Effect:
             key = (effect.rank, effect.item)
             if device and effect.what in ("kernel", "read", "host"):
-                see = self._seeing(looks.get((*key, READ)), *key)
-                if effect.what == "host":
-                    return device_work.host_access(launches[key], calls.get(key), effect.rank, self._arena, see)
-                if effect.what == "kernel":
-                    told = looks.get((*key, READ))
-                    delivered = self._telling(told) if told is not None and calls[key].function != LOOK else see
-                    return device_work.device_kernel(calls[key], effect.rank, self._arena, delivered)
-                return device_work.device_read(calls[key], effect.rank, self._arena, see or _nobody)
+                return self._on_device(effect.what, key, arena)
             if effect.what == "kernel":
-                return work.kernel(calls[key], effect.rank, self._arena)
+                return work.kernel(self._calls[key], effect.rank, arena)
             if effect.what == "read":
-                return self._host_read(calls[key], effect.rank)
+                return self._host_read(self._calls[key], effect.rank, arena)
             if effect.what == "arrive":
                 exchange, member = exchanges[key]
                 return exchange.read(member)
@@ -243,17 +303,34 @@ class Replayer:
                 exchange, member = exchanges[key]
                 return exchange.write(member)
             if effect.what == "sight":
-                place, sight = looks[(*key, "")], sights[(*key, "")]
+                place, sight = self._places[(*key, "")], self._sights[(*key, "")]
                 if device and sight.kind == "final" and sight.view[1] == "uint8":
                     return self._final(place, finals[effect.rank].glimpse(sight))
-                return self._sight(place, sight)
+                return self._sight(place, sight, arena)
             if effect.what in ("inherit", "inherited"):
-                return self._arena.inherit(*key)
-            return self._arena.poison(*key)
+                return arena.inherit(*key) or _nothing
+            if effect.what == "back":
+                return _nothing
+            return arena.poison(*key)
 
-        return [bound(effect) for effect in self.graph.effects]
+        effects = zip(self.graph.effects, self._settled, strict=True)
+        return [_nothing if done else bound(effect) for effect, done in effects]
 
-    def _exchange(self, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]) -> AnyExchange:
+    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
+        """A piece of work of the simulated GPU's."""
+        told = self._places.get((*key, READ))
+        see = self._seeing(told, *key)
+        if what == "host":
+            return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
+        call = self._calls[key]
+        if what == "kernel":
+            delivered = self._telling(told) if told is not None and call.function != LOOK else see
+            return device_work.device_kernel(call, key[0], arena, delivered)
+        return device_work.device_read(call, key[0], arena, see or _nobody)
+
+    def _exchange(
+        self, arena: Arena, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]
+    ) -> AnyExchange:
         records = [parts[rank] for rank in members]
         first, transfer = records[0]
         kernel = first.kernel.rpartition("::")[2]
@@ -263,7 +340,7 @@ class Replayer:
         if on_device(self.recording.records[members[0]]):
 
             def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
-                return [self._arena.view(members[place], view) for view in views]
+                return [arena.view(members[place], view) for view in views]
 
             return DeviceExchange(kernel, [one for _, one in records], tensors, root)
         splits = None
@@ -271,19 +348,19 @@ class Replayer:
             splits = [one.splits or ((), ()) for _, one in records]
         return Exchange(
             kernel,
-            [[self._arena.view(rank, view) for view in parts[rank][1].inputs] for rank in members],
-            [[self._arena.view(rank, view) for view in parts[rank][1].outputs] for rank in members],
+            [[arena.view(rank, view) for view in parts[rank][1].inputs] for rank in members],
+            [[arena.view(rank, view) for view in parts[rank][1].outputs] for rank in members],
             reduction=transfer.reduction,
             root=root,
             splits=splits,
         )
 
-    def _host_read(self, call: Call, rank: int) -> work.Effect:
+    def _host_read(self, call: Call, rank: int, arena: Arena) -> work.Effect:
         def differs(value: Any) -> None:
             if self._departure is None:
                 self._departure = Departure(self.recording.names.name(rank, call.op), call.result, value)
 
-        return work.host_read(call, rank, self._arena, differs)
+        return work.host_read(call, rank, arena, differs)
 
     def _telling(self, place: int) -> device_work.See:
         def tell(now: int) -> None:
@@ -309,8 +386,8 @@ class Replayer:
 
         return see
 
-    def _sight(self, place: int, sight: Sight) -> work.Effect:
-        glimpse = work.Glimpse(sight.view, self.looks[place].rank, self._arena)
+    def _sight(self, place: int, sight: Sight, arena: Arena) -> work.Effect:
+        glimpse = work.Glimpse(sight.view, self.looks[place].rank, arena)
         if sight.kind == "loss":
 
             def see_loss() -> None:
@@ -326,6 +403,10 @@ class Replayer:
                 self._bad[place] = glimpse.bad()
 
         return see
+
+
+def _nothing() -> None:
+    """A moment, and nothing that happens."""
 
 
 def _nobody(checksum: int) -> None:

@@ -42,6 +42,8 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
 
     for effect in effects:
         rank = effect.rank
+        if effect.what == "back":
+            continue
         if effect.what in ("free", "inherit", "inherited"):
             note(rank, effect.item, HOST, whole=False)
         elif effect.what == "sight":

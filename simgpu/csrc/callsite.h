@@ -32,4 +32,8 @@ void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* cons
 // Called, with Python's lock held, when the trace has become long (Trace::full).
 void give_hand_on(void (*hand_on)());
 
+// Asked before an event is waited for, by a stream (`waits`) or by the host: does something else happen at this place of
+// the program (simgpu/rules.py)? Null while nobody wants to know.
+extern int (*event_ruled)(int waits, int64_t stream);
+
 }  // namespace simgpu

@@ -7,7 +7,7 @@ import torch
 
 from fuzz.subject import Subject
 from repro.accelerator.device import Device, Stream
-from repro.replay.record import record
+from repro.replay.record_old import record
 
 
 @pytest.fixture(scope="session")

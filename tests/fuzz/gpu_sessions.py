@@ -37,10 +37,9 @@ class GpuSession:
         lines = (self.folder / "test_user.py").read_text().splitlines()
         return f"test_user.py:{1 + next(at for at, line in enumerate(lines) if part in line)}"
 
-    def run(self, *arguments: str, device: bool = True, **expected: int) -> str:
+    def run(self, *arguments: str, **expected: int) -> str:
         """Everything that pytest prints. ``expected``: how many tests passed, failed and so on."""
-        asked = ["--stream-device", "cuda"] if device else []
-        words = ["-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *asked, *arguments]
+        words = ["-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments]
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([words, str(self.folder)]) + "\n")
         self._process.stdin.flush()
@@ -48,9 +47,8 @@ class GpuSession:
         assert isinstance(printed, str)
         if expected:
             summary = printed.rstrip().rpartition("\n")[2]
-            counted = {
-                noun: int(count) for count, noun in re.findall(r"(\d+) (passed|failed|skipped|desel\w+)", summary)
-            }
+            nouns = re.findall(r"(\d+) (passed|failed|skipped|errors|deselected)", summary)
+            counted = {noun: int(count) for count, noun in nouns}
             assert counted == expected, printed
         else:
             assert status == pytest.ExitCode.USAGE_ERROR, printed

@@ -40,7 +40,7 @@ from repro.accelerator.device import Device, Event, Stream
 from repro.accelerator.exchange import Links, PipeExchange
 from repro.forks import forking
 from repro.replay.deviations import Delay
-from repro.replay.record import plain_timing, record
+from repro.replay.record_old import plain_timing, record
 from repro.replay.recording import Recording
 from repro.trace import Alloc, Collective, Launch, Stack, TraceRecord, begin
 from tests.examples import examples
@@ -582,6 +582,7 @@ TWO = programs(WORK * 2 + ORDER + TOGETHER * 2, 2)
 
 
 # -- all programs -----------------------------------------------------------------------------------------
+
 
 @examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(program=ONE, slow=SLOW)

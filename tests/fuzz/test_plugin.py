@@ -3,287 +3,344 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.fuzz.sessions import Session
+    from tests.fuzz.gpu_sessions import GpuSession
 
-pytest_plugins = ["pytester", "tests.fuzz.sessions"]
+pytest_plugins = ["tests.fuzz.gpu_sessions"]
 
 PREFETCHER = """
 class Prefetcher:
     def __init__(self, wait):
-        self.wait, self.side = wait, Stream()
-        self.side.rename("copy")
+        self.wait, self.side = wait, torch.cuda.Stream()
 
     def next(self):
-        with stream(self.side):
-            batch = torch.ones(4) * 2
+        with torch.cuda.stream(self.side):
+            batch = torch.ones(4, device="cuda") * 2
         if self.wait:
-            current_stream().wait_stream(self.side)
+            torch.cuda.current_stream().wait_stream(self.side)
         return batch
 """
 
-GATHER = """
-@pytest.mark.stream_race(ranks=2)
-@pytest.mark.parametrize("wait", [True, False])
-def test_gather(wait):
-    side = Stream()
-    mine, whole = torch.zeros(2), torch.empty(4)
-    side.wait_stream(current_stream())
-    with stream(side):
-        mine.fill_(dist.get_rank() + 1.0)
-    if wait:
-        current_stream().wait_stream(side)
-    dist.all_gather_into_tensor(whole, mine)
-    current_stream().wait_stream(side)
-    watch("whole", whole)
-"""
 
-
-def token_in(output: str) -> str:
-    found = re.search(r"Token: (\S+)", output)
-    assert found is not None, output
-    return found[1]
-
-
-WITH_AND_WITHOUT_A_WAIT = """
-@pytest.mark.stream_race
-@pytest.mark.parametrize("wait", [True, False])
-def test_prefetcher(wait):
-    batch = Prefetcher(wait).next()
-    watch("loss", batch.sum())
-"""
-
-
-def place(file_line: str, session: Session) -> str:
-    lines = (session.pytester.path / "test_user.py").read_text().splitlines()
-    return f"test_user.py:{1 + next(at for at, line in enumerate(lines) if file_line in line)}"
-
-
-def test_a_prefetcher_without_a_wait_fails_with_race_witness_and_token(session: Session) -> None:
-    session.file(
-        PREFETCHER,
-        WITH_AND_WITHOUT_A_WAIT,
-    )
-    told = session.run(passed=1, failed=1)
-    made = place("torch.ones(4) * 2", session)
-    assert "Race 1 of 1: write-read, harmful" in told
-    assert f"first  write by mul on stream 'copy'\n           {made} Prefetcher.next\n" in told
-    assert "second read by sum on stream 'compute'" in told
-    assert f"Missing: stream 'compute' never waits for stream 'copy' after mul ({made} Prefetcher.next)" in told
-    assert f"mul ({made} Prefetcher.next) on stream 'copy' takes 8 us longer" in told
-    assert "loss: nan instead of 8.0" in told
-    assert "fuzz/" not in told  # no traceback into our code
-    assert "Again: pytest 'test_user.py::test_prefetcher[False]' --stream-timing t1,test," in told
-
-    token = token_in(told)
-    again = session.run("--stream-timing", token, failed=1, deselected=1)
-    assert "values depend on timing: loss: nan instead of 8.0" in again
-    assert token_in(session.run(passed=1, failed=1)) == token  # the same seed, the same timing
-
-
-def test_an_assert_in_the_body_judges_and_fails_again_by_its_token(session: Session) -> None:
-    session.file(
+def test_a_prefetcher_that_says_cuda_fails_without_its_wait_and_again_by_its_token(gpu: GpuSession) -> None:
+    gpu.file(
         PREFETCHER,
         """
-        @pytest.mark.stream_race
-        def test_prefetcher():
+        @pytest.mark.stream_race(examples=5)
+        @pytest.mark.parametrize("wait", [True, False])
+        def test_prefetcher(wait):
+            batch = Prefetcher(wait).next()
+            watch("loss", batch.sum())
+        """,
+    )
+    told = gpu.run(passed=1, failed=1)
+    made = gpu.line("torch.ones(4")
+    assert f"first  write by mul on stream 'stream 1'\n           {made} Prefetcher.next\n" in told
+    assert f"second read by sum on stream 'default'\n           {gpu.line('batch.sum()')} test_prefetcher\n" in told
+    assert "Race 1 of 1: write-read, harmful" in told
+    assert f"mul ({made} Prefetcher.next) on stream 'stream 1' takes 8 us longer" in told
+    assert "loss: nan instead of 8.0" in told
+    assert "forked.py" not in told and "/fuzz/" not in told
+    assert gpu.token(told) == "t1,0/1/aten::mul/1+8us"
+    again = "'test_user.py::test_prefetcher[False]' --stream-timing t1,0/1/aten::mul/1+8us"
+    assert f"Again: pytest {again}" in told
+
+    once = gpu.run(*again.replace("'", "").split(), failed=1)
+    assert "values depend on timing: loss: nan instead of 8.0" in once
+
+
+def test_an_assert_judges_and_one_that_fails_anyway_has_its_races_beside_it(gpu: GpuSession) -> None:
+    gpu.file(
+        PREFETCHER,
+        """
+        @pytest.mark.stream_race(examples=1)
+        @pytest.mark.parametrize("right", [8.0, 9.0])
+        def test_sum(right):
+            print("printed", right)
             batch = Prefetcher(wait=False).next()
             for _ in range(3):
                 torch.zeros(4)
-            assert batch.sum().item() == 8.0
+            assert batch.sum().item() == right
         """,
     )
-    told = session.run(failed=1)
-    assert "Race 1 of 1: write-read, harmful" in told and "AssertionError: assert nan == 8.0" in told
-    again = session.run("--stream-timing", token_in(told), failed=1)
-    assert ">       assert batch.sum().item() == 8.0" in again and "E       assert nan == 8.0" in again
-    assert "stream timing" in again and "takes 32 us longer" in again
-    assert "fuzz/" not in again
-
-
-def test_an_assert_that_fails_anyway_is_shown_with_the_races_beside_it(session: Session) -> None:
-    session.file(
-        PREFETCHER,
-        """
-        @pytest.mark.stream_race
-        def test_prefetcher():
-            batch = Prefetcher(wait=False).next()
-            assert batch.sum().item() == 9.0
-        """,
+    told = gpu.run(failed=2)
+    harmful, _, anyway = told.partition("_ test_sum[9.0] _")
+    assert "AssertionError: assert nan == 8.0" in harmful and "Race 1 of 1: write-read, harmful" in harmful
+    assert (
+        ">       assert batch.sum().item() == right" in anyway and "E       AssertionError: assert 8.0 == 9.0" in anyway
     )
-    told = session.run(failed=1)
-    assert "E       assert 8.0 == 9.0" in told and "Race 1 of 1: write-read\n" in told
+    assert "- stream races -" in anyway and "Race 1 of 1: write-read\n" in anyway and "\nprinted 9.0\n" in anyway
+
+    once = gpu.run("test_user.py::test_sum[8.0]", "--stream-timing", gpu.token(harmful), failed=1)
+    assert "E       AssertionError: assert nan == 8.0" in once and "takes 32 us longer" in once
 
 
-def test_a_missing_record_stream_is_found_and_memory_that_ends_with_the_test_is_no_race(session: Session) -> None:
-    session.file(
+def test_a_race_that_shows_by_itself_has_the_plain_timing_for_its_token(gpu: GpuSession) -> None:
+    gpu.file(
         """
-        @pytest.mark.stream_race
+        @pytest.mark.stream_race(examples=1)
+        def test_late():
+            side, made = torch.cuda.Stream(), torch.zeros(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(100_000)
+                made.fill_(1)
+            return made + 1
+        """
+    )
+    told = gpu.run(failed=1)
+    assert "Race 1 of 1: write-read, harmful" in told and "\n    the plain timing\n" in told
+    assert "result: 4 of 4 numbers differ, the first at [0]: 1.0 instead of 2.0" in told and gpu.token(told) == "t1"
+    assert "1.0 instead of 2.0" in gpu.run("--stream-timing", "t1", failed=1)
+
+
+def test_memory_that_is_given_away_too_early_is_a_race_and_what_ends_with_the_test_is_none(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=2)
         @pytest.mark.parametrize("told", [True, False])
-        def test_scratch(told):
-            side, scratch = Stream(), torch.ones(4)
-            side.wait_stream(current_stream())
-            with stream(side):
+        @pytest.mark.parametrize("used_again", [True, False])
+        def test_scratch(told, used_again):
+            side, scratch = torch.cuda.Stream(), torch.ones(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
                 made = scratch * 3
             if told:
                 scratch.record_stream(side)
             del scratch
-            current_stream().wait_stream(side)
-            return {"made": made + 1}
+            other = torch.zeros(4) if used_again else None
+            torch.cuda.current_stream().wait_stream(side)
+            return {"made": made + 1, "other": other}
         """
     )
-    told = session.run(passed=1, failed=1)
-    assert "Race 1 of 1: freed, harmful" in told and "no record_stream tells the allocator" in told
-    assert "result.made: 4 of 4 numbers differ, the first at [0]: nan instead of 4.0" in told
+    told = gpu.run(passed=3, failed=1)
+    assert "_ test_scratch[True-False] _" in told
+    assert "Race 1 of 1: reused, harmful" in told and "record_stream" in told
+    assert "result.made: 4 of 4 numbers differ, the first at [0]: 1.0 instead of 4.0" in told
 
 
-BENIGN = """
-@pytest.mark.stream_race{options}
-def test_flag():
-    side, flag = Stream(), torch.zeros(1)
-    side.wait_stream(current_stream())
-    with stream(side):
-        flag.fill_(1)
-    flag.fill_(1)
-    current_stream().wait_stream(side)
-    return flag
-"""
-
-
-def test_a_benign_race_fails_unless_it_is_allowed(session: Session) -> None:
-    session.file(BENIGN.format(options=""))
-    told = session.run(failed=1)
-    assert "Race 1 of 1: write-write, benign" in told and "every value is the same" in told
-    assert "To let such races pass: @pytest.mark.stream_race(benign='allow')" in told
-    session.run("--stream-timing", token_in(told), passed=1)
-    session.file(BENIGN.format(options="(benign='allow')"))
-    session.run(passed=1)
-
-
-def test_allowing_benign_races_does_not_allow_one_that_nobody_can_judge(session: Session) -> None:
-    session.file(BENIGN.format(options="(benign='allow')").replace("    return flag\n", ""))
-    told = session.run(failed=1)
-    assert "write-write, not judged" in told and "the test watches no value and reads none" in told
-
-
-def test_values_that_go_by_query_fail_without_a_race_and_say_so(session: Session) -> None:
-    session.file(
+def test_a_race_that_drives_a_kernel_out_of_bounds_is_harmful(gpu: GpuSession) -> None:
+    gpu.file(
         """
-        @pytest.mark.stream_race
-        def test_query():
-            side, event = Stream(), Event()
-            with stream(side):
-                made = torch.ones(4)
-                event.record(side)
-            torch.zeros(1), torch.zeros(1)
-            ready = event.query()
-            current_stream().wait_stream(side)
-            return made + (1 if ready else 2)
-        """
-    )
-    told = session.run(failed=1)
-    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 3.0 instead of 2.0" in told
-    assert "No race explains it" in told
-    assert "3.0 instead of 2.0" in session.run("--stream-timing", token_in(told), failed=1)
-
-
-def test_a_race_that_drives_a_kernel_out_of_bounds_is_harmful(session: Session) -> None:
-    session.file(
-        """
-        @pytest.mark.stream_race
+        @pytest.mark.stream_race(examples=2)
         def test_lookup():
-            side, table = Stream(), torch.ones(8, 3)
-            with stream(side):
+            side, table = torch.cuda.Stream(), torch.ones(8, 3)
+            with torch.cuda.stream(side):
                 rows = torch.ones(2, dtype=torch.int64) + 1
             torch.zeros(1)
             return torch.nn.functional.embedding(rows, table)
         """
     )
-    assert "IndexError: index out of range in self" in session.run(failed=1)
+    told = gpu.run(failed=1)
+    assert "Race 1 of 1: write-read, harmful" in told
+    assert "CUDA error: a kernel that ran asynchronously failed" in told
+    assert "aten::index_select: index out of range in self" in told
 
 
-def test_two_ranks_gather_what_one_of_them_has_not_written(session: Session) -> None:
-    session.file(GATHER)
-    told = session.run(passed=1, failed=1)
-    assert "second read by all_gather on stream 'nccl 0,1'\n           test_user.py:" in told
-    assert "of rank 0 takes" in told
-    assert "whole on rank 1: 2 of 4 numbers differ, the first at [0]: 0.0 instead of 1.0" in told
-
-
-def test_a_rank_that_fails_or_skips_is_told_as_any_test(session: Session) -> None:
-    session.file(
+def test_the_hardware_is_that_of_the_profile_that_the_mark_names(gpu: GpuSession) -> None:
+    gpu.file(
         """
-        @pytest.mark.stream_race(ranks=2)
-        def test_sum():
-            print("rank", dist.get_rank())
-            assert torch.ones(2).sum().item() == dist.get_rank() + 2
+        def body():
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            matrix = torch.ones(512, 512)
+            before.record()
+            matrix @ matrix
+            after.record()
+            torch.cuda.synchronize()
+            assert before.elapsed_time(after) == 0
 
-        @pytest.mark.stream_race(ranks=2)
-        def test_skipped():
-            pytest.skip("not here")
+        @pytest.mark.stream_race
+        def test_plain():
+            body()
+
+        @pytest.mark.stream_race(profile="v100")
+        def test_v100():
+            body()
         """
     )
-    told = session.run("-rs", failed=1, skipped=1)
-    assert "on rank 1:" in told and "E       assert 2.0 == (1 + 2)" in told and "not here" in told
-    assert "output of the rank" in told and "\nrank 1\n" in told
+    told = gpu.run(failed=2)
+    plain, v100 = (float(took) for took in re.findall(r"E +assert ([\d.]+) == 0", told))
+    assert plain < v100
 
 
-def test_fixtures_are_set_up_once_and_given_to_each_run(session: Session) -> None:
-    session.file(
-        PREFETCHER,
+FLAG = """
+@pytest.mark.stream_race(examples=2, benign="{benign}")
+def test_flag_{benign}():
+    side, flag = torch.cuda.Stream(), torch.zeros(1)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        flag.fill_(1)
+    flag.fill_(1)
+    torch.cuda.current_stream().wait_stream(side)
+"""
+
+
+def test_a_benign_race_fails_unless_it_is_allowed_and_one_that_nobody_looks_at_fails_anyway(gpu: GpuSession) -> None:
+    looked_at = [FLAG.format(benign=benign) + "    return flag\n" for benign in ("fail", "allow")]
+    gpu.file(*looked_at, FLAG.format(benign="allow").replace("flag_allow", "nobody"))
+    told = gpu.run(passed=1, failed=2)
+    assert "Race 1 of 1: write-write, benign" in told and "every value is the same" in told
+    assert "To let such races pass: @pytest.mark.stream_race(benign='allow')" in told
+    gpu.run("test_user.py::test_flag_fail", "--stream-timing", gpu.token(told), passed=1)
+    assert "write-write, not judged" in told and "the test watches no value and reads none" in told
+
+
+def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordered(gpu: GpuSession) -> None:
+    gpu.file(
         """
+        @pytest.mark.stream_race(examples=20)
+        @pytest.mark.parametrize("fast", [False, True])
+        def test_query(fast):
+            side, event = torch.cuda.Stream(), torch.cuda.Event()
+            with torch.cuda.stream(side):
+                made = torch.ones(4)
+                torch.cuda._sleep(0 if fast else 100_000)
+                event.record(side)
+            torch.zeros(1)
+            ready = event.query()
+            torch.cuda.current_stream().wait_stream(side)
+            return made + (1 if ready else 2)
+        """
+    )
+    told = gpu.run(failed=2)
+    slow, _, fast = told.partition("_ test_query[True] _")
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in slow
+    assert "the host is 16 times as slow" in slow
+    assert "values depend on timing: result: 4 of 4 numbers differ, the first at [0]: 3.0 instead of 2.0" in fast
+    for one in (slow, fast):
+        assert "No race explains it" in one and "then it is not known that all work is ordered" in one
+    again = gpu.run("test_user.py::test_query[True]", "--stream-timing", gpu.token(fast), failed=1)
+    assert "3.0 instead of 2.0" in again
+
+
+def test_fuzz_has_the_same_names_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        import fuzz
+
         calls = []
+        weight = torch.ones(4, device="cuda")
+        late = torch.cuda.Stream()
 
         @pytest.fixture
         def factor():
-            calls.append(1)
-            return 3.0
+            calls.append("fixture")
+            return weight * 3
 
-        class TestPrefetcher:
-            @pytest.mark.stream_race(examples=3)
-            def test_scaled(self, factor):
-                batch = Prefetcher(wait=False).next()
-                watch("scaled", batch * factor)
+        def test_unmarked(factor):
+            assert torch.zeros(1).device.type == "cpu" and factor.sum().item() == 12
+            calls.clear()
+            with torch.cuda.stream(late):
+                torch.ones(1, device="cuda").mul_(2)
+
+        @pytest.mark.stream_race(examples=2)
+        def test_scaled(factor, capsys):
+            print("scaled")
+            assert capsys.readouterr().out == "scaled\\n"
+            assert fuzz.Stream is torch.cuda.Stream and fuzz.current_stream is torch.cuda.current_stream
+            side = fuzz.Stream()
+            side.rename("copy")
+            side.wait_stream(fuzz.current_stream())
+            with fuzz.stream(side):
+                made = torch.ones(4) * factor
+            assert made.is_cuda
+            fuzz.current_stream().wait_stream(side)
+            calls.append("run")
+            assert calls == ["fixture", "run"]
+            weight.add_(1)
+            return {"made": made, "weight": weight}
+
+        @pytest.mark.stream_race(examples=2)
+        def test_late():
+            with torch.cuda.stream(late):
+                weight.mul_(2)
+            return weight + 1
 
         def test_once():
-            assert calls == [1]
-        """,
+            assert calls == ["fixture"] and weight.sum().item() == 4
+        """
     )
-    told = session.run(passed=1, failed=1)
-    assert "scaled: 4 of 4 numbers differ, the first at [0]: nan instead of 6.0" in told
-    assert "name=TestPrefetcher::test_scaled," in told
+    told = gpu.run(passed=3, failed=1)
+    assert "mul (test_user.py" in told and "4 of 4 numbers differ, the first at [0]: 2.0 instead of 3.0" in told
+    assert "on stream 'stream 1'" in told
 
 
-def test_the_fixture_takes_a_function(session: Session) -> None:
-    session.file(
+def test_the_fixture_takes_a_function_and_skips_are_skips(gpu: GpuSession) -> None:
+    gpu.file(
         PREFETCHER,
         """
         def test_both(stream_race):
-            stream_race(lambda: Prefetcher(wait=True).next())
-            stream_race(lambda: Prefetcher(wait=False).next(), examples=5)
+            stream_race(lambda: Prefetcher(wait=True).next(), examples=2)
+            stream_race(lambda: Prefetcher(wait=False).next(), examples=2)
+
+        @pytest.mark.stream_race
+        def test_skipped():
+            pytest.skip("not here")
         """,
     )
-    told = session.run(failed=1)
-    assert "harmful race" in told
-    token = token_in(told)
-    assert token.startswith("t1,test,call=2,name=test_both,")
-    assert "nan instead of 2.0" in session.run("--stream-timing", token, failed=1)
+    told = gpu.run("-rs", "--stream-device", "cuda", failed=1, skipped=1)
+    once = gpu.run("test_user.py::test_both", "--stream-timing", gpu.token(told), failed=1)
+    assert "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in once
+    assert "harmful race" in told and "4 of 4 numbers differ, the first at [0]: nan instead of 2.0" in told
+    assert "not here" in told
+    assert f"Again: pytest test_user.py::test_both --stream-device cuda --stream-timing {gpu.token(told)}" in told
 
 
-def test_xdist_spreads_the_tests(session: Session) -> None:
-    session.file(
-        PREFETCHER,
-        WITH_AND_WITHOUT_A_WAIT,
+def test_two_ranks_gather_what_one_of_them_has_not_written(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        import torch.distributed as dist
+
+        @pytest.mark.stream_race(ranks=2, examples=1)
+        @pytest.mark.parametrize("wait", [True, False])
+        def test_gather(wait):
+            side = torch.cuda.Stream()
+            mine, whole = torch.zeros(2), torch.empty(4)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                mine.fill_(dist.get_rank() + 1.0)
+            if wait:
+                torch.cuda.current_stream().wait_stream(side)
+            dist.all_gather_into_tensor(whole, mine)
+            torch.cuda.current_stream().wait_stream(side)
+            watch("whole", whole)
+
+        @pytest.mark.stream_race(ranks=2)
+        def test_device():
+            print("rank", dist.get_rank())
+            assert torch.ones(2).sum().item() == 2 + torch.ones(1).device.index
+        """
     )
-    result = session.pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2")
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*Token: t1,test,name=test_prefetcher%5BFalse%5D,0/0.0/init//mul/1+8us"])
+    told = gpu.run(passed=1, failed=2)
+    assert "Race 1 of 1: write-read, harmful" in told and "of rank 0 takes" in told
+    assert "whole on rank 0: 2 of 4 numbers differ, the first at [0]: 0.0 instead of 1.0" in told
+    assert "on rank 1:" in told and "assert 2.0 == (2 + 1)" in told and "\nrank 1\n" in told
 
 
-def test_a_session_that_does_not_use_it_does_not_import_torch() -> None:
-    seen = "import fuzz.testing.plugin, sys; sys.exit('torch' in sys.modules or 'hypothesis' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
+def test_a_test_that_passes_says_what_holds_by_chance_and_what_nobody_saw(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        @pytest.mark.stream_race(examples=1)
+        def test_logged():
+            side, made = torch.cuda.Stream(), torch.ones(4)
+            made.sum().item()
+            with torch.cuda.stream(side):
+                twice = made * 2
+            torch.cuda.current_stream().wait_stream(side)
+            return twice
+
+        @pytest.mark.stream_race(examples=1)
+        def test_array():
+            there = torch.zeros(4, device="cpu").pin_memory()
+            array = there.numpy()
+            there.copy_(torch.ones(4), non_blocking=True)
+            torch.cuda.synchronize()
+            assert array.sum() == 4
+        """
+    )
+    told = gpu.run(passed=2)
+    read = f"the read at {gpu.line('.item()')} test_logged"
+    assert f"test_user.py::test_logged: Fragile: only {read} puts " in told
+    assert "test_user.py::test_array: Not known: pinned memory was given away by numpy" in told

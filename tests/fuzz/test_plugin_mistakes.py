@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 if TYPE_CHECKING:
-    from tests.fuzz.sessions import Session
+    from tests.fuzz.gpu_sessions import GpuSession
 
-pytest_plugins = ["pytester", "tests.fuzz.sessions"]
+pytest_plugins = ["tests.fuzz.gpu_sessions"]
 
 WRONG = [
     ("stream_race(3)", "stream_race takes its options by name, as in stream_race(examples=50), not 3"),
@@ -18,26 +16,25 @@ WRONG = [
     ("stream_race(ranks=True)", "stream_race: ranks is a number from 1 to 64, not True"),
     ("stream_race(benign='no')", "stream_race: benign is 'fail' or 'allow', not 'no'"),
     ("stream_race(profile='x')", "stream_race: there is no hardware profile 'x': choose one of a100-100gbps"),
-    ("stream_race", "the test gives the simulated device no work: there is no timing to fuzz"),
+    ("stream_race(profile=3)", "stream_race: profile is the name of a hardware profile, not 3"),
+    ("stream_race", "the test gives the simulated GPU no work: there is no timing to fuzz"),
 ]
 
 
-def test_wrong_options_are_one_clear_sentence(session: Session) -> None:
+def test_wrong_options_are_one_clear_sentence(gpu: GpuSession) -> None:
     tests = [f"@pytest.mark.{mark}\ndef test_{at}():\n    pass\n" for at, (mark, _) in enumerate(WRONG)]
-    session.file(*tests)
-    told = session.run(failed=len(WRONG))
+    gpu.file(*tests)
+    told = gpu.run(failed=len(WRONG))
     for at, (_, sentence) in enumerate(WRONG):
         assert f" test_{at} " in told and f"\n{sentence}" in told
     assert "Traceback" not in told and "During handling" not in told
 
 
-def test_what_cannot_be_run_so_is_one_clear_sentence(session: Session) -> None:
-    session.file(
+def test_what_cannot_be_run_so_is_one_clear_sentence(gpu: GpuSession) -> None:
+    gpu.file(
         """
         import unittest
         from hypothesis import given, strategies as st
-
-        count = 0
 
         @pytest.mark.stream_race
         async def test_async():
@@ -58,20 +55,23 @@ def test_what_cannot_be_run_so_is_one_clear_sentence(session: Session) -> None:
             return torch.ones(2).sum().item()
 
         @pytest.mark.stream_race
-        def test_state():
-            global count
-            count += 1
-            side = Stream()
-            with stream(side):
-                made = torch.ones(4) * count
+        def test_nested(stream_race):
+            stream_race(lambda: torch.ones(1))
+
+        @pytest.mark.stream_race
+        def test_state(tmp_path):
+            with (tmp_path / "runs").open("a+") as file:
+                made = torch.full((4,), float(file.tell()))
+                file.write("one more")
             watch("made", made)
 
         @pytest.mark.stream_race
-        def test_nested(stream_race):
-            stream_race(lambda: torch.ones(1))
+        def test_killed():
+            import os, signal
+            os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    told = session.run(failed=4, errors=2)
+    told = gpu.run(failed=5, errors=2)
     for sentence in (
         "async ones have an order of their own",
         "Hypothesis's @given cannot stand at the same test",
@@ -79,20 +79,49 @@ def test_what_cannot_be_run_so_is_one_clear_sentence(session: Session) -> None:
         "returns tensors, or lists and dicts of tensors: result is of type float",
         "the test gives something else when it runs again under the same timing",
         "take the mark or the fixture, not both",
+        "the test's process was killed by SIGKILL",
     ):
         assert sentence in told
     assert "Traceback" not in told
 
 
-def test_a_token_that_does_not_fit_is_one_clear_sentence(session: Session) -> None:
-    session.file("@pytest.mark.stream_race\ndef test_ones():\n    return torch.ones(2)\n")
-    told = session.run("--stream-timing", "t1,test,name=test_ones,0/0.0/init//mul/1+8us", failed=1)
-    assert "the timing does not fit this test any more: there is no operation" in told
-    for token, sentence in (
-        ("t1,test,name=test_twos", "the token is of 'test_twos', and no stream_race test here is called so"),
-        ("t1,hpz,fix=none", "this token is of scenario 'hpz', not of a test"),
-        ("what", "'what' does not begin with the version of a token"),
-    ):
-        result = session.pytester.runpytest_inprocess("-p", "no:cacheprovider", "--stream-timing", token)
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert sentence in result.stderr.str() and "Traceback" not in result.stderr.str()
+def test_a_token_that_does_not_fit_is_one_clear_sentence(gpu: GpuSession) -> None:
+    gpu.file("@pytest.mark.stream_race\ndef test_ones():\n    return torch.ones(2)\n")
+    older = gpu.run("--stream-timing", "t1,test,name=test_ones,0/0.0/init//mul/1+8us")
+    assert "this token is of an older release, whose simulated accelerator is gone" in older
+    assert "this token is for 'python -m repro replay'" in gpu.run("--stream-timing", "t1,hpz,fix=none")
+    assert "'what' does not begin with the version of a token" in gpu.run("--stream-timing", "what")
+    told = gpu.run("--stream-timing", "t1,0/1/aten::mul/1+8us", failed=1)
+    assert "the timing does not fit this test any more: there is no 1. aten::mul on stream 1 of rank 0" in told
+    gpu.file("@pytest.mark.stream_race\n@pytest.mark.parametrize('a', [1, 2])\ndef test_ones(a):\n    pass\n")
+    assert "this token is of one test, and 2 stream_race tests are chosen" in gpu.run("--stream-timing", "t1")
+
+
+def test_what_a_session_on_the_gpu_has_done_before_its_forks_is_one_clear_sentence(gpu: GpuSession) -> None:
+    gpu.file(
+        """
+        def step():
+            weight = torch.ones(2, device="cuda", requires_grad=True)
+            (weight * 2).sum().backward()
+            return weight.grad
+
+        @pytest.mark.stream_race(examples=1)
+        def test_step():
+            return step()
+
+        def test_unmarked():
+            step()
+
+        @pytest.mark.stream_race(examples=1)
+        def test_step_again():
+            return step()
+
+        @pytest.mark.stream_race(ranks=2, examples=1)
+        def test_ranks():
+            return torch.ones(1)
+        """
+    )
+    told = gpu.run("--stream-device", "cuda", passed=2, failed=2)
+    assert "run this test in a session of its own (-m stream_race)" in told
+    assert "each rank has a GPU of its own, but the process with the GPU has used it before" in told
+    gpu.run("-m", "stream_race", passed=3, deselected=1)

@@ -29,7 +29,6 @@ MAY_IMPORT = {
     "frameworks": ("frameworks", "simgpu", "repro.trace"),
     "fuzz.live": ("fuzz", "repro", "detectors", "simgpu.timing"),
     "fuzz.testing": ("fuzz", "repro", "detectors", "simgpu"),  # it starts the simulated GPU
-    "fuzz.streams": ("fuzz", "repro", "detectors", "simgpu.library"),
     "fuzz": ("fuzz", "repro", "detectors", "simgpu.hardware"),
     "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.values", "repro.forks"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live", "simgpu"),

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from frameworks.deepspeed import quantizer
 from frameworks.deepspeed.quantizer import Symmetric
 from repro.accelerator.device import Device
-from repro.replay.record import record
+from repro.replay.record_old import record
 from repro.replay.replayer import Replayer
 from repro.trace import Call
 from tests.examples import examples

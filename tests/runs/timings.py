@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from repro.accelerator.costs import Timing, load_profile
+from repro.replay.device_timing import DeviceTiming
+from repro.tokens import Jitter
+from simgpu.hardware import load_profile
 
 TIMINGS: dict[str, dict[str, Any]] = {
     "paper": {"hardware": "a100-12.5gbps"},
@@ -26,23 +28,23 @@ TIMINGS: dict[str, dict[str, Any]] = {
 _SMALL = 1e-3  # of what a kernel of a full-size model takes: next to nothing beside a launch
 
 
-def _on(hardware: str, **slow: float) -> Callable[[Timing], Timing]:
-    return lambda timing: replace(timing, profile=load_profile(hardware), slow=slow)
+def _on(hardware: str, **slow: float) -> Callable[[DeviceTiming], DeviceTiming]:
+    return lambda timing: timing.on(replace(timing.by_profile, profile=load_profile(hardware), slow=slow))
 
 
-def _slow(**changes: Any) -> Callable[[Timing], Timing]:
-    return lambda timing: replace(timing, **changes)
+def _slow(**slow: float) -> Callable[[DeviceTiming], DeviceTiming]:
+    return lambda timing: timing.on(replace(timing.by_profile, slow=slow))
 
 
 # The same of a recording made with "paper": kernels keep what they took there, and are stretched instead.
-RETIMED: dict[str, Callable[[Timing], Timing]] = {
+RETIMED: dict[str, Callable[[DeviceTiming], DeviceTiming]] = {
     "paper": lambda timing: timing,
     "fast network": _on("a100-100gbps"),
     "h100": _on("h100", **{"stream:*": 0.4}),
-    "launch bound": _slow(slow={"stream:*": _SMALL, "link:*": _SMALL}),
-    "slow compute": _slow(slow={"stream:compute": 300 * _SMALL, "stream:all-gather": _SMALL, "link:*": _SMALL}),
-    "slow copies": _slow(slow={"kernel:aten::copy_": 1000}),
-    "slow links": _slow(slow={"link:*": 50}),
-    "slow rank": _slow(slow={"rank:1": 20, "host:2": 5}),
-    "jitter": _slow(jitter=3.0, seed=7),
+    "launch bound": _slow(**{"stream:*": _SMALL, "link:*": _SMALL}),
+    "slow compute": _slow(**{"stream:compute": 300 * _SMALL, "stream:all-gather": _SMALL, "link:*": _SMALL}),
+    "slow copies": _slow(**{"kernel:aten::copy_": 1000}),
+    "slow links": _slow(**{"link:*": 50}),
+    "slow rank": _slow(**{"rank:1": 20, "host:2": 5}),
+    "jitter": lambda timing: replace(timing, jitter=Jitter(300, 7)),
 }

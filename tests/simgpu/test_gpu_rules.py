@@ -7,7 +7,7 @@ import torch
 from judged import story
 
 from repro.trace import HostWait
-from simgpu.rules import Rule, put
+from simgpu.rules import OPERATIONS, Rule, Site, count, put
 
 
 def order(side: torch.cuda.Stream, operation: str) -> None:
@@ -18,13 +18,15 @@ def order(side: torch.cuda.Stream, operation: str) -> None:
         side.wait_stream(compute)
     elif operation == "stream.wait_event":
         side.wait_event(compute.record_event())
+    elif operation == "event.wait":
+        compute.record_event().wait(side)
+    elif operation == "event.synchronize":
+        compute.record_event().synchronize()
     else:
         torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize(
-    "operation", ["stream.synchronize", "stream.wait_stream", "stream.wait_event", "device.synchronize"]
-)
+@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one != "work.wait"])
 @pytest.mark.parametrize(("function", "races"), [("order", 1), ("another", 0)])
 def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, function: str, races: int) -> None:
     put([Rule(operation, function, "test_gpu_rules.py", lambda stream: None)])
@@ -41,7 +43,7 @@ def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, fu
 def test_a_rule_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
     nothing = [Rule("stream.wait_stream", "order", "other.py", lambda stream: None)]
     nothing += [
-        Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in ("stream.wait_event", "work.wait")
+        Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in OPERATIONS if one != "stream.wait_stream"
     ]
     nothing += [Rule(one, "", "", lambda stream: None) for one in ("stream.synchronize", "device.synchronize")]
     put(nothing)
@@ -68,5 +70,32 @@ def test_what_stands_there_instead_is_done() -> None:
 
 @pytest.mark.host
 def test_a_rule_that_could_never_stand_anywhere_is_refused() -> None:
-    with pytest.raises(ValueError, match="no rule can take out 'event.synchronize' here"):
-        put([Rule("event.synchronize", "order", "train.py", lambda stream: None)])
+    with pytest.raises(ValueError, match="no rule can take out 'event.record' here"):
+        put([Rule("event.record", "order", "train.py", lambda stream: None)])
+
+
+def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() -> None:
+    counts = count()
+    side = torch.cuda.Stream()
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    with story():
+        for operation in OPERATIONS:
+            order(side, operation)
+            order(side, operation)
+        with torch.cuda.stream(side):
+            loss = (weight * 2).sum()
+        loss.backward()  # autograd's engine waits for events by itself
+    here = {site: number for site, number in counts.items() if site.function == "order"}
+    assert sorted((site.operation, number) for site, number in here.items()) == sorted(
+        (one, 4 if one == "device.synchronize" else 2) for one in OPERATIONS if one != "work.wait"
+    )
+    assert {site.operation for site in counts if site not in here} <= {"device.synchronize"}
+
+
+def test_what_a_rule_takes_out_is_not_counted() -> None:
+    counts = count()
+    put([Rule("event.wait", "order", "test_gpu_rules.py", lambda stream: None)])
+    with story():
+        order(torch.cuda.Stream(), "event.wait")
+    assert not [site for site in counts if site.operation == "event.wait"]
+    assert isinstance(next(iter(counts), Site("", "", 0, "")), Site)

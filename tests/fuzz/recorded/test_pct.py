@@ -1,62 +1,19 @@
-"""Probabilistic concurrency testing: schedules keep all order, and find bugs as often as the paper promises."""
+"""Probabilistic concurrency testing of DeepSpeed. Small programs and the bound: tests/fuzz/test_textbook_pct.py."""
 
-from collections.abc import Callable, Sequence
-from itertools import islice, permutations, product
-from math import comb
+from collections.abc import Callable
 from random import Random
 
-import pytest
-
-from fuzz.search.pct import Pct, Steps, steps_of
+from fuzz.search.pct import Pct, steps_of
 from fuzz.search.reversals import deviations_of
 from fuzz.subject import Subject
-from repro.replay.graph import Graph
 from repro.replay.host import HOST
-from repro.replay.record import record
-from scenarios.textbook import TEXTBOOK
-
-_SEEDS = 600
-_DOUBT = 1e-4  # a search that keeps the bound fails its test with at most this probability, for given seeds never
-
-
-def _subject(name: str) -> Subject:
-    return Subject(record(TEXTBOOK[name].program))
-
-
-def _kept(graph: Graph, order: Sequence[int]) -> bool:
-    """Does every effect come after all effects of the nodes that its own waits for?"""
-    when = {place: at for at, place in enumerate(order)}
-    assert len(when) == len(order) == len(graph.effects)
-    at_node: dict[int, list[int]] = {}
-    for place, effect in enumerate(graph.effects):
-        at_node.setdefault(effect.node, []).append(when[place])
-    latest = [-1] * len(graph.preds)
-    for node, preds in enumerate(graph.preds):
-        before = max((latest[pred] for pred in preds), default=-1)
-        if any(at < before for at in at_node.get(node, ())):
-            return False
-        latest[node] = max(at_node.get(node, ()), default=before)
-    return True
-
-
-def _tail(hits: int, of: int, probability: float) -> float:
-    """The probability of so few hits or fewer: exact, a binomial distribution."""
-    return sum(comb(of, k) * probability**k * (1 - probability) ** (of - k) for k in range(hits + 1))
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("name", TEXTBOOK)
-def test_schedules_of_small_programs_keep_all_edges(name: str, depth: int) -> None:
-    graph = _subject(name).replayer.graph
-    steps = Steps(graph)
-    for seed in range(50):
-        assert _kept(graph, Pct(depth).draw(steps, Random(seed)).tolist())
+from tests.fuzz.orders import kept
 
 
 def test_schedules_of_deepspeed_keep_all_edges(subject: Callable[[str], Subject]) -> None:
     graph, steps = subject("none").replayer.graph, steps_of(subject("none"))
     for seed in range(20):
-        assert _kept(graph, Pct(3).draw(steps, Random(seed)).tolist())
+        assert kept(graph, Pct(3).draw(steps, Random(seed)).tolist())
 
 
 def test_the_steps_are_those_after_the_settled_part(subject: Callable[[str], Subject]) -> None:
@@ -70,76 +27,6 @@ def test_the_steps_are_those_after_the_settled_part(subject: Callable[[str], Sub
     assert steps.settled[order[: steps.settled.sum()]].all()
 
 
-def test_the_thread_of_highest_priority_goes_first() -> None:
-    small = _subject("missing-wait")
-    steps = steps_of(small)
-    assert steps.threads == ((0, HOST), (0, 0), (0, 1))
-    assert not small.judged(small.replayer.run_order(steps.order([3, 2, 1], []))).diverged
-    assert small.judged(small.replayer.run_order(steps.order([3, 1, 2], []))).diverged
-
-
-def test_at_a_change_point_the_thread_falls_behind_all_others() -> None:
-    """The host issues everything, then 'compute' stops before its last step, and the reader comes first."""
-    small = _subject("swapped-weights")
-    steps = steps_of(small)
-    launches = sum(effect.what == "kernel" for effect in small.replayer.graph.effects)
-    assert steps.count == 2 * launches
-    found = []
-    for change in range(steps.count):
-        order = steps.order([4, 3, 2], [change])
-        if small.judged(small.replayer.run_order(order)).diverged:
-            found.append(change)
-    swap_back = launches - 2  # before it: all launches, and all kernels of 'compute' but the last
-    assert found == [launches + swap_back - 1, launches + swap_back]
-
-
-@pytest.mark.parametrize("name", TEXTBOOK)
-def test_of_all_schedules_as_many_find_the_bug_as_the_bound_says(name: str) -> None:
-    """Exact: every way to draw priorities and change points, each as likely as any other."""
-    small = _subject(name)
-    steps, depth = steps_of(small), TEXTBOOK[name].depth
-    threads = len(steps.threads)
-    drawn = [
-        small.judged(small.replayer.run_order(steps.order(priorities, changes))).diverged
-        for priorities in permutations(range(depth, depth + threads))
-        for changes in product(range(steps.count), repeat=depth - 1)
-    ]
-    assert sum(drawn) * threads * steps.count ** (depth - 1) >= len(drawn)
-
-
-@pytest.mark.parametrize("name", TEXTBOOK)
-def test_seeds_find_the_bug_as_often_as_the_bound_says(name: str) -> None:
-    small = _subject(name)
-    steps = steps_of(small)
-    depth = TEXTBOOK[name].depth
-    bound = 1 / (len(steps.threads) * steps.count ** (depth - 1))
-    hits = sum(next(Pct(depth).timings(small, seed)).verdict.diverged for seed in range(_SEEDS))
-    assert _tail(hits, _SEEDS, bound) >= _DOUBT
-
-
-@pytest.mark.parametrize("name", [name for name, one in TEXTBOOK.items() if one.depth == 2])
-def test_depth_1_does_not_find_a_bug_of_depth_2(name: str) -> None:
-    assert not any(one.verdict.diverged for one in islice(Pct(1).timings(_subject(name), 0), 200))
-
-
-def test_the_tail_is_that_of_the_binomial_distribution() -> None:
-    assert _tail(1, 3, 0.5) == 0.5
-    assert _tail(0, 600, 1 / 3) < _DOUBT < _tail(0, 600, 1 / 100)
-
-
-@pytest.mark.parametrize("name", TEXTBOOK)
-def test_a_failing_order_can_be_written_down_as_delays(name: str) -> None:
-    small = _subject(name)
-    failing = [one for one in islice(Pct(2).timings(small, 1), 100) if one.verdict.diverged]
-    assert failing
-    for one in failing:
-        assert one.order is not None
-        deviations = deviations_of(small, one.order)
-        assert deviations is not None
-        assert len(deviations) <= 2
-        assert small.run(deviations).diverged
-
-
 def test_a_failing_order_of_deepspeed_can_be_written_down_as_delays(subject: Callable[[str], Subject]) -> None:
     deepspeed = subject("none")
     failing = next(one for one in Pct(2).timings(deepspeed, 0) if one.verdict.diverged)
@@ -148,8 +35,3 @@ def test_a_failing_order_of_deepspeed_can_be_written_down_as_delays(subject: Cal
     assert deviations is not None
     assert len(deviations) <= 4
     assert deepspeed.run(deviations).diverged
-
-
-def test_an_order_that_does_no_harm_has_no_delays_to_write_down() -> None:
-    small = _subject("missing-wait")
-    assert deviations_of(small, small.replayer.graph.issue_order()) is None

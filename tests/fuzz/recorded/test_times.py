@@ -1,27 +1,23 @@
-"""A replay's clock is the live one: under any timing, work ends when it would if the program ran again."""
+"""A replay's clock is the live one: work ends when it would if DeepSpeed ran again.
+
+Of small programs in any timing: tests/fuzz/test_textbook.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fuzz.confirm import checksums
-from fuzz.strategy import stream_timings
 from fuzz.subject import Subject
 from repro.accelerator.costs import Timing
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.graph import Graph
-from repro.replay.record import record
 from repro.replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
-from scenarios.textbook import TEXTBOOK
-from tests.examples import examples
 
 
 def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, int], int]:
@@ -29,23 +25,6 @@ def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, 
     graph = Graph(recording)
     times = graph.times(timing)
     return {key: times[node] for key, node in graph.ends.items()}
-
-
-@cache
-def textbook(name: str) -> Subject:
-    return Subject(record(TEXTBOOK[name].program))
-
-
-@examples(60)
-@given(st.sampled_from(sorted(TEXTBOOK)), st.data())
-def test_times_and_values_are_those_of_running_again(name: str, data: st.DataObject) -> None:
-    subject = textbook(name)
-    timing = subject.timing(data.draw(stream_timings(subject)))
-    again = record(TEXTBOOK[name].program, timing)
-    assert ends(subject.recording, timing) == ends(again)
-    outcome = subject.replayer.run_timing(timing)
-    if outcome.departure is None:
-        assert dict(zip(subject.replayer.looks, outcome.checksums, strict=True)) == checksums(again)
 
 
 @pytest.mark.parametrize("fix", [pytest.param("none", marks=pytest.mark.wide), "event"])
@@ -72,7 +51,7 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
         folder=tmp_path,
         hear=lambda rank, message: None,
         record=True,
-        timing=timing,
+        timing=subject.live_timing(deviations),
     )
     live = Recording.load(tmp_path / "trace")
     assert ends(recording, timing) == ends(live)

@@ -1,0 +1,122 @@
+"""A second pytest beside the session, in a process with a simulated GPU: it runs the tests that need one.
+
+A process has the GPU from before it imports torch, and to its end; the session's own process should not have it
+unasked, and has often imported torch already. So the marked tests are collected there again, from the same command
+line, and run one by one when their turn comes here; what is reported there is reported here. Of the other files nothing
+is imported there. This file imports nothing of torch; :mod:`fuzz.testing.housed` is the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+
+IsHoused = Callable[[pytest.Item], bool]
+_PATIENCE_S = 10.0  # for its session's end, when nobody waits for a test of it any more
+_MOST = 4000  # characters of what it printed
+
+
+class Ended(Exception):
+    """The process cannot run tests, or not any more. Its sentence, and what it printed."""
+
+
+class House:
+    """The process. ``files``: those with marked tests."""
+
+    def __init__(self, config: pytest.Config, files: Sequence[str]) -> None:
+        self._config = config
+        self._printed = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - it stays open
+        theirs, ours = os.pipe()
+        heard, told = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fuzz.testing.housed", str(theirs), str(told)],
+            cwd=config.invocation_params.dir,
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs, told),
+        )
+        os.close(theirs)
+        os.close(told)
+        self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
+        self._heard = os.fdopen(heard, encoding="utf-8")
+        self._problem = ""
+        self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
+
+    def reports(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.TestReport]:
+        """Run the test there. ``following``: what will be run next, as far as is known. Raises :class:`Ended`."""
+        if self._problem:
+            raise Ended(self._problem)
+        self._ask([item.nodeid, following and following.nodeid])
+        for line in self._heard:
+            told = json.loads(line)
+            if "problem" in told:
+                self._problem = told["problem"]
+                raise Ended(self._problem)
+            if "missing" in told:
+                raise Ended(told["missing"])
+            if told.get("finished") == item.nodeid:
+                return
+            if "finished" not in told:
+                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+                if report.nodeid == item.nodeid:
+                    yield report
+        status = self._process.wait()
+        self._printed.seek(0)
+        printed = self._printed.read().decode(errors="replace")[-_MOST:]
+        self._problem = f"the process with the simulated GPU has ended before ({status})"
+        raise Ended(f"the process with the simulated GPU ended in the middle ({status}); it printed:\n{printed}")
+
+    def close(self) -> None:
+        """Let it end. What it still has to do (fixtures of its session) it does in time, or not at all."""
+        with suppress(BrokenPipeError):
+            self._asked.close()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._heard.close()
+        self._printed.close()
+
+    def _ask(self, what: object) -> None:
+        with suppress(BrokenPipeError):  # then nothing comes back, either
+            self._asked.write(json.dumps(what) + "\n")
+
+
+def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed: IsHoused) -> None:
+    """Run the test there, and report here."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    try:
+        for report in house.reports(item, _following(item, nextitem, is_housed)):
+            item.ihook.pytest_runtest_logreport(report=report)
+    except Ended as ended:
+        failed = pytest.TestReport(item.nodeid, item.location, {}, "failed", str(ended), "call")
+        item.ihook.pytest_runtest_logreport(report=failed)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHoused) -> pytest.Item | None:
+    """The next test that will be run there: until then its fixtures may stay."""
+    if nextitem is None or is_housed(nextitem) or hasattr(item.config, "workerinput"):  # xdist deals them out
+        return nextitem if nextitem is not None and is_housed(nextitem) else None
+    items = item.session.items
+    return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
+
+
+def _arguments(config: pytest.Config) -> list[str]:
+    """The session's own command line, and what keeps the second session from doing anything twice."""
+    arguments = [str(one) for one in config.invocation_params.args]
+    for plugin, switched_off in (("numprocesses", "-n0"), ("no_cov", "--no-cov")):  # xdist, pytest-cov
+        if hasattr(config.option, plugin):
+            arguments.append(switched_off)
+    if config.option.basetemp:
+        arguments.append(f"--basetemp={config.option.basetemp}-stream-race")
+    return arguments
