@@ -31,6 +31,15 @@ FILES = (
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",
     "tests/replay/test_record.py",
+    "tests/sharding/test_accounted.py",
+    "tests/sharding/test_checkpoints.py",
+    "tests/sharding/test_engine_races.py",
+    "tests/sharding/test_engine_timings.py",
+    "tests/sharding/test_resume.py",
+    "tests/sharding/test_ring_races.py",
+    "tests/sharding/test_ring_times.py",
+    "tests/sharding/test_rings.py",
+    "tests/sharding/test_strategies.py",
 )
 """Single files of other folders."""
 
