@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 
 import msgpack
 
-from repro.accelerator.exchange import Links
 from repro.forks import as_often_as_python, forking
 from repro.interrupts import held
 
@@ -48,7 +47,6 @@ class Rank:
 
     rank: int
     world: int
-    links: Links
     pipe: Connection
     store: Path
 
@@ -76,7 +74,6 @@ def run_ranks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / f"store-{os.getpid()}-{time.monotonic_ns()}"
-    links = Links.make(world)
     context = multiprocessing.get_context("fork")
     pipes: dict[Any, int] = {}
     processes: list[BaseProcess] = []
@@ -85,7 +82,7 @@ def run_ranks(
         with forking():  # once: it counts what is frozen, and that takes 50 ms where DeepSpeed is
             for rank in range(world):
                 ours, theirs = context.Pipe(duplex=False)
-                me = Rank(rank, world, links, theirs, store)
+                me = Rank(rank, world, theirs, store)
                 process = context.Process(target=_rank_main, args=(me, target, _log(folder, rank)), name=f"rank {rank}")
                 process.start()
                 theirs.close()
@@ -101,7 +98,6 @@ def run_ranks(
                     process.kill()
             for process in processes:
                 process.join()
-            links.close()
             for pipe in pipes:
                 pipe.close()
             store.unlink(missing_ok=True)

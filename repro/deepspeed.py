@@ -1,8 +1,8 @@
 """The one file that knows DeepSpeed's internals. Written against 0.19.8, and tried with :data:`repro.releases.KNOWN`.
 
-Stock DeepSpeed runs on the simulated accelerator through its own interface
-(``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is replaced at run
-time, and why:
+Stock DeepSpeed runs on the simulated GPU with its own ``CUDA_Accelerator``, and beside it on the CPU, through its own
+interface (``deepspeed.accelerator.set_accelerator``). Nothing of DeepSpeed is edited. What is replaced at run time, and
+why:
 
 * ``PartitionedParameterCoordinator.fetch_sub_module`` is called through a wrapper that looks at the
   parameters *after* it returns (:func:`watch_parameters`): the values that training is about to use.
@@ -11,7 +11,7 @@ time, and why:
   accelerator says which builder there is (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder`` asks
   the accelerator that DeepSpeed finds while it is imported, and ``set_accelerator`` asks no one again: the name is
   set anew with the accelerator (:func:`_use`).
-* Single synchronisations are ruled out by :class:`repro.accelerator.device.Rule` (repro.toggles),
+* Single synchronisations are ruled out by :class:`simgpu.rules.Rule` (repro.toggles),
   by the place they are called from; DeepSpeed's function runs as it is.
 * A fix that does not stand where DeepSpeed's own does is called from a wrapper around one function of DeepSpeed,
   which runs as it is (:func:`put`; which function, and why that one, is said there).
@@ -32,12 +32,9 @@ from torch import Tensor, nn
 
 from frameworks.deepspeed import quantizer
 from repro import needs
-from repro.accelerator import device as streams
-from repro.accelerator.collectives import BACKEND, SimulatedProcessGroup, register
-from repro.accelerator.device import Device as OldDevice
 from repro.releases import installed
 from repro.toggles import ALL_GATHER, Fix, Ordering, Where
-from simgpu.device import Device as Gpu
+from simgpu.device import Device
 from simgpu.nccl import ProcessGroupNCCL
 
 needs.supply(installed() or "0")
@@ -51,7 +48,6 @@ from deepspeed.utils import groups  # noqa: E402
 
 VERSION: str = deepspeed.__version__
 initialize = deepspeed.initialize
-Device = OldDevice | Gpu
 
 # Frames that only pass a call on: the place that matters is their caller.
 PASSING_FILES = (
@@ -59,6 +55,7 @@ PASSING_FILES = (
     "deepspeed/comm/comm.py",
     "deepspeed/comm/torch.py",
     "deepspeed/runtime/compiler.py",
+    "deepspeed/accelerator/cuda_accelerator.py",
     "repro/deepspeed.py",
     "detectors/live/patches.py",
 )
@@ -107,63 +104,16 @@ class PlainAccelerator(CPU_Accelerator):
         return [torch.float, torch.bfloat16, torch.half]
 
 
-class SimulatedAccelerator(PlainAccelerator):
-    """DeepSpeed's view of a :class:`Device`: asynchronous, with streams and events, as CUDA's is."""
-
-    def __init__(self, device: OldDevice) -> None:
-        super().__init__()
-        self._device = device
-        self._communication_backend_name = BACKEND
-
-    def is_synchronized_device(self) -> bool:
-        return False
-
-    def use_host_timers(self) -> bool:
-        return False
-
-    def resolves_data_dependency(self) -> bool:
-        return False
-
-    def handles_memory_backpressure(self) -> bool:
-        return False
-
-    def pin_memory(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._device.pin(tensor)
-
-    def synchronize(self, device_index: Any = None) -> None:
-        self._device.synchronize()
-
-    @property
-    def Stream(self) -> type[streams.Stream]:  # noqa: N802 - DeepSpeed's name
-        return streams.Stream
-
-    @property
-    def Event(self) -> type[streams.Event]:  # noqa: N802 - DeepSpeed's name
-        return streams.Event
-
-    def stream(self, stream: streams.Stream) -> Any:
-        return self._device.stream(stream)
-
-    def current_stream(self, device_index: Any = None) -> streams.Stream:
-        return self._device.current_stream()
-
-    def default_stream(self, device_index: Any = None) -> streams.Stream:
-        return self._device.default_stream()
-
-
-def use_simulated(device: Device) -> str:
-    """Let DeepSpeed run on ``device``. Before ``deepspeed.initialize``; ``device`` must be active.
+def use_simulated() -> str:
+    """Let DeepSpeed run on this process's simulated GPU, with its own CUDA accelerator. Before
+    ``deepspeed.initialize``.
 
     Gives the name of torch's backend for its collectives.
     """
-    if isinstance(device, Gpu):
-        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+    from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
-        _use(CUDA_Accelerator())
-        return "nccl"
-    register()
-    _use(SimulatedAccelerator(device))
-    return BACKEND
+    _use(CUDA_Accelerator())
+    return "nccl"
 
 
 def use_plain() -> None:
@@ -289,9 +239,7 @@ def name_streams(engine: Any, device: Device) -> None:
         "nccl hpz": groups._get_zero_param_intra_parallel_group(),
     }
     for name, group in process_groups.items():
-        if isinstance(group, SimulatedProcessGroup):
-            group.stream.rename(name)
-        elif isinstance(group, ProcessGroupNCCL):
+        if isinstance(group, ProcessGroupNCCL):
             group.rename(name)
 
 

@@ -1,4 +1,4 @@
-"""What each rank does: the training program, the same line for line with and without our accelerator."""
+"""What each rank does: the training program, the same line for line on the simulated GPU and on the CPU."""
 
 from __future__ import annotations
 
@@ -21,26 +21,23 @@ from detectors import NanWatch
 from detectors.live.ops import PROBES
 from detectors.live.patches import listen
 from repro import deepspeed as adapter
-from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.device import Device as OldDevice
-from repro.accelerator.dry import DryDevice
-from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
 from repro.forks import seldom
 from repro.releases import PINNED
-from repro.trace import TraceWriter, file_of
+from repro.trace import file_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
-from scenarios.rehearsal import dry_device
+from scenarios.rehearsal import dry_gpu
 from scenarios.scenario import Scenario
 from scenarios.sharding.checkpoint_index import newest, read
 from scenarios.trainers import Trainer, trainer
-from simgpu import library
+from simgpu import dry
 from simgpu.clocked import NOTHING
-from simgpu.device import Device as Gpu
+from simgpu.device import Device
+from simgpu.hardware import Timing
+from simgpu.library import functions
 from simgpu.rules import Rule, Site, count, put
 
-Device = adapter.Device
 Hear = Callable[[int, dict[str, Any]], None]
 
 
@@ -63,7 +60,7 @@ def run(
     rules: Sequence[Rule] = (),
     calls: bool = False,
 ) -> None:
-    """Run the scenario's ranks: on the simulated accelerator, or plainly on the CPU with gloo.
+    """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
     ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``hear`` gets the ranks' messages:
 
@@ -78,18 +75,17 @@ def run(
       calls that order something (:class:`simgpu.rules.Site`) and how often they were made in the last step,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
-    Runs on the simulated GPU where this process has one, and on the old accelerator elsewhere.
-
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
-    that do something else, besides the fix. ``calls``: see above; on the simulated GPU.
+    that do something else, besides the fix. ``calls``: see above.
 
-    Raises :class:`repro.cluster.RankFailed`.
+    Raises RuntimeError where there is no simulated GPU, and :class:`repro.cluster.RankFailed`.
     """
     # gloo asks for a name that resolves; ranks of one machine need no more than loopback
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
     trace = folder / "trace"
     if simulated:
+        functions()  # there has to be a GPU
         trace.mkdir(parents=True, exist_ok=True)
 
     def target(me: Rank) -> None:
@@ -98,17 +94,10 @@ def run(
             _train(me, scenario, None, parts_of)
             return
         timed = timing or scenario.timing()
-        if library.active():
-            gpu = _gpu(me, scenario, timed, trace, record=record)
-            put(rules)
-            counts = count() if calls else None
-            _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
-            return
-        device, writer = _device(me, scenario, timed, trace, record=record)
-        device.rules.extend(rules)
-        with device:
-            _train(me, scenario, device, parts_of, checkpoints=folder, record=record)
-        writer.close()
+        gpu = _gpu(me, scenario, timed, trace, record=record)
+        put(rules)
+        counts = count() if calls else None
+        _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
 
@@ -116,7 +105,8 @@ def run(
 def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
-    ``hear`` gets the messages of :func:`run`, without losses and parameters. Raises :class:`repro.cluster.RankFailed`.
+    ``hear`` gets the messages of :func:`run`, without losses and parameters. This process needs a simulated GPU, which
+    it may not have used. Raises :class:`repro.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"
@@ -124,19 +114,17 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
 
     def target(me: Rank) -> None:
         me = replace(me, world=scenario.ranks)
-        info = {"scenario": scenario.model_dump(mode="json")}
-        device, writer = dry_device(scenario.timing(), scenario.ranks, trace, info)
+        per_node = scenario.ranks // scenario.nodes
+        device = dry_gpu(scenario.timing(), per_node, trace, _info(scenario))
         adapter.put(scenario.fix, device)
-        with device:
-            _train(me, scenario, device, parts=1)
-        writer.close()
+        _train(me, scenario, device, parts=1)
 
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
 
-def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Gpu:
+def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Device:
     per_node = scenario.ranks // scenario.nodes
-    device = Gpu(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
+    device = Device(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
     weightless = PROBES if scenario.watch == "weightless" else NOTHING
     device.begin(
         file_of(trace, me.rank), _info(scenario), skipped=adapter.PASSING_FILES, weightless=weightless, record=record
@@ -148,24 +136,6 @@ def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: b
 
 def _info(scenario: Scenario) -> dict[str, Any]:
     return {"scenario": scenario.model_dump(mode="json"), "deepspeed": adapter.VERSION}
-
-
-def _device(
-    me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool
-) -> tuple[OldDevice, TraceWriter]:
-    info = {**_info(scenario), "torch": torch.__version__, "timing": timing.as_dict()}
-    writer = TraceWriter(file_of(trace, me.rank), rank=me.rank, world=me.world, info=info)
-    device = OldDevice(
-        Clock(timing, me.rank),
-        rank=me.rank,
-        exchange=PipeExchange(me.rank, me.links),
-        write=writer.write,
-        skipped_files=adapter.PASSING_FILES,
-        record=record,
-    )
-    if adapter.VERSION == PINNED:
-        adapter.put(scenario.fix, device)
-    return device, writer
 
 
 def _train(
@@ -180,7 +150,6 @@ def _train(
 ) -> None:
     """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
-    dry = isinstance(device, DryDevice)
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
         RANK=str(me.rank),
@@ -193,11 +162,11 @@ def _train(
     if device is None:
         adapter.use_plain()
     else:
-        backend = adapter.use_simulated(device)
+        backend = adapter.use_simulated()
         device.phase(0, 0, "init")
     torch.distributed.init_process_group(
         backend,
-        store=torch.distributed.HashStore() if dry else torch.distributed.FileStore(str(me.store), me.world),
+        store=torch.distributed.HashStore() if dry.active() else torch.distributed.FileStore(str(me.store), me.world),
         rank=me.rank,
         world_size=me.world,
         timeout=timedelta(seconds=120),
@@ -225,7 +194,7 @@ def _train(
         world=me.world,
         seed=scenario.seed,
     )
-    done = _resumed(scenario, training, dry=dry)
+    done = _resumed(scenario, training)
     data = islice(data, done * scenario.accumulation, None)
     # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
     gc.collect()
@@ -269,7 +238,7 @@ def _train(
         watch.say(scenario.steps, 0.0)
     final = (
         {}
-        if dry
+        if dry.active()
         else {
             name: zlib.crc32(adapter.bits(tensor if device is None else device.value(tensor)))
             for name, tensor in training.partitions()
@@ -289,17 +258,17 @@ def _train(
 
 def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, Tensor]:
     """To the GPU, without a wait of the host: its own memory is copied when the copy is issued."""
-    if not isinstance(device, Gpu):
+    if device is None:
         return batch
     return {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()}
 
 
-def _resumed(scenario: Scenario, training: Trainer, *, dry: bool) -> int:
+def _resumed(scenario: Scenario, training: Trainer) -> int:
     """Steps that are done, of which the checkpoint has the state. A dry run has none, and goes on all the same."""
     if not scenario.resume:
         return 0
     path = Path(scenario.resume)
-    return read(newest(path)).step if dry else training.load(path)
+    return read(newest(path)).step if dry.active() else training.load(path)
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:
@@ -308,8 +277,6 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
         _look_and_wait(engine)
     if scenario.watch in ("off", "blocking") or device is None:
         return None
-    if scenario.watch == "weightless" and isinstance(device, OldDevice):
-        device.weightless = PROBES
     return NanWatch(
         engine,
         checksums=True,

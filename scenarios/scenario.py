@@ -10,7 +10,6 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
 from repro.releases import KNOWN, PINNED, installed
 from repro.toggles import Fix
 from scenarios import mmlu, mmlu_batches, quantized
@@ -20,6 +19,7 @@ from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.options import check_options
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
+from simgpu.hardware import Profile, ProfileError, Scale, Timing, load_profile
 
 Model = TypeVar("Model", bound=BaseModel)
 # What only DeepSpeed does, or needs it.
@@ -323,7 +323,7 @@ class Scenario(BaseModel):
 
 
 def check_slow(slow: Mapping[str, float]) -> None:
-    """Raises ValueError for what :class:`repro.accelerator.costs.Timing` cannot stretch."""
+    """Raises ValueError for what :class:`simgpu.hardware.Timing` cannot stretch."""
     for pattern, factor in slow.items():
         if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
             raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")

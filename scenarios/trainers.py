@@ -16,13 +16,13 @@ from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, SimulatedStreams, Streams, TracedStreams
+from scenarios.sharding.lanes import NoStreams, Streams, TracedStreams
 from scenarios.sharding.rings import RINGS
 from scenarios.sharding.strategy import Strategy, strategy
 from scenarios.sharding.synchronisations import synchronisations
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
-from simgpu.device import Device as Gpu
+from simgpu.device import Device
 
 Seen = Callable[[str, Tensor], None]
 
@@ -67,7 +67,7 @@ class Trainer(Protocol):
         ...
 
 
-def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None) -> Trainer:
+def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
     """Of the scenario's kind, with the model in it."""
     if scenario.sharding:
         return Sharded(
@@ -90,16 +90,16 @@ def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None)
     return DeepSpeed(engine, device)
 
 
-def _streams(device: adapter.Device | None) -> Streams:
+def _streams(device: Device | None) -> Streams:
     if device is None:
         return NoStreams()
-    return TracedStreams(device) if isinstance(device, Gpu) else SimulatedStreams(device)
+    return TracedStreams(device)
 
 
 class DeepSpeed:
     """Stock DeepSpeed's ``engine``."""
 
-    def __init__(self, engine: Any, device: adapter.Device | None) -> None:
+    def __init__(self, engine: Any, device: Device | None) -> None:
         self.engine = engine
         self._device = device
         if device is not None:
@@ -144,7 +144,7 @@ class Sharded:
     def __init__(
         self,
         model: nn.Module,
-        device: adapter.Device | None,
+        device: Device | None,
         one: Strategy,
         *,
         group: int,

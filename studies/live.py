@@ -1,4 +1,4 @@
-"""What a small model's losses are, live on the simulated accelerator."""
+"""What a small model's losses are, live on the simulated GPU."""
 
 from __future__ import annotations
 

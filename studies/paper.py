@@ -169,7 +169,7 @@ def zero_plus_plus(
 
 
 def losses(folder: Path, *, steps: int = 4) -> pd.DataFrame:
-    """The loss of each step with hpZ and without: a small model, live on the simulated accelerator, rank 0's mean."""
+    """The loss of each step with hpZ and without: a small model, live on the simulated GPU, rank 0's mean."""
     columns = {}
     for name, hpz in (("zero3", 1), ("hpz", 2)):
         found = losses_of(scenario(hpz=hpz, steps=steps, size="tiny", accumulation=2), folder / name)

@@ -1,7 +1,7 @@
 """The strategies of PaRO (arXiv 2310.06003), live: what our sharded engine keeps, sends and computes, beside what it
 should.
 
-A small model trains on the simulated accelerator, once under each strategy. Its losses stand beside those of torch's
+A small model trains on the simulated GPU, once under each strategy. Its losses stand beside those of torch's
 DDP on plain gloo; its memory and bytes, counted in the traces, beside the formulas
 (:mod:`scenarios.sharding.formulas`).
 """
@@ -70,7 +70,7 @@ def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, w
     reference = _reference(first, folder / "reference")
     rows = []
     for number, one in enumerate(todo, 1):
-        tell(number, len(todo), f"simulated accelerator: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
+        tell(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
         rows.append(_row(one, _run(one, folder / one.sharding), reference))
     return pd.DataFrame(rows)
 

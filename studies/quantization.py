@@ -1,7 +1,7 @@
 """hpZ, qwZ and qgZ, each with and without: memory, volume, speed, and what they do to the loss.
 
 The third experiment of arXiv 2407.01614. Memory, volume and speed are a dry run's of the full-size model; the loss is a
-small model's, live on the simulated accelerator, against the same training without quantization.
+small model's, live on the simulated GPU, against the same training without quantization.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The measurements, as operators of torch: what values a tensor holds, and which bits; and their way to the host.
 
 They are operators so that every device treats them as its own work: on CUDA they are kernels on the
-current stream, on the simulated accelerator one launch each. They write into a row of memory that
+current stream, on the simulated GPU one launch each. They write into a row of memory that
 was there before, give nothing back to the host, and wait for nothing.
 
 ``detectors::look``: one pass (``aminmax``) while everything is good. Counting what is bad takes more

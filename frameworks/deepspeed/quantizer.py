@@ -25,7 +25,7 @@ beyond its input. And what may differ from a GPU: DeepSpeed compiles with --use_
 differ in its last bits; a block of nothing but NaN is NaN here, and on a GPU 0 where the launch has idle lanes.
 
 Each function is one operator for the dispatcher, with its shapes known beforehand (``register_fake``): one launch on
-the simulated accelerator and on the simulated GPU, as the compiled one is on a GPU. No value is read by the host.
+the simulated GPU, as the compiled one is on a real one. No value is read by the host.
 """
 
 from __future__ import annotations

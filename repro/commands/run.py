@@ -37,7 +37,7 @@ EXPECTATIONS = {
     "stale, uncovered.",
 )
 def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
-    """Run a scenario on the simulated accelerator, beside the same program on plain gloo.
+    """Run a scenario on the simulated GPU, beside the same program on plain gloo.
 
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
     3 a rank failed, 130 interrupted.

@@ -25,7 +25,6 @@ from repro.trace import TraceReader, file_of
 from scenarios import program
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError, save
-from simgpu import library
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 
@@ -102,12 +101,11 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
 
 def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
-    """Run on the simulated GPU, or accelerator where this process has none; write what is found into ``folder``.
+    """Run on the simulated GPU; write what is found into ``folder``.
 
     Raises :class:`Interrupted`.
     """
     values, detector, coverage = Values(), HappensBefore(), Coverage()
-    where = "simulated GPU" if library.active() else "simulated accelerator"
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     ends: dict[int, EndsAccount] = defaultdict(EndsAccount)
@@ -133,7 +131,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         if message["kind"] == "ready":
             clocks[rank][0] = (message["clock"], message["blocked"])
             if len(readers) == scenario.ranks:
-                progress.doing(f"{where}: training")
+                progress.doing("simulated GPU: training")
         if message["kind"] == "step":
             done[rank] = message["step"]
             clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
@@ -176,7 +174,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
         findings_file.write(found, folder)  # last: where they are, the run is whole
         return found
 
-    progress.doing(f"{where}: starting {scenario.ranks} ranks")
+    progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
         program.run(scenario, simulated=True, folder=folder, hear=hear)
     except RankFailed as error:

@@ -1,7 +1,7 @@
 """A recorded collective, carried out in this process with the bits that gloo gives.
 
 Live, each rank copies its inputs when the collective starts, gloo works on the copies, and the outputs are
-copied when it ends (:mod:`repro.accelerator.collectives`). Here the inputs are copied to a place that all members
+copied when it ends (:mod:`simgpu.collectives`). Here the inputs are copied to a place that all members
 share, laid out so that each output is one piece of it. What takes arithmetic is done by :mod:`repro.replay.sums`,
 once for all members.
 

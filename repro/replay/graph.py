@@ -1,6 +1,6 @@
 """When recorded work starts and ends in a timing: longest paths in the graph of what waits for what.
 
-The live timeline (:mod:`repro.accelerator.timeline`) finds times while the host runs. What the host did
+The live timeline (``simgpu/csrc/timeline.cpp``) finds times while the host runs. What the host did
 is fixed in a recording, so here every time is ``max(times it comes after) + cost``, and only the costs
 change with the timing. The graph is built and sorted once; a timing is one pass over it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from repro.trace import (
     Unrepeatable,
     sealed,
 )
-from simgpu.hardware import Timing
+from simgpu.hardware import Profile, Timing
 from simgpu.recording import DEVICE
 
 _FILE = re.compile(r"rank(\d+)\.trace")
@@ -100,6 +100,10 @@ class Recording:
     def by_profile(self) -> Timing:
         """The machine. Raises :class:`ReplayError` where the run was not timed by a hardware profile."""
         return self.timing.by_profile
+
+    def on(self, profile: Profile) -> DeviceTiming:
+        """The recorded timing on another machine (:meth:`DeviceTiming.on`). Raises :class:`ReplayError`, as above."""
+        return self.timing.on(replace(self.by_profile, profile=profile))
 
     @property
     def world(self) -> int:

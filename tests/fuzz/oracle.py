@@ -1,6 +1,6 @@
 """Little programs of streams, events and collectives, and all orders in which they may legally take effect.
 
-A :class:`Program` is a list of lines. Each is rendered as a line of Python for the simulated accelerator
+A :class:`Program` is a list of lines. Each is rendered as a line of Python for the simulated GPU
 (:meth:`Program.source`), and is told to the :class:`Oracle`, which knows nothing of the accelerator, of traces or of
 detectors: it holds, for every access, the set of those that come before it by the rules of CUDA streams and NCCL,
 and a list of numbers that stands for the memory.
@@ -15,7 +15,7 @@ What the rules are:
 * memory that is let go may be anything after what its own stream and the recorded ones were given until then. A
   collective holds its tensors until somebody has waited for it.
 
-The simulated accelerator orders more than NCCL does in one thing: a collective starts when its last member has arrived.
+The simulated GPU orders more than NCCL does in one thing: a collective starts when its last member has arrived.
 ``Oracle(..., together=True)`` has that too. Its orders are those that can be executed there.
 """
 

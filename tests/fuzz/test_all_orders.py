@@ -1,6 +1,6 @@
 """Small random programs, executed in every legal order: what is a race, what shows it, and what it can do.
 
-The truth is :mod:`tests.fuzz.oracle`. A program is run on the simulated accelerator as well, recorded, and then
+The truth is :mod:`tests.fuzz.oracle`. A program is run on the simulated GPU as well, recorded, and then
 
 * the detector reports a race exactly when two legal orders have a conflicting pair in different orders,
 * each race has a witness, a timing in which the pair is executed the other way round, and that order is a legal one,
@@ -30,17 +30,17 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
-from torch._C import _distributed_c10d as c10d
-
-from fuzz.subject import Subject
-from fuzz.witness import witness
 from repro.accelerator.collectives import SimulatedProcessGroup
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import Device, Event, Stream
 from repro.accelerator.exchange import Links, PipeExchange
+from repro.replay.record_old import plain_timing, record
+from torch._C import _distributed_c10d as c10d
+
+from fuzz.subject import Subject
+from fuzz.witness import witness
 from repro.forks import forking
 from repro.replay.deviations import Delay
-from repro.replay.record_old import plain_timing, record
 from repro.replay.recording import Recording
 from repro.trace import Alloc, Collective, Launch, Stack, TraceRecord, begin
 from tests.examples import examples

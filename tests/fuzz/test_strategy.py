@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from fuzz.strategy import draw_timing, stream_timings
 from fuzz.subject import Subject
-from repro.accelerator.costs import Timing, load_profile
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch, deviate
+from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.device_timing import DeviceTiming
 from repro.replay.names import Names, OperationName
 from repro.replay.tokens import Token
+from simgpu.costs import Costs
+from simgpu.hardware import Timing, load_profile
 from tests.examples import examples
 
 US = 1000
@@ -169,10 +171,10 @@ def test_a_plain_generator_draws_the_same_kinds(small: Subject) -> None:
 
 def test_a_live_test_needs_no_subject() -> None:
     """Such a timing is one to run with: see ``timing=`` of :func:`scenarios.program.run`."""
-    base = Timing(load_profile("a100-100gbps"), (0, 0))
+    base = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("a100-100gbps"), (0, 0)))
     timings = drawn(200, streams=["compute"], ranks=2)
     for timing in timings:
-        deviate(base, timing, Names())
+        base.deviated(timing, {}, Names()).live()
     assert {type(one) for timing in timings for one in timing} == {Stretch, Jitter}
     bare = drawn(200)
     assert {one.what for timing in bare for one in timing if isinstance(one, Stretch)} == {"host"}

@@ -17,7 +17,6 @@ _EXPLAINED = ("accounts", "detectors", "detectors.live", "fuzz", "studies", "rep
 # The first prefix that fits a module says what of ours it may import. "repro" is everything of repro that runs
 # something: the command line stands above it.
 MAY_IMPORT = {
-    "repro.accelerator": ("repro.accelerator", "repro.trace", "repro.values", "simgpu.hardware", "simgpu.rules"),
     "repro.trace": (),
     "repro.tokens": (),
     "repro.values": ("repro.trace",),
@@ -32,7 +31,7 @@ MAY_IMPORT = {
     "fuzz": ("fuzz", "repro", "detectors", "simgpu.hardware"),
     "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.values", "repro.forks"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live", "simgpu"),
-    "studies": ("studies", "scenarios", "repro", "detectors", "accounts", "simgpu.rules"),
+    "studies": ("studies", "scenarios", "repro", "detectors", "accounts", "simgpu.hardware", "simgpu.rules"),
     "reports.text": (),
     "reports.data": ("reports.data", "detectors", "fuzz", "repro.trace"),
     "reports.timelines": ("reports.timelines", "detectors", "repro.trace"),
@@ -165,13 +164,13 @@ def later():
     from .timeline import Timeline
     from ..trace import Launch
 """
-    found = set(imports(ast.parse(code), "repro.accelerator"))
+    found = set(imports(ast.parse(code), "repro.replay"))
     assert found == {
         "torch.nn",
         "repro.deepspeed",
         "repro.trace",
-        "repro.accelerator.memory",
-        "repro.accelerator.timeline",
+        "repro.replay.memory",
+        "repro.replay.timeline",
     }
 
 

@@ -1,7 +1,7 @@
 """A replayed collective gives the bits of gloo's.
 
 The gloo here is torch's own: the ranks of a group are objects of this one process, which talk over the loopback device.
-Inputs and outputs are copied around its calls as :mod:`repro.accelerator.collectives` does it.
+Inputs and outputs are copied around its calls as :mod:`simgpu.collectives` does it.
 """
 
 from __future__ import annotations

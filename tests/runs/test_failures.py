@@ -65,7 +65,7 @@ def ended(process: Started, children: list[psutil.Process]) -> str:
     How many seconds that takes is measured by ``make bench`` (row *ending*).
     """
     output, errors = process.communicate()
-    assert "simulated accelerator" not in output  # what comes after the reference
+    assert "simulated GPU" not in output  # what comes after the reference
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert "Traceback" not in errors
     return errors

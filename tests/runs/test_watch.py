@@ -1,4 +1,4 @@
-"""The NaN watch on the simulated accelerator: it finds the race from inside, and does not hide it by looking."""
+"""The NaN watch on the simulated GPU: it finds the race from inside, and does not hide it by looking."""
 
 from __future__ import annotations
 

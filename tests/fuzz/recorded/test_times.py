@@ -12,12 +12,12 @@ import pytest
 
 from fuzz.confirm import checksums
 from fuzz.subject import Subject
-from repro.accelerator.costs import Timing
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
 from repro.replay.graph import Graph
 from repro.replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
+from simgpu.hardware import Timing
 
 
 def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, int], int]:

@@ -1,4 +1,4 @@
-"""Random programs over three well-ordered streams come to the bits of plain torch, in every timing."""
+"""Random programs over three well-ordered streams come to the bits of the CPU and are clean, in every timing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import story
 from torch import Tensor
 
-from repro.accelerator.device import active
-from tests.accelerator.programs import bits, run_plain
-from tests.accelerator.world import Told
+from simgpu.timing import Timing, timed
 from tests.examples import examples
 
-STREAMS = ("compute", "one", "two")
-TENSORS = 3
+STREAMS, TENSORS = 3, 3
 
 # Each takes three 4x4 tensors and changes the first in place or gives a new 4x4 tensor.
 OPERATIONS: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
@@ -44,43 +42,45 @@ OPERATIONS: tuple[Callable[[Tensor, Tensor, Tensor], Tensor], ...] = (
 )
 
 step = st.tuples(
-    st.sampled_from(range(len(OPERATIONS))), st.sampled_from(range(len(STREAMS))), *[st.integers(0, TENSORS - 1)] * 3
+    st.sampled_from(range(len(OPERATIONS))), st.integers(0, STREAMS - 1), *[st.integers(0, TENSORS - 1)] * 3
 )
-programs = st.lists(step, min_size=1, max_size=25)
-timings = st.fixed_dictionaries(
-    {
-        "slow": st.dictionaries(
-            st.sampled_from(["stream:compute", "stream:one", "stream:two", "host"]), st.sampled_from([3.0, 40.0, 900.0])
-        ),
-        "jitter": st.sampled_from([0.0, 5.0]),
-    }
-)
+TIMINGS = ("t1", "t1,x3:stream:1", "t1,x900:stream:0", "t1,x40:stream:1,x40:host", "t1,x900:stream:2,jitter:500:3")
 
 
-def run(program: list[Any], streams: list[Any] | None) -> list[Tensor]:
-    tensors = [torch.randn(4, 4) for _ in range(TENSORS)]
-    last = 0
+def run(program: list[Any], streams: list[Any]) -> list[Tensor]:
+    """On the default device. ``streams``: none on the CPU."""
+    torch.manual_seed(7)
+    tensors, last = [torch.randn(4, 4) for _ in range(TENSORS)], 0
     for operation, stream, *which in program:
-        device = active() if streams else None
-        if device is not None and streams and stream != last:
+        if streams and stream != last:
             streams[stream].wait_stream(streams[last])
         last = stream
-        with device.stream(streams[stream]) if device is not None and streams else nullcontext():
-            if streams:
-                for tensor in tensors:
-                    tensor.record_stream(streams[stream])  # type: ignore[arg-type]
+        with torch.cuda.stream(streams[stream]) if streams else nullcontext():
+            for tensor in tensors if streams else ():
+                tensor.record_stream(streams[stream])  # type: ignore[arg-type]
             tensors[which[0]] = OPERATIONS[operation](*[tensors[one] for one in which])
     return tensors
 
 
-@examples(120)
-@given(program=programs, timing=timings)
-def test_ordered_programs_are_exact_and_clean(program: list[Any], timing: dict[str, Any]) -> None:
-    expected = run_plain(lambda: run(program, None))
-    torch.manual_seed(7)
-    with Told(**timing) as device:
-        streams = [device.default_stream(), device.side("one"), device.side("two")]
+def bits(tensors: list[Tensor]) -> list[Any]:
+    return [[one.shape, one.stride(), one.contiguous().view(torch.int32).tolist()] for one in tensors]
+
+
+def same_and_clean(program: list[Any], timing: str, streams: list[Any]) -> None:
+    expected = bits(run(program, []))
+    with story() as told, timed(Timing.parse(timing), rank=0), torch.device("cuda"):
         result = run(program, streams)
-        assert device.races() == []
-        with device.quiet():
-            assert bits(result) == expected
+        torch.cuda.synchronize()
+    assert told.races == []
+    assert bits([one.cpu() for one in result]) == expected
+
+
+def test_ordered_programs_are_exact_and_clean() -> None:
+    streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+
+    @examples(100, derandomize=True, database=None)
+    @given(program=st.lists(step, min_size=1, max_size=25), timing=st.sampled_from(TIMINGS))
+    def each(program: list[Any], timing: str) -> None:
+        same_and_clean(program, timing, streams)
+
+    each()

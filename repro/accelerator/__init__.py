@@ -1,1 +1,0 @@
-"""The simulated accelerator: timeline, kernels, collectives, memory, costs. Knows torch, not DeepSpeed."""
