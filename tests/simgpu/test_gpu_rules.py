@@ -42,9 +42,8 @@ def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, fu
 
 def test_a_rule_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
     nothing = [Rule("stream.wait_stream", "order", "other.py", lambda stream: None)]
-    nothing += [
-        Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in OPERATIONS if one != "stream.wait_stream"
-    ]
+    others = [one for one in OPERATIONS if one != "stream.wait_stream"]
+    nothing += [Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in others]
     nothing += [Rule(one, "", "", lambda stream: None) for one in ("stream.synchronize", "device.synchronize")]
     put(nothing)
     side = torch.cuda.Stream()
