@@ -20,7 +20,7 @@ import pytest
 from _pytest.reports import TestReport
 
 from tests.scheduling import scope_of
-from tests.warm import ROOT, Started, Warm
+from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 
 FOLDERS = ("tests/fuzz/recorded", "tests/runs", "tests/studies")
 """Folders of such files."""
@@ -118,8 +118,7 @@ def run(item: pytest.Item) -> None:
 @functools.cache
 def house() -> Warm:
     """The warm process: what is started there finds all that a rank of a scenario would import."""
-    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    warm = Warm(["torch._dynamo", "tests.preloaded"], simulated=True, environment=shell)
+    warm = Warm(["tests.preloaded"], environment=shell(), of=with_simulated_gpu())
     atexit.register(warm.close)
     return warm
 

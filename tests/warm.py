@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -47,11 +47,13 @@ class Command:
 class Started:
     """A command that runs. ``stdout`` can be read while it does; what else it wrote is known at its end."""
 
-    def __init__(self, source: Source, command: Command, said: str) -> None:
+    def __init__(self, source: Source, command: Command, said: str, *, asked: bool) -> None:
         reader, writer = os.pipe() if command.session else (-1, _file("out"))
-        given, self._errors = _file("in"), _file("err")
-        os.write(given, said.encode())
-        os.lseek(given, 0, os.SEEK_SET)
+        self._errors = _file("err")
+        given, self._asked = os.pipe() if asked else (_file("in"), -1)
+        if not asked:
+            os.write(given, said.encode())
+            os.lseek(given, 0, os.SEEK_SET)
         self._source, self._command = source, command
         self.returncode: int | None = None
         self._written: tuple[str, str] | None = None
@@ -60,6 +62,13 @@ class Started:
         if command.session:
             os.close(writer)
         self.stdout: IO[str] = os.fdopen(reader if command.session else writer, encoding="utf-8")
+
+    def ask(self, line: str | None) -> None:
+        """Write a line to its standard input; None: there comes no more."""
+        if line is None:
+            os.close(self._asked)
+        else:
+            os.write(self._asked, f"{line}\n".encode())
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -114,10 +123,14 @@ class Source(ABC):
         environment: Mapping[str, str] | None = None,
         said: str = "",
         session: bool = False,
+        asked: bool = False,
     ) -> Started:
-        """``python ARGUMENTS`` in ``folder``. Whoever starts a ``session`` reads its output while it is written."""
+        """``python ARGUMENTS`` in ``folder``. Whoever starts a ``session`` reads its output while it is written.
+
+        ``said``: all of its standard input, unless it is ``asked`` line by line.
+        """
         variables = dict(os.environ if environment is None else environment)
-        return Started(self, Command(arguments, str(folder), variables, session), said)
+        return Started(self, Command(arguments, str(folder), variables, session), said, asked=asked)
 
     def run(
         self, *arguments: str, folder: Path = ROOT, environment: Mapping[str, str] | None = None, said: str = ""
@@ -136,18 +149,35 @@ class Here(Source):
 
 
 class Warm(Source):
-    """Forks of a process that did nothing but import ``modules``: with a simulated GPU, if it is ``simulated``."""
+    """Forks of a process that did nothing but import ``modules``: with a simulated GPU, if it is ``simulated``.
 
-    def __init__(self, modules: Sequence[str], *, simulated: bool, environment: Mapping[str, str]) -> None:
+    ``of``: it is a fork of that one's process, which has imported much of it before, and shares its memory.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        *,
+        simulated: bool = False,
+        environment: Mapping[str, str],
+        of: Warm | None = None,
+    ) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if of is not None:
+            command = Command(("-m", "tests.warm_again", *modules), str(ROOT), dict(environment))
+            pid = of.fork(command, (other.fileno(), 1, 2))
+            self._ended: Callable[[], object] = lambda: of.wait(pid, 0)
+            other.close()
+            return
         code = f"from tests.warm import serve; serve({other.fileno()}, {[*modules]!r}, {simulated})"
         inherited = environment.get("PYTHONPATH")
-        self._child = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=ROOT,
             env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])},
             pass_fds=[other.fileno()],
         )
+        self._ended = child.wait
         other.close()
 
     def fork(self, command: Command, files: tuple[int, int, int]) -> int:
@@ -160,7 +190,7 @@ class Warm(Source):
 
     def close(self) -> None:
         self._socket.close()
-        self._child.wait()
+        self._ended()
 
     def _heard(self) -> Any:
         told = self._socket.recv(_MESSAGE)
@@ -171,12 +201,16 @@ class Warm(Source):
 
 @functools.cache
 def with_simulated_gpu() -> Warm:
-    """One for all tests of this process."""
-    shell = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    """One for all tests of this process, and for what else there is warm with a simulated GPU: they are forks of it."""
     modules = ["torch", "torch._dynamo", "repro.commands.group", "repro.commands.check"]
-    warm = Warm(modules, simulated=True, environment=shell)
+    warm = Warm(modules, simulated=True, environment={**shell(), "OMP_NUM_THREADS": "1"})
     atexit.register(warm.close)
     return warm
+
+
+def shell() -> dict[str, str]:
+    """The environment, without DeepSpeed's word on which accelerator there is."""
+    return {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
 
 
 def serve(descriptor: int, modules: Sequence[str], simulated: bool) -> NoReturn:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.warm import ROOT, Started, shell, with_simulated_gpu
+
 _HEAD = """
 import pytest
 import torch
@@ -24,7 +22,7 @@ from fuzz import watch
 class GpuSession:
     """A folder with a user's tests, and pytest in it."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, process: Started, folder: Path) -> None:
         self._process = process
         self.folder = folder
 
@@ -40,9 +38,7 @@ class GpuSession:
     def run(self, *arguments: str, **expected: int) -> str:
         """Everything that pytest prints. ``expected``: how many tests passed, failed and so on."""
         words = ["-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "--strict-markers", *arguments]
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([words, str(self.folder)]) + "\n")
-        self._process.stdin.flush()
+        self._process.ask(json.dumps([words, str(self.folder)]))
         status, printed = json.loads(self._process.stdout.readline())
         assert isinstance(printed, str)
         if expected:
@@ -61,20 +57,18 @@ class GpuSession:
 
 
 @pytest.fixture(scope="session")
-def gpu_process() -> Iterator[subprocess.Popen[str]]:
+def gpu_process() -> Iterator[Started]:
     """The process with the simulated GPU."""
-    command = [sys.executable, str(Path(__file__).with_name("gpu_started.py"))]
     fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     # what other plugins import takes longer than a session
-    environment = {**os.environ, **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+    environment = {**shell(), **fixed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    script = str(Path(__file__).with_name("gpu_started.py"))
+    process = with_simulated_gpu().start(script, environment=environment, session=True, asked=True)
+    yield process
+    process.ask(None)
+    process.communicate()
 
 
 @pytest.fixture
-def gpu(gpu_process: subprocess.Popen[str], tmp_path: Path) -> GpuSession:
+def gpu(gpu_process: Started, tmp_path: Path) -> GpuSession:
     return GpuSession(gpu_process, tmp_path)

@@ -113,3 +113,13 @@ def test_what_the_tests_own_process_does_with_errors_stays_there(
     (tmp_path / "train.py").write_text("raise ValueError('what the script says')\n")
     said = Here().run("train.py", folder=tmp_path).stderr
     assert said.endswith("ValueError: what the script says\n") and "rank0" not in said
+
+
+def test_a_warm_process_may_be_a_fork_of_another_that_knows_less(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print([one in sys.modules for one in ('wave', 'colorsys')])\n")
+    first = Warm(["wave"], environment=os.environ)
+    second = Warm(["colorsys"], environment=os.environ, of=first)
+    assert second.run("train.py", folder=tmp_path).stdout == "[True, True]\n"
+    assert first.run("train.py", folder=tmp_path).stdout == "[True, False]\n"
+    second.close()
+    first.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
 import sys
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.warm import ROOT, Command, shell, with_simulated_gpu
+
 _servers: dict[tuple[str, ...], Connection] = {}
 
 
@@ -28,22 +28,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _start(modules: tuple[str, ...]) -> Connection:
     if modules not in _servers:
+        environment = {**shell(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        server = Path(__file__).with_name("server.py")
         reader, writer = os.pipe()
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        environment.pop("DS_ACCELERATOR", None)
-        child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), str(writer), *modules],
-            pass_fds=[writer],
-            env=environment,
-            cwd=ROOT,
-        )
+        with open(os.devnull) as nothing:
+            command = Command((str(server), *modules), str(ROOT), environment)
+            pid = with_simulated_gpu().fork(command, (nothing.fileno(), writer, 2))
         os.close(writer)
-        address = os.read(reader, 4096).decode()
-        os.close(reader)
+        with os.fdopen(reader) as told:
+            address = told.readline().strip()
         if not address:
             raise RuntimeError("the simulated GPU does not start; see above")
         _servers[modules] = Client(address, "AF_UNIX")
-        atexit.register(child.wait)
+        atexit.register(with_simulated_gpu().wait, pid, 0)
         atexit.register(_servers[modules].close)
     return _servers[modules]
 

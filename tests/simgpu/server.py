@@ -1,6 +1,7 @@
 """A process with a simulated GPU that forks for each test it is asked for (see conftest.py).
 
-``server.py DESCRIPTOR [MODULE ...]``: the modules are imported first.
+``server.py [MODULE ...]``, a fork of :func:`tests.warm.with_simulated_gpu`: the modules are imported first. It prints
+its address.
 """
 
 from __future__ import annotations
@@ -16,13 +17,6 @@ import tempfile
 import traceback
 from multiprocessing.connection import Connection, Listener
 from typing import Any
-
-from simgpu.launch import start
-
-start()
-
-import torch  # noqa: E402 - the forks have it
-import torch._dynamo  # noqa: E402, F401 - torch imports it when it is needed, which takes each fork a second
 
 
 def run(path: str, function: str, arguments: dict[str, Any]) -> tuple[str, str]:
@@ -69,14 +63,13 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    for module in sys.argv[2:]:
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # or each fork looks for garbage in all that was imported
     address = os.path.join(tempfile.mkdtemp(prefix="simgpu-"), "server")
     with Listener(address, "AF_UNIX") as listener:
-        os.write(int(sys.argv[1]), address.encode())
-        os.close(int(sys.argv[1]))
+        print(address, flush=True)
         serve(listener.accept())
 
 
