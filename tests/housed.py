@@ -28,8 +28,10 @@ ELSEWHERE = ("tests/runs/test_dry_is_live.py",)
 """Files there that are about the old accelerator, on which dry runs stand."""
 FILES = (
     "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_strategy.py",
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",
+    "tests/quantizer/test_quantizer.py",
     "tests/replay/test_damaged.py",
     "tests/replay/test_record.py",
     "tests/replay/test_replay.py",

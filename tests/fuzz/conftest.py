@@ -6,22 +6,25 @@ import pytest
 import torch
 
 from fuzz.subject import Subject
-from repro.accelerator.device import Device, Stream
-from repro.replay.record_old import record
+from repro.replay.record import record
+from simgpu.device import Device
 
 
 @pytest.fixture(scope="session")
 def small() -> Subject:
-    """One rank with one race: stream ``side`` reads what is written elsewhere. As recorded it comes in time."""
+    """One rank with one race: stream ``side`` reads what is written elsewhere. As recorded it comes in time.
+
+    Who asks for it has a simulated GPU (:mod:`tests.housed`).
+    """
     return Subject(record(_race))
 
 
 def _race(device: Device) -> None:
-    side = Stream(device)
-    side.rename("side")
-    source, target = torch.ones(1000), torch.zeros(1000)
+    side = torch.cuda.Stream()
+    device.name_stream(side, "side")
+    source, target = torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
     target.copy_(source * 2)
-    with device.stream(side):
+    with torch.cuda.stream(side):
         total = (target + 1).sum()
     side.synchronize()
     device.sight("loss", "", total, lambda value: None)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fuzz.strategy import draw_timing, stream_timings
 from fuzz.subject import Subject
-from repro.accelerator.costs import Timing, load_profile
 from repro.replay.deviations import Delay, Deviation, Jitter, Stretch, deviate
 from repro.replay.names import Names, OperationName
 from repro.replay.tokens import Token
+from simgpu.hardware import Timing, load_profile
 from tests.examples import examples
 
 US = 1000

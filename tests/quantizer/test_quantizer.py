@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frameworks.deepspeed import quantizer
 from frameworks.deepspeed.quantizer import Symmetric
-from repro.accelerator.device import Device
-from repro.replay.record_old import record
+from repro.replay.record import record
 from repro.replay.replayer import Replayer
 from repro.trace import Call
+from simgpu.device import Device
 from tests.examples import examples
 
 HALF = torch.float16
@@ -306,7 +306,7 @@ def test_without_values_it_has_the_same_shapes_strides_and_dtypes(call: str) -> 
 
 
 def steps(device: Device) -> None:
-    values = torch.arange(64.0).to(HALF) - 32
+    values = torch.arange(64.0, device="cuda").to(HALF) - 32
     quantized, scales = quantizer.swizzle_quant(values, 8, 4, Symmetric, 1, 2, 2)
     total, sums = quantizer.quantized_reduction(quantized, scales, 8, 4, 4, Symmetric, 2)
     device.sight("loss", "", quantizer.dequantize(total, sums, 4, 4, Symmetric).float().sum(), lambda value: None)
