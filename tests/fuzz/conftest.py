@@ -12,7 +12,10 @@ from simgpu.device import Device
 
 @pytest.fixture(scope="session")
 def small() -> Subject:
-    """One rank with one race: stream ``side`` reads what is written elsewhere. As recorded it comes in time."""
+    """One rank with one race: stream ``side`` reads what is written elsewhere. As recorded it comes in time.
+
+    Who asks for it has a simulated GPU (:mod:`tests.housed`).
+    """
     return Subject(record(_race))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 
@@ -18,13 +16,9 @@ from fuzz.search.pct import Pct
 from fuzz.search.random_timings import RandomTimings
 from fuzz.strategy import stream_timings
 from fuzz.subject import Subject
-from repro.replay.deviations import Deviation, Jitter, Stretch
-from repro.replay.record import plain_timing, record
-from repro.replay.recording import Recording
+from repro.replay.record import record
 from repro.trace import Launch
 from scenarios.textbook import TEXTBOOK
-from simgpu import timing as live
-from simgpu.device import Device
 from tests.examples import examples
 from tests.fuzz.first import first_divergence
 
@@ -96,38 +90,12 @@ def test_each_execution_is_made_when_it_is_asked_for() -> None:
 # -- a replay beside the program itself --------------------------------------------------------------------------
 
 
-def run_again(name: str, deviations: Sequence[Deviation]) -> Recording:
-    """Run the program live in this timing."""
-    recording, plain, slow = racing(name).recording, plain_timing(), dict[str, float]()
-    delays = []
-    for one in deviations:
-        if isinstance(one, Stretch):
-            slow[one.what] = slow.get(one.what, 1.0) * one.factor
-        elif isinstance(one, Jitter):
-            plain = replace(plain, jitter=one.percent / 100, seed=one.seed)
-        elif one.how == "long":  # no kernel comes late
-            delays.append(live.Delay(_place(recording, recording.names.number(one.operation)), "long", one.ns))
-
-    def program(device: Device) -> None:
-        with live.timed(live.Timing(tuple(delays)), rank=0):
-            TEXTBOOK[name].program(device)
-
-    return record(program, replace(plain, slow=slow))
-
-
-def _place(recording: Recording, op: int) -> live.Place:
-    launches = [one for one in recording.records[0] if isinstance(one, Launch)]
-    mine = next(one for one in launches if one.op == op)
-    alike = [one.op for one in launches if (one.stream, one.kernel) == (mine.stream, mine.kernel)]
-    return live.Place(0, mine.stream, mine.kernel, alike.index(op) + 1)
-
-
 @examples(40)
 @given(st.sampled_from(sorted(TEXTBOOK)), st.data())
 def test_times_and_values_of_a_replay_are_those_of_running_again(name: str, data: st.DataObject) -> None:
     subject = racing(name)
     deviations = data.draw(stream_timings(subject))
-    again = run_again(name, deviations)
+    again = record(TEXTBOOK[name].program, subject.live_timing(deviations))
     graph = subject.replayer.graph
     times = graph.times(subject.timing(deviations))
     told = {(0, one.op): one.end for one in again.records[0] if isinstance(one, Launch)}
