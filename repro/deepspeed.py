@@ -61,10 +61,6 @@ PASSING_FILES = (
 )
 
 
-# Their reads of values only ask whether all went well (overflow, the norm of gradients): a dry run answers them.
-TRUSTED_FILES = ("deepspeed/",)
-
-
 class QuantizerBuilder:
     """What DeepSpeed asks for its quantizer: nothing is built."""
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 
-def begin() -> None:
+def begin(**how: bool) -> None:
     from simgpu import dry
 
-    dry.install(dry.World())
+    dry.install(dry.World(), **how)
 
 
 def resident() -> int:
@@ -29,6 +29,14 @@ def test_tensors_of_many_gigabytes_take_nothing_of_the_hosts_memory() -> None:
     pinned.view(-1)[: 1 << 20].copy_(held[-1].view(-1)[: 1 << 20], non_blocking=True)
     assert torch.cuda.memory_allocated() > 25 << 30
     assert resident() - before < 64 << 20
+
+
+def test_without_a_limit_a_program_takes_what_it_needs() -> None:
+    begin(limited=False)
+    held = [torch.empty(60 << 30, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    assert torch.cuda.memory_allocated() == 180 << 30
+    assert torch.cuda.mem_get_info() == (0, 80 << 30), "an A100's, of which nothing is left"
+    assert len(held) == 3
 
 
 def out_of_memory() -> str:

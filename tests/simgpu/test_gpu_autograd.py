@@ -44,6 +44,25 @@ def test_backward_work_has_the_line_of_its_forward_work() -> None:
     assert {function for function, _ in seen["aten::mul"]} == {here, f"{here} (backward)"}
 
 
+def test_what_a_checkpoint_computes_again_does_not_make_other_lines_forgotten() -> None:
+    """It is computed again on autograd's thread, whose nodes are numbered from the beginning, as the program's are."""
+    from torch.utils.checkpoint import checkpoint
+
+    def block(x: Tensor) -> Tensor:
+        for _ in range(50):
+            x = layer(x, w)
+        return x
+
+    with story() as told:
+        w = torch.eye(8, device="cuda", requires_grad=True)
+        x = w
+        for _ in range(4):
+            x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+        x.sum().backward()
+    functions = [function for function, _ in sites(told)["aten::mm"]]
+    assert set(functions) == {"layer", "layer (backward)"} and functions.count("layer (backward)") == 2 * 200
+
+
 def test_a_backward_pass_in_a_second_thread_has_forward_lines_too() -> None:
     import threading
 
