@@ -25,8 +25,6 @@ from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 FOLDERS = ("tests/fuzz/recorded", "tests/runs", "tests/studies")
 """Folders of such files."""
 FILES = (
-    "tests/fuzz/test_strategy.py",
-    "tests/quantizer/test_quantizer.py",
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_strategy.py",
     "tests/fuzz/test_textbook.py",
