@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reo
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-ray wheel test-wheel lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -95,6 +95,9 @@ test-other-processor: test ## The same as on another processor: other kernels, f
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
 	@$(PYTEST) -m release $(ARGS)
+
+test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
+	@$(PYTEST) tests/simgpu/test_sanitized.py $(ARGS)
 
 test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
