@@ -323,7 +323,7 @@ class Scenario(BaseModel):
 
 
 def check_slow(slow: Mapping[str, float]) -> None:
-    """Raises ValueError for what :class:`repro.accelerator.costs.Timing` cannot stretch."""
+    """Raises ValueError for what :class:`simgpu.hardware.Timing` cannot stretch."""
     for pattern, factor in slow.items():
         if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
             raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from repro.accelerator.costs import ProfileError, load_profile
 from repro.commands import studied
 from repro.commands.release import FOLDER
 from repro.releases import KNOWN, PINNED, ReleaseError, environment, install, installed
+from simgpu.hardware import ProfileError, load_profile
 
 _LIMIT_S = 600
 

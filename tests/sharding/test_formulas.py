@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounts import TrafficAccount
-from repro.accelerator.costs import Clock, Timing, load_profile
 from repro.trace import TraceRecord
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
@@ -33,6 +32,7 @@ from scenarios.sharding.formulas import (
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, Ring, Scheme, Where, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
+from simgpu.hardware import Clock, Timing, load_profile
 from tests.accounts.trace import begin, collective, groups
 from tests.examples import examples
 

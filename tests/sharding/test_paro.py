@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from repro.__main__ import main
-from repro.accelerator.costs import load_profile
 from scenarios import ddp
 from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.named import named
 from scenarios.scenario import ScenarioError
+from simgpu.hardware import load_profile
 from studies import paro, paro_paper, paro_sweep
 from studies.paro_paper import CLAIMS, RATES, Case, Claim, Scaling
 from studies.paro_timed import Timed, on_flow, timed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repro.__main__ import main
-from repro.accelerator.costs import profile_names
+from simgpu.hardware import profile_names
 from tests.studies.small import configuration, model
 
 MODELS = '''
