@@ -217,8 +217,9 @@ def _read(path: Path) -> dict[str, Any]:
         device = zero.get(what, {}).get("device", "none") if isinstance(zero.get(what), dict) else "none"
         if device != "none":
             raise ScenarioError(
-                f"{path} moves state to {device} ({what}): here the device's memory and the host's are one, so "
-                "a dry run cannot follow it; take it out, or set its device to 'none'"
+                f"{path} moves state to {device} ({what}): what the host computes there has no price in a hardware "
+                "profile, so the step time would be wrong; take it out, or set its device to 'none' "
+                "('repro check --dry' runs such a script, for its races and memory)"
             )
     return config
 
