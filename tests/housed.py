@@ -77,6 +77,8 @@ class Tests:
                 return
             if "finished" not in told:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+                if isinstance(report.longrepr, list):  # a skip's: pytest -rs asks for a tuple
+                    report.longrepr = tuple(report.longrepr)
                 if report.nodeid == name:
                     yield report
         if not self._problem:

@@ -68,8 +68,7 @@ class House:
             if "finished" not in told:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
                 if report.nodeid == name:
-                    report.nodeid = item.nodeid
-                    yield report
+                    yield _as_here(report, item)
         status = self._process.wait()
         self._printed.seek(0)
         printed = self._printed.read().decode(errors="replace")[-_MOST:]
@@ -111,6 +110,17 @@ def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHou
         return nextitem if nextitem is not None and is_housed(nextitem) else None
     items = item.session.items
     return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
+
+
+def _as_here(report: pytest.TestReport, item: pytest.Item) -> pytest.TestReport:
+    """JSON has made lists of tuples, and pytest's own plugins ask for those."""
+    report.nodeid = item.nodeid
+    report.location = item.location
+    if isinstance(report.longrepr, list):  # a skip's
+        report.longrepr = tuple(report.longrepr)
+    report.sections = [(name, text) for name, text in report.sections]
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    return report
 
 
 def _name(item: pytest.Item) -> str:

@@ -101,7 +101,9 @@ def main(asked: int, told: int) -> None:
         if problem := _start():
             out.write(json.dumps({"problem": problem}) + "\n")
             return
-        pytest.main(job["arguments"], plugins=[Inside(job["files"], lines, out)])
+        # pytest warns where a plugin's package is there before it (this one is), and warnings may be errors
+        quiet = "-Wignore:Module already imported so cannot be rewritten"
+        pytest.main([*job["arguments"], quiet], plugins=[Inside(job["files"], lines, out)])
 
 
 def _start() -> str:

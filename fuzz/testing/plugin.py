@@ -142,6 +142,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> bool | None:
+    """pytest-timeout counts where the test runs, and not how long a process takes to start."""
+    return True if _is_housed(item) else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker(_MARK) is None:
         return

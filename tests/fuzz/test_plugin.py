@@ -311,9 +311,14 @@ def test_two_ranks_gather_what_one_of_them_has_not_written(gpu: GpuSession) -> N
         def test_device():
             print("rank", dist.get_rank())
             assert torch.ones(2).sum().item() == 2 + torch.ones(1).device.index
+
+        @pytest.mark.stream_race(ranks=2, profile="v100")
+        def test_skipped():
+            pytest.skip("not here")
         """
     )
-    told = gpu.run(passed=1, failed=2)
+    told = gpu.run("-rs", passed=1, failed=2, skipped=1)
+    assert "not here" in told
     assert "Race 1 of 1: write-read, harmful" in told and "of rank 0 takes" in told
     assert "whole on rank 0: 2 of 4 numbers differ, the first at [0]: 0.0 instead of 1.0" in told
     assert "on rank 1:" in told and "assert 2.0 == (2 + 1)" in told and "\nrank 1\n" in told

@@ -15,11 +15,15 @@ pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def started(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A session as it is typed, with this plugin and no other."""
-    fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", *arguments]
-    given = {**os.environ, **fixed, **environment}
+def started(
+    folder: Path, *arguments: str, installed: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A session as it is typed, with this plugin and no other; ``installed``: with all that there are."""
+    fixed = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    alone = {} if installed else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    plugin = [] if installed else ["-p", "fuzz.testing.plugin"]
+    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments]
+    given = {**os.environ, **fixed, **alone, **environment}
     return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
 
 
@@ -66,11 +70,25 @@ def test_logged(factor):
     assert len(made) == 1
     return twice
 
+@pytest.mark.stream_race
+@pytest.mark.skip("not today")
+def test_skipped(): pass
+
 def test_function(stream_race):
     stream_race(lambda: torch.ones(3), examples=1)
 
 def test_too_late(request):
     request.getfixturevalue("stream_race")(lambda: torch.ones(3))
+"""
+IMPATIENT = """
+import sys
+import pytest
+
+def pytest_collection_modifyitems(items):
+    if "simgpu.library" not in sys.modules:  # where no marked test runs, none can take too long
+        for item in items:
+            if item.get_closest_marker("stream_race"):
+                item.add_marker(pytest.mark.timeout(0.001))
 """
 OTHER = """
 with open("imported", "a") as file:
@@ -82,8 +100,11 @@ def test_other(): pass
 def test_marked_tests_have_a_gpu_and_the_others_do_not_notice(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(MIXED)
     (tmp_path / "test_other.py").write_text(OTHER)
-    done = started(tmp_path, "-rA", f"--junitxml={tmp_path / 'told.xml'}", f"--basetemp={tmp_path / 'temp'}")
-    assert "2 failed, 6 passed" in done.stdout, done.stdout + done.stderr
+    (tmp_path / "conftest.py").write_text(IMPATIENT)
+    files = f"--junitxml={tmp_path / 'told.xml'}", f"--basetemp={tmp_path / 'temp'}"
+    done = started(tmp_path, "-rA", "-W", "error", *files, installed=True)
+    assert "2 failed, 6 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "SKIPPED [1] test_user.py:" in done.stdout and ": not today" in done.stdout
     assert "Race 1 of 1: write-read, harmful" in done.stdout and "loss: nan instead of 24.0" in done.stdout
     again = re.search(r"Again: pytest '(\S+)' --stream-timing (\S+)", done.stdout)
     assert again is not None and again.groups() == ("test_user.py::test_prefetcher[False]", "t1,0/1/aten::mul/1+8us")
@@ -91,7 +112,7 @@ def test_marked_tests_have_a_gpu_and_the_others_do_not_notice(tmp_path: Path) ->
     line = 1 + MIXED.splitlines().index("    batch.sum().item()")
     assert f"test_user.py::test_logged: Fragile: only the read at test_user.py:{line} test_logged puts" in done.stdout
     assert "this process has no simulated GPU: let the test take the fixture as an argument" in done.stdout
-    assert (tmp_path / "told.xml").read_text().count("<testcase") == 8
+    assert (tmp_path / "told.xml").read_text().count("<testcase") == 9
     assert (tmp_path / "imported").read_text() == "once\n"  # nothing is imported beside the session that has no marks
 
 
