@@ -18,6 +18,19 @@ import traceback
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
+# What every story imports, or the device with its first work: here, and not in each fork.
+_ALWAYS = (
+    "detectors",
+    "msgpack",
+    "pytest",
+    "simgpu.dry.groups",
+    "simgpu.dry.reading",
+    "simgpu.dry.steps",
+    "simgpu.ranks.processes",
+    "simgpu.sights",
+    "torch.profiler._cupti_monitor",
+)
+
 
 def run(path: str, function: str, arguments: dict[str, Any]) -> tuple[str, str]:
     """Gives what went wrong, and what was printed."""
@@ -63,7 +76,7 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    for module in sys.argv[1:]:
+    for module in (*_ALWAYS, *sys.argv[1:]):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # or each fork looks for garbage in all that was imported

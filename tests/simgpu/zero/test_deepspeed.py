@@ -9,7 +9,7 @@ from zero_cases import FEW, MANY, Case, plain, simulate, told
 
 from detectors import find_races
 
-pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
+pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 
 
 def compared(case: Case, wanted: Path, folder: Path, *, overflows: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
+pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 
 
 def test_every_builder_has_a_stand_in_or_refuses_by_name() -> None:

@@ -18,7 +18,7 @@ from detectors.races import Race
 from frameworks.deepspeed.exercised import SecondaryPartitions
 from repro.trace import Access, Frame, Launch, Stack, TraceReader, file_of
 
-pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
+pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 # The longer biases are sharded too, so parameters are fetched together as well as alone.
 HPZ = Case(
     3,

@@ -15,7 +15,7 @@ from zero_cases import BF16, BOTH, CLIP, FP16, HPZ, OVERLAP, OWN, PAGEABLE, SCRI
 from detectors import find_races
 from simgpu.dry import REAL
 
-pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
+pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 CASES = {
     "zero-1 overlapped in bf16": Case(1, OVERLAP, BF16),
     "zero-2 in fp16": Case(2, OVERLAP, FP16),

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from recorded import replayed, replayed_times, seen, times
 
-pytestmark = pytest.mark.imports("deepspeed", "torch._inductor.compile_fx")
+pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 SLOW = "t1,x60:stream:0"
 JITTER = "t1,jitter:80:5"
 FP32 = replace(HPZ, more={"steps": 2})

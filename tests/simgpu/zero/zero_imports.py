@@ -1,0 +1,19 @@
+"""What an engine of DeepSpeed imports only when it is made, imported once for all tests here."""
+
+import importlib
+
+for _module in (
+    "deepspeed.comm.mori",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "frameworks.deepspeed.arithmetic",
+    "frameworks.deepspeed.exercised",
+    "frameworks.deepspeed.fused_optimizers",
+    "frameworks.deepspeed.host_optimizers",
+    "frameworks.deepspeed.quantizer",
+    "torch._inductor.compile_fx",
+    "torch._subclasses.schema_check_mode",
+):
+    importlib.import_module(_module)
