@@ -27,6 +27,7 @@ FOLDERS = ("tests/fuzz/recorded", "tests/runs")
 ELSEWHERE = ("tests/runs/test_dry_is_live.py",)
 """Files there that are about the old accelerator, on which dry runs stand."""
 FILES = (
+    "tests/fuzz/test_all_orders.py",
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",
