@@ -25,6 +25,7 @@ from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 FOLDERS = ("tests/fuzz/recorded", "tests/runs", "tests/studies")
 """Folders of such files."""
 FILES = (
+    "tests/fuzz/test_all_orders.py",
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_strategy.py",
     "tests/fuzz/test_textbook.py",

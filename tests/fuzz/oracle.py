@@ -1,31 +1,45 @@
 """Little programs of streams, events and collectives, and all orders in which they may legally take effect.
 
-A :class:`Program` is a list of lines. Each is rendered as a line of Python for the simulated GPU
-(:meth:`Program.source`), and is told to the :class:`Oracle`, which knows nothing of the accelerator, of traces or of
-detectors: it holds, for every access, the set of those that come before it by the rules of CUDA streams and NCCL,
-and a list of numbers that stands for the memory.
+A :class:`Program` is a list of lines. Each is rendered as a line of Python that says ``torch.cuda`` and
+``torch.distributed`` (:meth:`Program.source`), and is told to the :class:`Oracle`, which knows nothing of the simulated
+GPU, of traces or of detectors: it holds, for every access, the set of those that come before it by the rules of CUDA
+streams and NCCL, and a list of numbers that stands for the memory.
 
-What the rules are:
+What the rules are (*guide*: NVIDIA's CUDA C++ Programming Guide; files are torch 2.13's):
 
-* the host issues in order; a stream executes in order, and nothing before it was issued,
+* the host issues in order; a stream executes in order, and nothing before it was issued (guide, "Streams"),
 * a wait puts a stream behind what an event has recorded last, a host wait the host (a ``query()`` that answered True is
-  one: the answer is the run's), a read by the host is work on the current stream and a wait for it,
-* a collective is work on a stream of its own, behind the stream it was issued from. It takes its inputs in when it
-  starts and writes its outputs when it ends; it ends after those members have started whose inputs it gets,
-* memory that is let go may be anything after what its own stream and the recorded ones were given until then. A
-  collective holds its tensors until somebody has waited for it.
+  one: the answer is the run's), a read by the host is work on the current stream and a wait for it (guide, "Events";
+  ``Copy.cu``, ``memcpy_and_sync``),
+* a collective with ``async_op`` is work on a stream of its group's own, behind the stream it was issued from; without
+  it is work on that stream itself (``ProcessGroupNCCL.cpp``, ``collective``). A send is one on a stream of its own for
+  each direction (:mod:`simgpu.nccl`). It takes its inputs in when it starts and writes its outputs when it ends; it
+  ends after those members have started whose inputs it gets. ``Work.wait()`` makes the current stream wait, a barrier's
+  the host too (``WorkNCCL::synchronizeInternal``); a barrier is an all-reduce of a number of its own, which it sets
+  before,
+* a free touches nothing. Whose memory a new buffer has is the run's answer, and what the one before it did with it may
+  come late: the two have the same cells. A buffer may get the memory of one that the program has dropped, of the same
+  stream (``CUDACachingAllocator.cpp``, ``free_block``), which no collective holds: of one that runs on its group's
+  stream the inputs are held until somebody has waited for it (``TensorShelf``), the outputs as long as its work lives
+  (``outputs_``), here to the end.
 
-The simulated GPU orders more than NCCL does in one thing: a collective starts when its last member has arrived.
-``Oracle(..., together=True)`` has that too. Its orders are those that can be executed there.
+What is not modelled: memory that ``record_stream`` names is handed out when those streams are done, which depends on
+the timing. A program that gets such memory may do nothing with the former buffer but what ``record_stream`` was told
+of: then it is as if the new one had memory of its own.
+
+The simulated GPU orders more than NCCL does in two things: a collective starts when its last member has arrived, and
+after the one that its group was given before. ``Oracle(..., together=True)`` has both too. Its orders are those that
+can be executed there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CELLS = 4  # numbers in a buffer
-NAN = float("nan")
+(POISON,) = struct.unpack("f", b"\xff" * 4)  # what memory holds that was never used, a NaN
 STREAMS = ("compute", "one", "two")
 BUFFERS = "abc"
 EVENTS = ("red", "blue")
@@ -36,8 +50,10 @@ PARTS: dict[str, tuple[int, ...]] = {
     "[::2]": (0, 2),
     "[1::2]": (1, 3),
     "[1]": (1,),
+    "[0]": (0,),
 }
-DENSE = ("", "[:2]", "[2:]", "[1]")
+DENSE = ("", "[:2]", "[2:]", "[1]", "[0]")
+_BARRIER = "a barrier's number"
 
 Memory = list[float]
 
@@ -58,6 +74,14 @@ class Side(NamedTuple):
     stream: str
     reads: View | None
     writes: View | None
+    waits: bool = False  # without async_op, so on the current stream
+
+
+class Answers(NamedTuple):
+    """What a run told one rank: what queries answered, and by the numbers of buffers whose memory they got."""
+
+    queries: tuple[bool, ...] = ()
+    formers: Mapping[int, int] = {}
 
 
 class Line(NamedTuple):
@@ -80,14 +104,19 @@ class Program(NamedTuple):
         """The number of the first line in the source."""
         return len(self.owners) + 2
 
+    @property
+    def meets(self) -> bool:
+        """Are there collectives?"""
+        return self.world > 1 or any(line.rank < 0 for line in self.lines)
+
     def source(self, rank: int) -> str:
         """The rank's program in Python. Lines keep their numbers; those of other ranks are empty."""
         made = [
-            f"with on({stream}): {name} = torch.arange({_first(rank, at):.1f}, {_first(rank, at) + CELLS:.1f})"
+            f"with on({stream}): {name} = torch.arange({_first(rank, at)}, {_first(rank, at) + CELLS}, device='cuda')"
             for at, (name, stream) in enumerate(zip(BUFFERS, self.owners, strict=False))
         ]
         told = [_python(line, rank) if line.rank in (rank, -1) else "" for line in self.lines]
-        return "\n".join([*made, "device.synchronize()", *told]) + "\n"
+        return "\n".join([*made, "torch.cuda.synchronize()", *told]) + "\n"
 
 
 def _first(rank: int, buffer: int) -> float:
@@ -101,7 +130,7 @@ def _python(line: Line, rank: int) -> str:
         case "scale", stream, target:
             return f"with on({stream}): {target}.mul_(3)"
         case "new", stream, name, value:
-            return f"with on({stream}): {name} = torch.full(({CELLS},), {value})"
+            return f"with on({stream}): {name} = torch.full(({CELLS},), {value}, device='cuda')"
         case "drop", name:
             return f"del {name}"
         case "keep", name, stream:
@@ -115,7 +144,7 @@ def _python(line: Line, rank: int) -> str:
         case "order", later, earlier:
             return f"{later}.wait_stream({earlier})"
         case "synchronize", thing:
-            return f"{thing}.synchronize()"
+            return "torch.cuda.synchronize()" if thing == "device" else f"{thing}.synchronize()"
         case "ask", thing:
             return f"answers.append({thing}.query())"
         case "await", stream, work:
@@ -124,56 +153,69 @@ def _python(line: Line, rank: int) -> str:
             return f"answers.append(works[{work}].is_completed())"
         case "barrier", streams:
             return f"with on({streams[rank]}): works.append(world.barrier()); works[-1].wait()"
-        case "collective", kind, group, root, sides:
+        case "collective", kind, channel, root, sides:
             side: Side = sides[rank]
-            return f"with on({side.stream}): works.append({group.split()[0]}.{_call(kind, root, side, rank)})"
+            call = _call(kind, channel.split()[0], root, side, rank)
+            return f"with on({side.stream}): {call if side.waits else f'works.append({call})'}"
     raise AssertionError(line)
 
 
-def _call(kind: str, root: int, side: Side, rank: int) -> str:
+def _call(kind: str, group: str, root: int, side: Side, rank: int) -> str:
+    how = f"group={group}" + ("" if side.waits else ", async_op=True")
     match kind:
         case "all_reduce":
-            return f"allreduce([{side.reads}])"
+            return f"dist.all_reduce({side.reads}, {how})"
         case "broadcast":
-            return f"broadcast([{side.reads}], root({root}))"
+            return f"dist.broadcast({side.reads or side.writes}, {root}, {how})"
         case "send":
-            return f"send([{side.reads}], {1 - root}, 0)" if rank == root else f"recv([{side.writes}], {root}, 0)"
-    return f"{kind}_single({side.writes}, {side.reads})"
+            return (
+                f"dist.isend({side.reads}, {1 - root}, {group})"
+                if side.reads
+                else f"dist.irecv({side.writes}, {root}, {group})"
+            )
+        case "all_gather":
+            return f"dist.all_gather_single({side.writes}, {side.reads}, {how})"
+    return f"dist.reduce_scatter_single({side.writes}, {side.reads}, {how})"
 
 
 class Access(NamedTuple):
-    """Cells of a block, read or written by a node. ``line``: -1 for the free of the block."""
+    """Cells of a block, read or written by a node. ``cells``: of the memory, in which several blocks may have some."""
 
     rank: int
     line: int
-    what: str  # read, write, free
+    part: str  # as of a node's key
+    what: str  # read, write
     node: int
     block: int
     view: str
-
-    @property
-    def cells(self) -> frozenset[int]:
-        return frozenset(PARTS[self.view])
+    cells: frozenset[int]
 
     def covers(self, other: Access) -> bool:
-        """All bytes of ``other``. Of parts with holes only the same one counts."""
+        """All bytes of ``other``, of the same block. Of parts with holes only the same one counts."""
         return self.view == other.view or (self.view in DENSE and self.cells >= other.cells)
+
+    def conflicts(self, other: Access) -> bool:
+        return "write" in (self.what, other.what) and self.rank == other.rank and bool(self.cells & other.cells)
 
 
 class Pair(NamedTuple):
-    """Two accesses of one block; the one issued first stands first."""
+    """Two accesses, each by its line, which part of that it is, and what it does; the one issued first stands first.
+
+    ``block``: of the second. The first one's is this or one that had its memory before.
+    """
 
     rank: int
     block: int
-    first: tuple[int, str]
-    second: tuple[int, str]
+    first: tuple[int, str, str]
+    second: tuple[int, str, str]
 
 
 class Node(NamedTuple):
     """Something that happens to memory in one moment.
 
-    ``key``: the rank, the line (of a free: the block) and what it is: kernel, read (by the host), arrive or leave (a
-    collective's start and end), free.
+    ``key``: the rank, the line and what it is: kernel, read (the host's own), arrive or leave (a collective's start and
+    end). Or a moment of a block, at which nothing happens to memory that the program sees: back (the streams are done
+    that ``record_stream`` named), inherit and inherited (another one is made, which may have got that memory).
     """
 
     key: tuple[int, int, str]
@@ -182,34 +224,38 @@ class Node(NamedTuple):
 
 
 class _Buffer:
-    """A block of one rank. ``held``: how many collectives that nobody has waited for hold it."""
+    """A block of one rank. ``held``: by how many collectives."""
 
-    def __init__(self, number: int, owner: str, base: int) -> None:
+    def __init__(self, number: int, owner: str, base: int, cells: int) -> None:
         self.number, self.owner, self.base = number, owner, base
+        self.cells = frozenset(range(base, base + cells))
         self.recorded: set[str] = set()
         self.held = 0
-        self.dropped = self.freed = False
+        self.dropped = False
 
 
 class _Work(NamedTuple):
-    """A collective as its host sees it: the position of its end, and what it holds until somebody has waited for it."""
+    """A collective as its host sees it: the position of its end, what it holds until somebody has waited for it."""
 
     end: int
     holds: list[_Buffer]
+    blocks: bool  # the host, when somebody waits for it
 
 
 class _Host:
     """One rank: what its host, streams and events have behind them, as bits."""
 
-    def __init__(self, rank: int, answers: Iterable[bool] | None) -> None:
+    def __init__(self, rank: int, answers: Answers | None) -> None:
         self.rank = rank
         self.known = 0
         self.streams: dict[str, int] = {}
         self.events: dict[str, int] = {}
         self.works: list[_Work] = []
         self.buffers: dict[str, _Buffer] = {}
-        self.blocks = 0
-        self.answers = None if answers is None else iter(answers)
+        self.blocks: list[_Buffer] = []
+        self.last: dict[str, int] = {}  # by channel: the end of its last collective
+        self.answers = None if answers is None else iter(answers.queries)
+        self.formers = {} if answers is None else answers.formers
 
     def position(self, stream: str) -> int:
         return self.streams.get(stream, 0) | self.known
@@ -219,11 +265,10 @@ class _Host:
 
 
 class Oracle:
-    """All that may happen when the program runs. ``answers``: by rank what queries answered (None: False, all)."""
+    """All that may happen when the program runs. ``answers``: by rank what the run told (None: no memory passes on, and
+    all queries answered False)."""
 
-    def __init__(
-        self, program: Program, answers: Sequence[Sequence[bool]] | None = None, *, together: bool = False
-    ) -> None:
+    def __init__(self, program: Program, answers: Sequence[Answers] | None = None, *, together: bool = False) -> None:
         self.nodes: list[Node] = []
         self.accesses: list[Access] = []  # of each rank in the order of issue
         self.memory: Memory = []
@@ -232,7 +277,9 @@ class Oracle:
         self._hosts = [_Host(rank, None if answers is None else answers[rank]) for rank in range(program.world)]
         for host in self._hosts:
             for at, (name, owner) in enumerate(zip(BUFFERS, program.owners, strict=False)):
-                self._allocate(host, name, owner, [_first(host.rank, at) + cell for cell in range(CELLS)])
+                buffer = host.buffers[name] = self._allocate(host, owner)
+                for cell in range(CELLS):
+                    self.memory[buffer.base + cell] = _first(host.rank, at) + cell
         for number, line in enumerate(program.lines, program.first_line):
             if line.rank < 0:
                 self._meet(number, line)
@@ -316,32 +363,43 @@ class Oracle:
     def races(self) -> dict[Pair, tuple[Access, Access]]:
         """The pairs of accesses that conflict, and that two legal orders have in different orders."""
         return {
-            Pair(first.rank, first.block, (first.line, first.what), (second.line, second.what)): (first, second)
+            Pair(
+                first.rank, second.block, (first.line, first.part, first.what), (second.line, second.part, second.what)
+            ): (first, second)
             for at, second in enumerate(self.accesses)
             for first in self.accesses[:at]
-            if (first.rank, first.block) == (second.rank, second.block)
-            and (first.what, second.what) != ("read", "read")
-            and first.cells & second.cells
-            and self.reversible(first, second)
+            if first.conflicts(second) and self.reversible(first, second)
         }
 
     def told(self) -> set[Pair]:
-        """The races without those that follow from another one with the same second access.
-
-        A race of A with C follows from that of B with C if B comes after A in every order, covers A's bytes, and was
-        issued between the two (a read only counts for a read): what cures it cures both.
-        """
+        """The races without those that follow from another one with the same second access, or the same first one."""
+        at = {access: place for place, access in enumerate(self.accesses)}
         return {
             pair
             for pair, (first, second) in self.races().items()
-            if not any(
-                between.covers(first)
-                and (between.what == "write" or first.what == "read")
-                and not self.reversible(first, between)
-                for between in self.accesses[self.accesses.index(first) + 1 : self.accesses.index(second)]
-                if (between.rank, between.block) == (first.rank, first.block)
-            )
+            if not any(self._stands_for(between, first) for between in self.accesses[at[first] + 1 : at[second]])
         }
+
+    def _stands_for(self, newer: Access, older: Access) -> bool:
+        """Whatever races with the older access later: is the race with the newer one told instead?
+
+        Of one block: if the newer one comes after the older in every order, covers its bytes, and was issued later (a
+        read only counts for a read): what cures the one cures the other. Of a block that got the older one's memory the
+        same, by bytes without holes; and there a race of the two stands for all later ones with the older access, which
+        fail for the same reason.
+        """
+        if newer.rank != older.rank or not newer.cells & older.cells:
+            return False
+        ordered = not self.reversible(older, newer)
+        counts = ordered and (newer.what == "write" or older.what == "read")
+        if newer.block == older.block:
+            return counts and newer.covers(older)
+        if newer.conflicts(older) and not ordered:
+            return True
+        # Bytes that did not pass on do not count; only of a part with holes all of it does.
+        block = self._hosts[newer.rank].blocks[newer.block]
+        left = older.cells & block.cells if older.view in DENSE else older.cells
+        return counts and newer.view in DENSE and left <= newer.cells
 
     # -- what the hosts do ------------------------------------------------------------------------------
 
@@ -350,15 +408,20 @@ class Oracle:
             case "copy" | "add" | "scale", stream, target, *sources:
                 to = self._cells(host, target)
                 taken = self._cells(host, sources[0]) if sources else to
-                act = _kernel(line.what, to, taken)
-                node = self._issue(host, stream, number, "kernel", act)
-                self._touch(host, number, node, sources[0] if sources else None, target)
+                node = self._issue(host, stream, number, "kernel", _kernel(line.what, to, taken))
+                if line.what != "copy":  # it reads what it changes
+                    self._touch(host, node, "read", target)
+                for source in sources:
+                    self._touch(host, node, "read", source)
+                self._touch(host, node, "write", target)
             case "new", stream, name, value:
                 before = host.buffers.get(name)
-                self._allocate(host, name, stream, [NAN] * CELLS)
-                node = self._issue(host, stream, number, "kernel", _fill(self._cells(host, View(name)), value))
-                self._touch(host, number, node, None, View(name))
-                self._drop(host, before)
+                host.buffers[name] = self._allocate(host, stream)
+                whole = View(name)
+                node = self._issue(host, stream, number, "kernel", _fill(self._cells(host, whole), value))
+                self._touch(host, node, "write", whole)
+                if before is not None:  # the name goes over to the new one when that is there
+                    self._drop(host, before)
             case "drop", name:
                 self._drop(host, host.buffers.pop(name))
             case "keep", name, stream:
@@ -366,8 +429,10 @@ class Oracle:
             case "read", stream, view:
                 cells = self._cells(host, view)
                 slots = self._scratch(len(cells))
-                node = self._issue(host, stream, number, "read", _kernel("copy", slots, cells))
-                self._touch(host, number, node, view, None)
+                # One number the host takes itself when the stream is there; more are copied by the stream.
+                part = "read" if view.part == "[1]" else "kernel"
+                node = self._issue(host, stream, number, part, _kernel("copy", slots, cells))
+                self._touch(host, node, "read", view)
                 self.learned[host.rank].append(slots)
                 host.known |= host.position(stream)
             case "record", event, stream:
@@ -379,8 +444,6 @@ class Oracle:
             case "synchronize", "device":
                 for position in host.streams.values():
                     host.known |= position
-                for work in host.works:
-                    self._release(host, work)
             case "synchronize", thing:
                 host.known |= self._asked(host, thing)
             case "ask", thing:
@@ -388,8 +451,7 @@ class Oracle:
                 if host.answer() and asked:
                     host.known |= self._asked(host, thing)
             case "await", stream, work:
-                host.streams[stream] = host.position(stream) | host.works[work].end
-                self._release(host, host.works[work])
+                self._await(host, stream, host.works[work])
             case "ask work", work:
                 if host.answer():
                     host.known |= host.works[work].end
@@ -399,42 +461,80 @@ class Oracle:
     def _asked(self, host: _Host, thing: str) -> int:
         return host.events.get(thing, 0) if thing in EVENTS else host.position(thing)
 
+    def _await(self, host: _Host, stream: str, work: _Work) -> None:
+        host.streams[stream] = host.position(stream) | work.end
+        if work.blocks:
+            host.known |= host.position(stream)
+        for buffer in work.holds:
+            buffer.held -= 1
+        work.holds.clear()
+
     def _meet(self, number: int, line: Line) -> None:
         """All ranks take part in a collective."""
-        if line.what == "barrier":
-            kind, group, root = "barrier", "world", -1
-            sides = [Side(stream, None, None) for stream in line.args[0]]
+        barrier = line.what == "barrier"
+        if barrier:
+            kind, channel, root = "all_reduce", "world", -1
+            sides = [
+                self._number_of_its_own(host, stream, number)
+                for host, stream in zip(self._hosts, line.args[0], strict=True)
+            ]
         else:
-            kind, group, root, sides = line.args
-        started, stages = [], []
+            kind, channel, root, sides = line.args
+        streams, ready = [], []  # by rank: where it runs, and what comes before its start by this rank's own doing
         for host, side in zip(self._hosts, sides, strict=True):
-            host.streams[group] = host.position(group) | host.position(side.stream)
+            streams.append(side.stream if side.waits else channel)
+            host.streams[streams[-1]] = host.position(streams[-1]) | host.position(side.stream)
+            ready.append(host.position(streams[-1]) | (host.last.get(channel, 0) if self._together else 0))
         everyone = 0
-        for host in self._hosts:
-            everyone |= host.position(group)
-        for host, side in zip(self._hosts, sides, strict=True):
+        for one in ready:
+            everyone |= one if self._together else 0
+        started, stages = [], []
+        for host, side, stream in zip(self._hosts, sides, streams, strict=True):
             cells = self._cells(host, side.reads) if side.reads else ()
             stages.append(self._scratch(len(cells)))
-            after = everyone if self._together else 0
-            act = _kernel("copy", stages[-1], cells)
-            started.append(self._issue(host, group, number, "arrive", act, after))
-            self._touch(host, number, started[-1], side.reads, None)
-        for rank, (host, side) in enumerate(zip(self._hosts, sides, strict=True)):
+            started.append(self._issue(host, stream, number, "arrive", _kernel("copy", stages[-1], cells), everyone))
+            if side.reads:
+                self._touch(host, started[-1], "read", side.reads)
+        for rank, (host, side, stream) in enumerate(zip(self._hosts, sides, streams, strict=True)):
             after = 0
             for peer, node in enumerate(started):
-                gets = {"broadcast": peer == root, "send": peer == root and rank != root}.get(kind, True)
+                gets = (
+                    peer in (root, rank)
+                    if kind == "broadcast"
+                    else peer == root or rank == peer
+                    if kind == "send"
+                    else True
+                )
                 if gets or self._together:
                     after |= self.nodes[node].before | 1 << node
             cells = self._cells(host, side.writes) if side.writes else ()
-            node = self._issue(host, group, number, "leave", _exchange(kind, root, rank, cells, stages), after)
-            self._touch(host, number, node, None, side.writes)
-            holds = [host.buffers[view.buffer] for view in (side.reads, side.writes) if view is not None]
-            for buffer in holds:
-                buffer.held += 1
-            host.works.append(_Work(host.streams[group], holds))
-            if kind == "barrier":
-                host.streams[side.stream] = host.position(side.stream) | host.streams[group]
-                host.known |= host.streams[group]
+            node = self._issue(host, stream, number, "leave", _exchange(kind, root, rank, cells, stages), after)
+            host.last[channel] = host.streams[stream]
+            if side.writes:
+                self._touch(host, node, "write", side.writes)
+            if not side.waits:
+                self._hold(host, kind, side, host.streams[stream], barrier)
+            if barrier:
+                self._await(host, side.stream, host.works[-1])
+                del host.buffers[_BARRIER]
+
+    def _number_of_its_own(self, host: _Host, stream: str, number: int) -> Side:
+        """What a barrier sums up: new memory of the current stream, which sets it to 0."""
+        host.buffers[_BARRIER] = self._allocate(host, stream, 1)
+        one = View(_BARRIER, "[0]")
+        self._touch(host, self._issue(host, stream, number, "kernel", _fill(self._cells(host, one), 0.0)), "write", one)
+        return Side(stream, one, one)
+
+    def _hold(self, host: _Host, kind: str, side: Side, end: int, barrier: bool) -> None:
+        """The work stays, and with it its result, to the end; its inputs until somebody has waited for it."""
+        views = [view for view in (side.reads, side.writes) if view is not None]
+        result = side.writes or (side.reads if kind in ("broadcast", "send") else None)
+        if result is not None:
+            host.buffers[result.buffer].held += 1
+        holds = [host.buffers[view.buffer] for view in views]
+        for buffer in holds:
+            buffer.held += 1
+        host.works.append(_Work(end, holds, barrier))
 
     def _issue(
         self, host: _Host, stream: str, number: int, part: str, act: Callable[[Memory], None], after: int = 0
@@ -444,51 +544,56 @@ class Oracle:
         host.streams[stream] = self.nodes[node].before | 1 << node
         return node
 
-    def _touch(self, host: _Host, number: int, node: int, reads: View | None, writes: View | None) -> None:
-        for view, what in ((reads, "read"), (writes, "write")):
-            if view is not None:
-                block = host.buffers[view.buffer].number
-                self.accesses.append(Access(host.rank, number, what, node, block, view.part))
+    def _touch(self, host: _Host, node: int, what: str, view: View) -> None:
+        _, number, part = self.nodes[node].key
+        cells = frozenset(self._cells(host, view))
+        block = host.buffers[view.buffer].number
+        access = Access(host.rank, number, part, what, node, block, view.part, cells)
+        if access not in self.accesses[-2:]:  # what is added to itself is read once
+            self.accesses.append(access)
 
     # -- memory -----------------------------------------------------------------------------------------
 
-    def _allocate(self, host: _Host, name: str, owner: str, values: list[float]) -> None:
-        host.buffers[name] = _Buffer(host.blocks, owner, len(self.memory))
-        host.blocks += 1
-        self.memory += values
+    def _allocate(self, host: _Host, owner: str, cells: int = CELLS) -> _Buffer:
+        """A block that nobody calls by a name yet."""
+        number = len(host.blocks)
+        former = host.blocks[host.formers[number]] if number in host.formers else None
+        base = len(self.memory)
+        if former is not None:
+            assert former.dropped and not former.held, "memory that is in use was handed out"
+            assert former.owner == owner, "memory of one stream was handed out on another"
+        if former is not None and not former.recorded - {owner}:
+            base = former.base
+        else:
+            self.memory += [POISON] * CELLS
+        if former is not None and former.recorded - {owner}:
+            self.nodes.append(Node((host.rank, number, "inherit"), host.known, _nothing))
+            host.known |= 1 << len(self.nodes) - 1
+            self._issue(host, owner, number, "inherited", _nothing)
+        host.blocks.append(_Buffer(number, owner, base, cells))
+        return host.blocks[-1]
+
+    def _drop(self, host: _Host, buffer: _Buffer) -> None:
+        buffer.dropped = True
+        others = buffer.recorded - {buffer.owner}
+        if others and buffer.number in host.formers.values():
+            before = host.known
+            for stream in others:
+                before |= host.position(stream)
+            self.nodes.append(Node((host.rank, buffer.number, "back"), before, _nothing))
 
     def _scratch(self, count: int) -> tuple[int, ...]:
         """Cells that no program sees."""
-        self.memory += [NAN] * count
+        self.memory += [POISON] * count
         return tuple(range(len(self.memory) - count, len(self.memory)))
 
     def _cells(self, host: _Host, view: View) -> tuple[int, ...]:
         base = host.buffers[view.buffer].base
         return tuple(base + cell for cell in PARTS[view.part])
 
-    def _drop(self, host: _Host, buffer: _Buffer | None) -> None:
-        if buffer is not None:
-            buffer.dropped = True
-            self._free(host, buffer)
 
-    def _release(self, host: _Host, work: _Work) -> None:
-        holds = list(work.holds)
-        work.holds.clear()
-        for buffer in holds:
-            buffer.held -= 1
-        for buffer in holds:
-            self._free(host, buffer)
-
-    def _free(self, host: _Host, buffer: _Buffer) -> None:
-        if not buffer.dropped or buffer.held or buffer.freed:
-            return
-        buffer.freed = True
-        before = host.known
-        for stream in (buffer.owner, *buffer.recorded):
-            before |= host.position(stream)
-        cells = tuple(range(buffer.base, buffer.base + CELLS))
-        self.nodes.append(Node((host.rank, buffer.number, "free"), before, _fill(cells, NAN)))
-        self.accesses.append(Access(host.rank, -1, "free", len(self.nodes) - 1, buffer.number, ""))
+def _nothing(memory: Memory) -> None:
+    """A moment."""
 
 
 def _kernel(what: str, to: tuple[int, ...], taken: tuple[int, ...]) -> Callable[[Memory], None]:
@@ -521,12 +626,8 @@ def _exchange(
             case "reduce_scatter":
                 start = rank * len(to)
                 values = [sum(column) for column in zip(*given, strict=True)][start : start + len(to)]
-            case "broadcast":
-                values = given[root]
-            case "send":
+            case _:  # broadcast, send
                 values = given[root] if rank != root else []
-            case _:
-                values = []
         for cell, value in zip(to, values, strict=True):
             memory[cell] = value
 
