@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
+from detectors.holding import Holding
 from repro.trace import Frame
 
 FORMAT = "stream-race-findings"
@@ -65,6 +66,8 @@ class Findings:
     witnesses: Sequence[WitnessOf] = ()  # one for each race
     profile: Mapping[str, Any] = field(default_factory=dict)  # the hardware that durations are of, its rates
     distance: float = 0.0  # of the secondary from the primary, at most: between backward and forward pass
+    holding: Holding = field(default_factory=Holding)  # what a clean run rests on
+    unexercised: Sequence[str] = ()  # what was on and never happened in it: sentences without a full stop
 
     @property
     def verdict(self) -> Verdict:
@@ -95,6 +98,8 @@ class Findings:
                 Verdict.CLEAN: "Clean: no race, and every value equals the reference bit for bit.",
             }[self.verdict]
         ]
+        if self.holding.held:
+            parts.append("But only by chance: part of what orders it are waits that are there for another reason.")
         if self.divergence is None:
             parts = [f"No reference to compare with; found: {', '.join(self.causes) or 'nothing'}."]
         if self.failure:
@@ -117,6 +122,7 @@ class Findings:
             "diverged": bool(self.divergence and self.divergence.diverged),
             "watch": _told(self.watch) if self.watch else None,
             "checked": None,  # of a program of the user's own
+            "rests": self._rests(),
             "races": [
                 {**race.as_dict(), "witness": witness._asdict() if witness else None}
                 for race, witness in zip_longest(self.races, self.witnesses)
@@ -126,6 +132,15 @@ class Findings:
             "scenario": dict(self.scenario),
             "profile": dict(self.profile),
             "versions": dict(self.versions),
+        }
+
+    def _rests(self) -> dict[str, Any] | None:
+        if not (self.holding.held or self.holding.unexamined or self.unexercised):
+            return None
+        return {
+            "held": [one.as_dict() for one in self.holding.held],
+            "unexamined": self.holding.unexamined,
+            "unexercised": list(self.unexercised),
         }
 
 

@@ -169,18 +169,22 @@ class _Held(_Part):
     races: list[RaceModel]
 
 
-class _Checked(_Part):
-    seen: str
+class _Rests(_Part):
     held: list[_Held]
     unexamined: _Count
     unexercised: list[str]
+
+
+class _Checked(_Rests):
+    seen: str
     unseen: list[str]
 
 
 class FindingsFile(_Part):
     """``findings.json``, in the order in which :meth:`reports.data.findings.Findings.as_dict` writes it.
 
-    ``checked``: of a program of the user's own (:class:`reports.data.checked.Checked`).
+    ``checked``: of a program of the user's own (:class:`reports.data.checked.Checked`). ``rests``: what the verdict on
+    a clean scenario rests on.
     """
 
     format: str
@@ -197,6 +201,7 @@ class FindingsFile(_Part):
     diverged: bool = False
     watch: dict[str, Any] | None = None
     checked: _Checked | None = None
+    rests: _Rests | None = None
     races: list[RaceModel]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None

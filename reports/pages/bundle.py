@@ -65,14 +65,14 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def _checked(run: Run) -> dict[str, list[str]] | None:
-    """Of a program of the user's own: what its verdict rests on, and what it knows nothing of."""
-    told = run.findings.get("checked")
+    """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
+    told = run.findings.get("checked") or run.findings.get("rests")
     if told is None:
         return None
     return {
         "held": [one["sentence"] for one in told["held"]],
         "unexercised": told["unexercised"],
-        "unseen": told["unseen"],
+        "unseen": told.get("unseen", []),
     }
 
 

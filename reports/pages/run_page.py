@@ -108,8 +108,8 @@ def race(race: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, An
 
 
 def _checked(run: Run) -> dict[str, Any] | None:
-    """Of a program of the user's own: what its verdict rests on, and what it knows nothing of."""
-    told = run.findings.get("checked")
+    """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
+    told = run.findings.get("checked") or run.findings.get("rests")
     if told is None:
         return None
     return {
@@ -122,7 +122,7 @@ def _checked(run: Run) -> dict[str, Any] | None:
         ],
         "unexamined": told["unexamined"],
         "unexercised": [html.shortened(one) for one in told["unexercised"]],
-        "unseen": [html.shortened(one) for one in told["unseen"]],
+        "unseen": [html.shortened(one) for one in told.get("unseen", [])],
     }
 
 

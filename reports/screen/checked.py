@@ -32,11 +32,11 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     if len(checked.races) > _MOST:
         body.append(Text(f"\nAnd {len(checked.races) - _MOST} more: see findings.json."))
     for held in checked.holding.held:
-        body += [Text(""), _held(held, own)]
+        body += [Text(""), held_text(held, own)]
     if checked.holding.unexamined:
         body.append(Text(f"\n{checked.holding.unexamined} more lines that wait were not left out by themselves."))
     if not checked.failure:
-        body += _told("Not exercised, so nothing is known of it:", checked.unexercised)
+        body += unexercised_text(checked.unexercised)
     body += _told("Not seen:", checked.unseen)
     if checked.dry:
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
@@ -77,7 +77,8 @@ def _places(side: Side, own: str) -> list[str]:
     return told or ["no place is known: it is not a call of the program's"]
 
 
-def _held(held: Held, own: str) -> Text:
+def held_text(held: Held, own: str = "") -> Text:
+    """What holds which pairs, for a person. ``own``: see :func:`race_text`."""
     if len(held.sites) == 1:
         lines = Text(f"Held only by {held.sites[0]}. Without it:", "bold")
     else:
@@ -91,6 +92,11 @@ def _held(held: Held, own: str) -> Text:
     if len(held.races) > _MOST:
         lines.append(f"\n  and {len(held.races) - _MOST} more: see findings.json")
     return lines
+
+
+def unexercised_text(sentences: Sequence[str]) -> list[RenderableType]:
+    """What was on and never happened."""
+    return _told("Not exercised, so nothing is known of it:", sentences)
 
 
 def _told(title: str, sentences: Sequence[str]) -> list[RenderableType]:

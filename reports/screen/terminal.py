@@ -17,6 +17,7 @@ from rich.text import Text
 
 from detectors import Race
 from reports.data.findings import Findings, Verdict, place
+from reports.screen.checked import held_text, unexercised_text
 from reports.text import closeness, replays
 
 _COLOURS = {
@@ -117,6 +118,11 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         body += [Text(f"  {line}") for line in findings.watch.evidence]
     for number, race in enumerate(findings.races, 1):
         body += [Text(""), race_text(number, race)]
+    for held in findings.holding.held:
+        body += [Text(""), held_text(held)]
+    if findings.holding.unexamined:
+        body.append(Text(f"\n{findings.holding.unexamined} more lines that wait were not left out by themselves."))
+    body += unexercised_text(findings.unexercised)
     if findings.cost:
         body += [
             Text(""),

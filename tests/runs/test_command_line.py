@@ -58,6 +58,19 @@ def test_expectations_that_are_not_met(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Expected unstable, found clean." in capsys.readouterr().out
 
 
+def test_a_clean_verdict_says_by_which_chance_it_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stock's second race, where nothing orders the two but the wait of DeepSpeed's timer, from the third step on."""
+    small = ("--size", "tiny", "--steps", "4", "--accumulation", "1", "--ranks", "2", "--nodes", "1")
+    main(["run", *small, "--persistence", "0", "--expect", "clean", "--name", "it", "--runs", str(tmp_path)])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "But only by chance" in shown
+    assert "Held only by the timer's wait at deepspeed/utils/timer.py:238 ThroughputTimer.start. Without it:" in shown
+    rests = json.loads((tmp_path / "it" / "findings.json").read_text())["rests"]
+    assert {race["first"]["stack"][0]["line"] for held in rests["held"] for race in held["races"]} == {2858}
+    main(["report", str(tmp_path / "it")])
+    assert "held only by chance; without the timer's wait" in (tmp_path / "it" / "report" / "report.md").read_text()
+
+
 def test_compare_sets_fixes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path)])
     shown = capsys.readouterr().out
