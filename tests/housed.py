@@ -107,7 +107,7 @@ def is_housed(item: pytest.Item) -> bool:
     return file.as_posix() in FILES or file.parent.as_posix() in FOLDERS
 
 
-def run(item: pytest.Item) -> None:
+def run(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Run the test there, and report here."""
     scope = scope_of(item.nodeid)
     if scope not in _open:
@@ -116,6 +116,7 @@ def run(item: pytest.Item) -> None:
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in _open[scope].reports(item.nodeid):
         item.ihook.pytest_runtest_logreport(report=report)
+    item.session._setupstate.teardown_exact(nextitem)  # what earlier tests here have left: folders
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 

@@ -95,13 +95,35 @@ class House:
 def run(item: pytest.Item, house: House, nextitem: pytest.Item | None, is_housed: IsHoused) -> None:
     """Run the test there, and report here."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    last: list[pytest.TestReport] = []
     try:
         for report in house.reports(item, _following(item, nextitem, is_housed)):
-            item.ihook.pytest_runtest_logreport(report=report)
+            if report.when == "teardown":
+                last.append(report)
+            else:
+                item.ihook.pytest_runtest_logreport(report=report)
     except Ended as ended:
         failed = pytest.TestReport(item.nodeid, item.location, {}, "failed", str(ended), "call")
         item.ihook.pytest_runtest_logreport(report=failed)
+    if (broken := _take_down(item, nextitem)) is not None:
+        broken.sections[:0] = [section for one in last if not one.failed for section in one.sections]
+        last = [*(one for one in last if one.failed), broken]
+    for report in last:
+        item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _take_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
+    """End here what earlier tests have left and the next has no part in, as a module's fixtures; gives a failure."""
+
+    def take_down() -> None:
+        item.session._setupstate.teardown_exact(nextitem)
+
+    call = pytest.CallInfo.from_call(take_down, "teardown", reraise=(KeyboardInterrupt, pytest.exit.Exception))
+    if call.excinfo is None:
+        return None
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report
 
 
 def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHoused) -> pytest.Item | None:

@@ -56,7 +56,12 @@ def test_prefetcher(wait, factor):
         current_stream().wait_stream(side)
     watch("loss", batch.sum() * factor)
 
-def test_between():
+@pytest.fixture(scope="module")
+def host():
+    yield 1
+    assert False, "torn down here"
+
+def test_between(host):
     assert made == []
 
 @pytest.mark.stream_race(examples=1)
@@ -74,11 +79,11 @@ def test_logged(factor):
 @pytest.mark.skip("not today")
 def test_skipped(): pass
 
-def test_function(stream_race):
-    stream_race(lambda: torch.ones(3), examples=1)
-
 def test_too_late(request):
     request.getfixturevalue("stream_race")(lambda: torch.ones(3))
+
+def test_function(stream_race):
+    stream_race(lambda: torch.ones(3), examples=1)
 """
 IMPATIENT = """
 import sys
@@ -99,11 +104,12 @@ def test_other(): pass
 
 def test_marked_tests_have_a_gpu_and_the_others_do_not_notice(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(MIXED)
-    (tmp_path / "test_other.py").write_text(OTHER)
+    (tmp_path / "test_z.py").write_text(OTHER)
     (tmp_path / "conftest.py").write_text(IMPATIENT)
     files = f"--junitxml={tmp_path / 'told.xml'}", f"--basetemp={tmp_path / 'temp'}"
     done = started(tmp_path, "-rA", "-W", "error", *files, installed=True)
-    assert "2 failed, 6 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "2 failed, 6 passed, 1 skipped, 1 error in" in done.stdout, done.stdout + done.stderr
+    assert "_ ERROR at teardown of test_function _" in done.stdout and "AssertionError: torn down here" in done.stdout
     assert "SKIPPED [1] test_user.py:" in done.stdout and ": not today" in done.stdout
     assert "Race 1 of 1: write-read, harmful" in done.stdout and "loss: nan instead of 24.0" in done.stdout
     again = re.search(r"Again: pytest '(\S+)' --stream-timing (\S+)", done.stdout)
