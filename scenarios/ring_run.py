@@ -10,15 +10,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from repro import deepspeed as adapter
-from repro.accelerator.collectives import BACKEND
 from repro.cluster import Rank, run_ranks
-from repro.trace import file_of
-from scenarios.rehearsal import dry_device
-from scenarios.sharding.lanes import Order, SimulatedStreams, Streams, TracedStreams
+from scenarios.rehearsal import dry_gpu
+from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
-from simgpu import dry, library
 from simgpu.device import Device
 from simgpu.hardware import Timing
 
@@ -39,7 +35,8 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     """
     numel = nbytes // 4 // len(timing.nodes_of)
 
-    def on(device: Any, streams: Streams) -> None:
+    def on(device: Device) -> None:
+        streams = TracedStreams(device)
         made = RINGS[ring](Topology.of(group), Order(streams))
         part = torch.empty(numel, device=streams.device)
         whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
@@ -47,23 +44,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
         device.phase(1, 1, "forward")
         made.all_gather(whole, part)
 
-    if library.active():
-        rehearsed(timing, folder, lambda device: on(device, TracedStreams(device)), info={"ring": ring})
-        return
-    (folder / "trace").mkdir(parents=True, exist_ok=True)
-
-    def target(me: Rank) -> None:
-        ranks = len(timing.nodes_of)
-        device, writer = dry_device(timing, ranks, folder / "trace", {"ring": ring}, answers=False)
-        with device:
-            adapter.use_simulated(device)
-            device.phase(0, 0, "init")
-            dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
-            on(device, SimulatedStreams(device))
-            device.finish()
-        writer.close()
-
-    run_ranks(1, target, folder=folder / "logs", hear=lambda rank, message: None)
+    rehearsed(timing, folder, on, info={"ring": ring})
 
 
 def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *, info: dict[str, Any]) -> Said:
@@ -77,9 +58,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *
     heard: list[Any] = []
 
     def target(me: Rank) -> None:
-        dry.install(dry.World(ranks, per_node))
-        device = Device(timing, world=ranks, devices=per_node)
-        device.begin(file_of(folder / "trace", 0), {**info, **dry.info()}, skipped=adapter.PASSING_FILES)
+        device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
         said = program(device)

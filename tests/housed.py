@@ -22,10 +22,8 @@ from _pytest.reports import TestReport
 from tests.scheduling import scope_of
 from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 
-FOLDERS = ("tests/fuzz/recorded", "tests/runs")
+FOLDERS = ("tests/fuzz/recorded", "tests/runs", "tests/studies")
 """Folders of such files."""
-ELSEWHERE = ("tests/runs/test_dry_is_live.py",)
-"""Files there that are about the old accelerator, on which dry runs stand."""
 FILES = (
     "tests/fuzz/test_commands.py",
     "tests/fuzz/test_textbook.py",
@@ -38,6 +36,7 @@ FILES = (
     "tests/sharding/test_checkpoints.py",
     "tests/sharding/test_engine_races.py",
     "tests/sharding/test_engine_timings.py",
+    "tests/sharding/test_paro.py",
     "tests/sharding/test_resume.py",
     "tests/sharding/test_ring_races.py",
     "tests/sharding/test_ring_times.py",
@@ -99,7 +98,7 @@ def is_housed(item: pytest.Item) -> bool:
     if _INSIDE in os.environ:
         return False
     file = item.path.relative_to(ROOT)
-    return file.as_posix() in FILES or (file.parent.as_posix() in FOLDERS and file.as_posix() not in ELSEWHERE)
+    return file.as_posix() in FILES or file.parent.as_posix() in FOLDERS
 
 
 def run(item: pytest.Item) -> None:
