@@ -16,7 +16,7 @@ from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, SimulatedStreams, Streams, TracedStreams
+from scenarios.sharding.lanes import NoStreams, Streams, TracedStreams
 from scenarios.sharding.rings import RINGS
 from scenarios.sharding.strategy import Strategy, strategy
 from scenarios.sharding.synchronisations import synchronisations
@@ -93,7 +93,8 @@ def trainer(scenario: Scenario, model: nn.Module, device: adapter.Device | None)
 def _streams(device: adapter.Device | None) -> Streams:
     if device is None:
         return NoStreams()
-    return TracedStreams(device) if isinstance(device, Gpu) else SimulatedStreams(device)
+    assert isinstance(device, Gpu), "our own engine runs on no older device"
+    return TracedStreams(device)
 
 
 class DeepSpeed:

@@ -1,4 +1,4 @@
-"""Streams, wherever training runs: of the simulated accelerator, of a GPU, or none on a plain CPU.
+"""Streams, wherever training runs: of the simulated GPU, of a real one, or none on a plain CPU.
 
 A *lane* is a stream with a purpose. Code here says what runs on which lane and what waits for what; where there are no
 streams, work is done when it is issued, in an order that keeps every wait, and the waits are no more than that.
@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.accelerator.device import Device, Event, Stream
 from scenarios.sharding.strategy import ShardingError
 from scenarios.sharding.synchronisations import Sync
-from simgpu.device import Device as Gpu
+from simgpu.device import Device
 
 Lane = Any  # a stream of the place; None where there are none
 Mark = Any  # a position in a lane
@@ -80,38 +79,6 @@ class NoStreams:
     def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
 
 
-class SimulatedStreams:
-    """The simulated accelerator's."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def new(self, name: str) -> Lane:
-        stream = Stream(self._device)
-        stream.rename(name)
-        return stream
-
-    def current(self) -> Lane:
-        return self._device.current_stream()
-
-    def on(self, lane: Lane) -> AbstractContextManager[Any]:
-        return self._device.stream(lane)
-
-    def mark(self, lane: Lane) -> Mark:
-        return lane.record_event(Event())
-
-    def wait(self, lane: Lane, mark: Mark) -> None:
-        lane.wait_event(mark)
-
-    def keep(self, tensor: Tensor, lane: Lane) -> None:
-        self._device.record_stream(tensor, lane)
-
-    def label(self, tensor: Tensor, kind: str, name: str) -> None:
-        self._device.label(tensor, kind, name)
-
-
 class CudaStreams:
     """A GPU's, with NCCL."""
 
@@ -144,7 +111,7 @@ class CudaStreams:
 class TracedStreams(CudaStreams):
     """The simulated GPU's, whose trace has names for streams and for what stands in memory."""
 
-    def __init__(self, device: Gpu) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__(torch.cuda.current_device())
         self._gpu = device
 
