@@ -123,7 +123,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> None:
 @functools.cache
 def house() -> Warm:
     """The warm process: what is started there finds all that a rank of a scenario would import."""
-    warm = Warm(["tests.preloaded"], environment=shell(), of=with_simulated_gpu())
+    warm = Warm(["pytest", "tests.preloaded"], environment=shell(), of=with_simulated_gpu())
     atexit.register(warm.close)
     return warm
 

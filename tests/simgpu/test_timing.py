@@ -13,8 +13,8 @@ from repro.tokens import TokenError
 from repro.trace import Collective, Launch, Seen, Sight, TraceReader, TraceRecord, file_of
 from simgpu.launch import main
 from simgpu.timing import Delay, Jitter, Place, Stretch, Timing, timed
+from tests.warm import ROOT, with_simulated_gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 MM = Place(0, 0, "aten::mm", 2)
 
 TOKENS = {
@@ -133,19 +133,19 @@ dist.destroy_process_group()
 """
 
 
-def started(folder: Path, seed: str, timing: str) -> tuple[list[bytes], str]:
-    """The traces of a run in a process of its own."""
+def started(folder: Path, timing: str, *, warm: bool) -> tuple[list[bytes], str]:
+    """The traces of a run in a process of its own. Unless it is ``warm``, it gets a hash seed of its own."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    options = ("--ranks", "2", "--trace", str(folder), "--timing", timing)
-    done = subprocess.run(
-        [sys.executable, "-m", "simgpu", *options, str(folder / "train.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": seed},
-    )
+    command = ["-m", "simgpu", "--ranks", "2", "--trace", str(folder), "--timing", timing, str(folder / "train.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if warm:
+        done = with_simulated_gpu().run(*command, environment=environment)
+    else:
+        environment["PYTHONHASHSEED"] = "1"
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+        )
     assert done.returncode == 0, done.stderr
     return [file_of(folder, rank).read_bytes() for rank in range(2)], done.stderr
 
@@ -157,8 +157,8 @@ def records(folder: Path, rank: int) -> list[TraceRecord]:
 @pytest.mark.host
 def test_the_same_timing_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
     timing = "t1,jitter:20:7,1/1/nccl::all_reduce/1@+64us,0/0/aten::add/9+1us"
-    one, said = started(tmp_path / "one", "1", timing)
-    other, _ = started(tmp_path / "other", "2", timing)
+    one, said = started(tmp_path / "one", timing, warm=False)
+    other, _ = started(tmp_path / "other", timing, warm=True)
     assert one == other
     assert "simgpu: the timing delays 0/0/aten::add/9+1us, but the program gave no such work" in said
 
