@@ -21,6 +21,7 @@ from repro.replay.tokens import Token
 from repro.tokens import TokenError
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
+from simgpu import timing
 from simgpu.hardware import Timing
 
 _FOLDER = "recordings"
@@ -29,10 +30,27 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("repro", "detectors", "scenarios", "frameworks", "simgpu")
 
 
+def token_of(text: str) -> Token:
+    """Read the token of a scenario. Raises :class:`TokenError`, which knows other tokens too."""
+    try:
+        return Token.parse(text)
+    except TokenError:
+        try:
+            timing.Timing.parse(text)
+        except TokenError:
+            pass
+        else:
+            raise TokenError(
+                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', 'repro check "
+                "--timing' and 'repro replay FOLDER --timing' take it"
+            ) from None
+        raise
+
+
 def scenario_of(token: Token) -> Scenario:
     """The scenario that a token is about. Raises :class:`TokenError` or a ScenarioError."""
     if token.scenario == "test":
-        raise TokenError("this is the token of a test of yours: give it to pytest, with --stream-timing")
+        raise TokenError("this is the token of a test, of an older release: run the test again, and it tells a new one")
     return named(token.scenario, from_text(token.options))
 
 
@@ -51,14 +69,14 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
             return Subject.load(folder / "trace"), folder
 
 
-def live_run(scenario: Scenario, timing: Timing, folder: Path) -> Recording:
-    """Run the scenario on real ranks under ``timing``. Raises :class:`repro.cluster.RankFailed`, ReplayError."""
+def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
+    """Run the scenario on real ranks in the timing ``under``. Raises :class:`repro.cluster.RankFailed`, ReplayError."""
     from scenarios import program
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     program.preload()
-    program.run(scenario, simulated=True, folder=folder, hear=_nobody, record=True, timing=timing)
+    program.run(scenario, simulated=True, folder=folder, hear=_nobody, record=True, timing=under)
     return Recording.load(folder / "trace")
 
 

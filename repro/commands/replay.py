@@ -38,12 +38,11 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     from fuzz.confirm import confirm
     from reports.screen import timings
     from reports.screen.terminal import doing
-    from repro.commands.recordings import live_run, scenario_of, subject_of
+    from repro.commands.recordings import live_run, scenario_of, subject_of, token_of
     from repro.commands.release import become
-    from repro.replay.tokens import Token
 
     console = Console(stderr=as_json)
-    asked = Token.parse(token)
+    asked = token_of(token)
     scenario = scenario_of(asked)
     become(scenario.deepspeed, console)
     scenario.check()
