@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,25 @@ def rehearse(
     dry.install(dry.World(ranks, per_node), real=real)
     status = launch._run(Program(str(script), tuple(arguments)), 0, lambda rank: file_of(folder, rank))
     assert status == 0
+    return folder
+
+
+def rehearse_apart(
+    script: Path, arguments: Sequence[str], folder: Path, *, ranks: int = 1, real: int = dry.REAL
+) -> Path:
+    """The same in a fork of this process, which may go on: with another ``real``."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            rehearse(script, arguments, folder, ranks=ranks, real=real)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the dry run failed; see above"
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from repro.replay.recording import Recording
 from simgpu.launch import main
-from tests.warm import with_simulated_gpu
+from tests.warm import shell, with_simulated_gpu
 
 pytestmark = pytest.mark.host
 
@@ -30,14 +30,13 @@ SLOW = "t1,x20:stream:0"
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+def script(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     return tmp_path / "train.py"
 
 
 def repro(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return with_simulated_gpu().run("-m", "repro", *words, folder=script.parent)
+    return with_simulated_gpu().run("-m", "repro", *words, folder=script.parent, environment=shell())
 
 
 def check(script: Path, *options: str) -> None:
@@ -45,8 +44,17 @@ def check(script: Path, *options: str) -> None:
     assert done.returncode == 1, done.stderr
 
 
-def test_a_checked_program_is_replayed_in_another_timing(script: Path) -> None:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A script that was checked and recorded, as ``runs/one`` beside it."""
+    script = tmp_path_factory.mktemp("recorded") / "train.py"
+    script.write_text(SCRIPT)
     check(script, "--record")
+    return script
+
+
+def test_a_checked_program_is_replayed_in_another_timing(recorded: Path) -> None:
+    script = recorded
     told = repro(script, "replay", "runs/one")
     assert told.returncode == 0 and "their recorded bits come out again" in told.stdout, told.stderr
     told = repro(script, "replay", "runs/one", "--timing", SLOW)
@@ -73,14 +81,15 @@ def test_a_checked_program_that_was_not_recorded_is_refused_in_a_sentence(script
         (("runs",), "there is no recording in runs"),
     ],
 )
-def test_a_mistake_is_one_sentence(script: Path, words: tuple[str, ...], sentence: str) -> None:
-    check(script, "--record")
-    told = repro(script, "replay", *words)
+def test_a_mistake_is_one_sentence(recorded: Path, words: tuple[str, ...], sentence: str) -> None:
+    told = repro(recorded, "replay", *words)
     assert told.returncode == 2 and sentence in told.stderr and "Traceback" not in told.stderr
 
 
 def test_a_script_is_recorded_without_a_check(script: Path) -> None:
-    done = with_simulated_gpu().run("-m", "simgpu", "--trace", "trace", "--record", "train.py", folder=script.parent)
+    done = with_simulated_gpu().run(
+        "-m", "simgpu", "--trace", "trace", "--record", "train.py", folder=script.parent, environment=shell()
+    )
     assert done.returncode == 0
     assert Recording.load(script.parent / "trace").world == 1
 
