@@ -131,6 +131,8 @@ def _python(line: Line, rank: int) -> str:
             return f"with on({stream}): {target}.mul_(3)"
         case "new", stream, name, value:
             return f"with on({stream}): {name} = torch.full(({CELLS},), {value}, device='cuda')"
+        case "empty", stream, name:
+            return f"with on({stream}): {name} = torch.empty({CELLS}, device='cuda')"
         case "drop", name:
             return f"del {name}"
         case "keep", name, stream:
@@ -288,47 +290,68 @@ class Oracle:
         self.left = [  # by rank: the cells of what is there at the end
             [self._cells(host, View(name)) for name in BUFFERS if name in host.buffers] for host in self._hosts
         ]
-        self.later = [0] * len(self.nodes)  # by node, after explore(): the nodes that some order has after it
+        self.later = [0] * len(self.nodes)  # by node, after explore(): its rank's that some order has after it
 
     # -- the orders -------------------------------------------------------------------------------------
 
     def more_than(self, limit: int) -> bool:
-        """Are there more legal orders than this?"""
-        before = [node.before for node in self.nodes]
-        layer = {0: 1}
-        for _ in before:
-            after: dict[int, int] = {}
-            for done, ways in layer.items():
-                for node, needed in enumerate(before):
-                    if not done >> node & 1 and not needed & ~done:
-                        after[done | 1 << node] = after.get(done | 1 << node, 0) + ways
-            layer = after
-            if sum(layer.values()) > limit:  # each beginning of an order has at least one end
+        """May :meth:`explore` have more orders than this?"""
+        ways = 1
+        for host in self._hosts:
+            ways *= self._ways(self._of(host.rank), limit // ways)
+            if ways > limit:
                 return True
         return False
 
+    def _of(self, rank: int) -> int:
+        """The nodes of a rank."""
+        return sum(1 << at for at, node in enumerate(self.nodes) if node.key[0] == rank)
+
+    def _ways(self, mine: int, limit: int) -> int:
+        """In how many orders some nodes can stand, by what they say of each other. More than ``limit`` is enough."""
+        waits = [(1 << at, node.before & mine) for at, node in enumerate(self.nodes) if mine >> at & 1]
+        layer = {0: 1}
+        for _ in waits:
+            after: dict[int, int] = {}
+            for done, ways in layer.items():
+                for node, needed in waits:
+                    if not done & node and not needed & ~done:
+                        after[done | node] = after.get(done | node, 0) + ways
+            layer = after
+            if sum(layer.values()) > limit:  # each beginning of an order has at least one end
+                break
+        return sum(layer.values())
+
     def explore(self, visit: Callable[[list[int], Memory], None]) -> None:
-        """Execute every legal order; ``visit`` gets each, and the memory it ends with."""
+        """Execute every legal order; ``visit`` gets each, and the memory it ends with.
+
+        What one rank does leaves the memory of others alone, so of orders in which each rank does the same in the same
+        order one is enough (sleep sets: Godefroid, Partial-Order Methods for the Verification of Concurrent Systems,
+        1996, chapter 5).
+        """
         nodes, later = self.nodes, self.later
         whole = (1 << len(nodes)) - 1
+        mine = [self._of(host.rank) for host in self._hosts]
         order: list[int] = []
 
-        def go(done: int, memory: Memory) -> None:
+        def go(done: int, asleep: int, memory: Memory) -> None:
             if done == whole:
                 visit(order, memory)
                 return
             for at, node in enumerate(nodes):
-                if done >> at & 1 or node.before & ~done:
+                if (done | asleep) >> at & 1 or node.before & ~done:
                     continue
                 now = done | 1 << at
-                later[at] |= whole & ~now
+                own = mine[node.key[0]]
+                later[at] |= own & ~now
                 changed = memory.copy()
                 node.act(changed)
                 order.append(at)
-                go(now, changed)
+                go(now, asleep & ~own, changed)
                 order.pop()
+                asleep |= 1 << at
 
-        go(0, self.memory)
+        go(0, 0, self.memory)
 
     def run(self, order: Iterable[int]) -> Memory:
         """Execute one order."""
@@ -414,12 +437,12 @@ class Oracle:
                 for source in sources:
                     self._touch(host, node, "read", source)
                 self._touch(host, node, "write", target)
-            case "new", stream, name, value:
+            case "new" | "empty", stream, name, *value:
                 before = host.buffers.get(name)
                 host.buffers[name] = self._allocate(host, stream)
-                whole = View(name)
-                node = self._issue(host, stream, number, "kernel", _fill(self._cells(host, whole), value))
-                self._touch(host, node, "write", whole)
+                if value:
+                    act = _fill(self._cells(host, View(name)), value[0])
+                    self._touch(host, self._issue(host, stream, number, "kernel", act), "write", View(name))
                 if before is not None:  # the name goes over to the new one when that is there
                     self._drop(host, before)
             case "drop", name:
