@@ -6,6 +6,10 @@ the issue alone: a host that never waits issues all steps before the first has r
 left out. Work belongs to the step *in which it runs*, to the nanosecond, whichever issued it: streams lag behind
 the host, and only so the parts of a step add up to it.
 
+A collective is told by the *link* that carries it, whatever stream it is on: NCCL runs it on the current stream, unless
+the program asks for its own (``async_op``). What it takes of the compute stream is communication, not computing. Traces
+without links name the stream of the group.
+
 *Exposed* communication is the time in which a group's collective runs and the compute stream does not. Where
 collectives of several groups run at once each is exposed: their sum may exceed the union, which is given too.
 A collective runs from when its last member came to its end; waiting for members counts as idle.
@@ -24,7 +28,7 @@ import numpy.typing as npt
 from repro.trace import Collective, End, HostWait, Launch, Phase, StreamName, TraceRecord
 
 COMPUTE = "compute"
-COMMUNICATION = "nccl"  # how the names of groups' streams begin
+COMMUNICATION = "nccl"  # how the names of links, and of groups' streams, begin
 
 _Points = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
@@ -32,7 +36,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GroupTime:
-    """Nanoseconds in which the stream ``name`` of a process group ran, and in which it ran and nothing was computed."""
+    """Nanoseconds in which the link ``name`` of a process group was in use, and those in which nothing was computed."""
 
     name: str
     busy: int
@@ -43,8 +47,9 @@ class GroupTime:
 class StepTime:
     """One optimizer step, in virtual nanoseconds.
 
-    ``compute``: the compute stream ran. ``communication``: some group's did; ``exposed``: and the compute stream did
-    not. ``other``: some other stream ran while neither did. ``idle``: nothing ran. ``blocked``: the host stood still.
+    ``compute``: the compute stream computed. ``communication``: some collective ran; ``exposed``: and the compute
+    stream did not compute. ``other``: some other stream ran while neither did. ``idle``: nothing ran. ``blocked``: the
+    host stood still.
     ``compute + exposed + other + idle == time``; ``blocked`` overlaps all of them.
     """
 
@@ -96,7 +101,7 @@ class BusyAccount:
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
-        self._streams: dict[int, _Spans] = {}
+        self._streams: dict[int | str, _Spans] = {}  # by stream; collectives by their link, where it is told
         self._blocked = _Spans()
         self._steps: list[tuple[int, int]] = []  # step, when it began
         self._step: int | None = None  # a step that has begun, and of which no work was issued yet
@@ -114,9 +119,11 @@ class BusyAccount:
                     self._step = None
                 end = record.end
                 if end >= 0:  # else the run ended first
-                    spans = streams.get(record.stream)
+                    told = isinstance(record, Collective) and record.link
+                    place = told or record.stream
+                    spans = streams.get(place)
                     if spans is None:
-                        spans = streams[record.stream] = _Spans()
+                        spans = streams[place] = _Spans()
                     spans.add(record.start, end)
                     if end > self._end:
                         self._end = end
@@ -140,8 +147,12 @@ class BusyAccount:
         if not self._steps:
             return Busy(())
         by_name: dict[str, list[_Spans]] = {}
-        for stream, spans in sorted(self._streams.items()):
-            by_name.setdefault(self._names.get(stream, f"stream {stream}"), []).append(spans)
+        began = self._steps[0][1]
+        for place, spans in sorted(self._streams.items(), key=_turn):
+            if isinstance(place, str) and max(spans.ends, default=0) <= began:
+                continue  # a link that no step used: groups are renamed once they have a purpose
+            name = place if isinstance(place, str) else self._names.get(place, f"stream {place}")
+            by_name.setdefault(name, []).append(spans)
         bounds = np.array([*(began for _, began in self._steps), max(self._end, self._steps[-1][1])], dtype=np.int64)
         every = [one for spans in by_name.values() for one in spans]
         edges = [
@@ -177,6 +188,11 @@ class BusyAccount:
                 for at, (step, start) in enumerate(self._steps)
             )
         )
+
+
+def _turn(of: tuple[int | str, _Spans]) -> tuple[bool, int | str]:
+    """Streams by their numbers, then links by their names."""
+    return isinstance(of[0], str), of[0]
 
 
 class _Steps:

@@ -7,42 +7,42 @@ blocks: what those take at least, (n-1)/n V over all links of a node (Patarasuk 
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
-from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.figures import Figure
-from repro.accelerator.collectives import BACKEND, register
-from repro.accelerator.costs import Clock, Timing, load_profile
-from repro.accelerator.device import Device, Event
-from repro.accelerator.dry import DryDevice
-from repro.trace import TraceRecord, begin
-from scenarios.sharding.lanes import Order, SimulatedStreams
-from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
+from scenarios.ring_run import RINGS, rehearsed
+from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.rings import Collectives
 from scenarios.sharding.topology import Topology
+from simgpu.device import Device
+from simgpu.hardware import Timing, load_profile
 
 PROFILE = load_profile("dgx-a100-roce")
 NODE_GBITS = 448.0
 RANKS = (16, 32, 64, 128)
 ELEMENTS = 250_000_000  # 1 GB of float32
 LIMIT = 75.0  # %: the paper's least
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
-    "flat": FlatRing,
-    "hierarchical": HierarchicalRing,
-    "HO-Ring": HoRing,
-}
 OPERATIONS = ("all-gather", "reduce-scatter", "all-reduce")
 Times = dict[tuple[str, str], float]
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Nothing is measured but what the simulator's clock says: it is the same on every machine."""
+    say("rings: dry runs")
+    command = [sys.executable, "-m", "simgpu", "-m", "benchmarks.rings"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the rings could not be rehearsed:\n{done.stderr[-2000:]}")
     figures = []
-    for ranks in RANKS:
-        say(f"rings: {ranks} GPUs")
-        times, _ = rehearsed(ranks)
+    for ranks, told in zip(RANKS, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        times = {(ring, operation): ms for ring, operation, ms in told}
         for operation in OPERATIONS:
             flat, hierarchical, ho = (times[ring, operation] for ring in RINGS)
             turns = 2 if operation == "all-reduce" else 1
@@ -53,34 +53,40 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     return figures
 
 
-def rehearsed(ranks: int, elements: int = ELEMENTS, group: int = 8) -> tuple[Times, list[TraceRecord]]:
-    """Virtual milliseconds by ring and operation, and the trace: a dry run as rank 0 of ``ranks``, a group a node."""
+def main() -> None:
+    """In a process with a simulated GPU, of which each dry run is a fork."""
+    told = []
+    for ranks in RANKS:
+        with TemporaryDirectory() as folder:
+            times = timed(ranks, Path(folder))
+        told.append([[*which, ms] for which, ms in times.items()])
+    print(json.dumps(told))
+
+
+def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) -> Times:
+    """Virtual milliseconds by ring and operation, in a dry run as rank 0 of ``ranks``, a group a node.
+
+    The process has a simulated GPU. ``folder`` takes the trace.
+    """
     timing = Timing(PROFILE, tuple(rank // group for rank in range(ranks)))
-    records: list[TraceRecord] = [begin(0, ranks, {"mirrored": True, "timing": timing.as_dict()})]
-    times: Times = {}
-    device = DryDevice(Clock(timing, 0), write=records.extend)
-    with device:
-        register()
-        dist.init_process_group(
-            BACKEND, store=dist.HashStore(), rank=0, world_size=ranks, timeout=timedelta(seconds=60)
-        )
-        try:
-            topology, order = Topology.of(group), Order(SimulatedStreams(device))
-            for name, make in RINGS.items():
-                ring = make(topology, order)
-                for operation in OPERATIONS:
-                    times[name, operation] = virtual_ms(device, ring, operation, elements, ranks)
-            device.finish()
-        finally:
-            dist.destroy_process_group()
-    return times, records
+
+    def program(device: Device) -> list[tuple[str, str, float]]:
+        topology, order = Topology.of(group), Order(TracedStreams(device))
+        return [
+            (ring, operation, virtual_ms(make(topology, order), operation, elements, ranks))
+            for ring, make in RINGS.items()
+            for operation in OPERATIONS
+        ]
+
+    told = rehearsed(timing, folder, program, info={})
+    return {(ring, operation): ms for ring, operation, ms in told}
 
 
-def virtual_ms(device: Device, ring: Collectives, operation: str, elements: int, ranks: int) -> float:
+def virtual_ms(ring: Collectives, operation: str, elements: int, ranks: int) -> float:
     """From the call to its result, on the caller's lane, when nothing else is going on."""
-    whole, part = torch.empty(elements), torch.empty(elements // ranks)
-    device.synchronize()
-    began, ended = Event(), Event()
+    whole, part = (torch.empty(numel, device="cuda") for numel in (elements, elements // ranks))
+    torch.cuda.synchronize()
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()
     if operation == "all-gather":
         ring.all_gather(whole, part)
@@ -89,4 +95,9 @@ def virtual_ms(device: Device, ring: Collectives, operation: str, elements: int,
     else:
         ring.all_reduce(whole)
     ended.record()
-    return began.elapsed_time(ended)
+    ended.synchronize()
+    return float(began.elapsed_time(ended))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,12 +9,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from repro.accelerator.costs import Profile, ProfileError, Timing, load_profile
 from repro.releases import PINNED
 from repro.toggles import Fix
 from scenarios import quantized
 from scenarios.scenario import ScenarioError, check_slow, fitted
 from scenarios.sharding.options import check_options
+from simgpu.hardware import Profile, ProfileError, Timing, load_profile
 
 OPTIMIZERS = ("adam", "adamw")
 _OURS = ("group", "rings")  # of our own engine

@@ -23,7 +23,6 @@ from detectors.live.patches import listen
 from repro import deepspeed as adapter
 from repro.accelerator.costs import Clock, Timing
 from repro.accelerator.device import Device as OldDevice
-from repro.accelerator.dry import DryDevice
 from repro.accelerator.exchange import PipeExchange
 from repro.cluster import Rank, run_ranks
 from repro.forks import seldom
@@ -31,11 +30,11 @@ from repro.releases import PINNED
 from repro.trace import TraceWriter, file_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
-from scenarios.rehearsal import dry_device
+from scenarios.rehearsal import dry_gpu
 from scenarios.scenario import Scenario
 from scenarios.sharding.checkpoint_index import newest, read
 from scenarios.trainers import Trainer, trainer
-from simgpu import library
+from simgpu import dry, library
 from simgpu.clocked import NOTHING
 from simgpu.device import Device as Gpu
 from simgpu.rules import Rule, Site, count, put
@@ -116,7 +115,8 @@ def run(
 def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
-    ``hear`` gets the messages of :func:`run`, without losses and parameters. Raises :class:`repro.cluster.RankFailed`.
+    ``hear`` gets the messages of :func:`run`, without losses and parameters. This process needs a simulated GPU, which
+    it may not have used. Raises :class:`repro.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"
@@ -124,12 +124,10 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
 
     def target(me: Rank) -> None:
         me = replace(me, world=scenario.ranks)
-        info = {"scenario": scenario.model_dump(mode="json")}
-        device, writer = dry_device(scenario.timing(), scenario.ranks, trace, info)
+        per_node = scenario.ranks // scenario.nodes
+        device = dry_gpu(scenario.timing(), per_node, trace, _info(scenario))
         adapter.put(scenario.fix, device)
-        with device:
-            _train(me, scenario, device, parts=1)
-        writer.close()
+        _train(me, scenario, device, parts=1)
 
     run_ranks(1, target, folder=folder / "logs", hear=hear)
 
@@ -180,7 +178,6 @@ def _train(
 ) -> None:
     """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
-    dry = isinstance(device, DryDevice)
     per_node = scenario.ranks // scenario.nodes
     os.environ.update(
         RANK=str(me.rank),
@@ -197,7 +194,7 @@ def _train(
         device.phase(0, 0, "init")
     torch.distributed.init_process_group(
         backend,
-        store=torch.distributed.HashStore() if dry else torch.distributed.FileStore(str(me.store), me.world),
+        store=torch.distributed.HashStore() if dry.active() else torch.distributed.FileStore(str(me.store), me.world),
         rank=me.rank,
         world_size=me.world,
         timeout=timedelta(seconds=120),
@@ -225,7 +222,7 @@ def _train(
         world=me.world,
         seed=scenario.seed,
     )
-    done = _resumed(scenario, training, dry=dry)
+    done = _resumed(scenario, training)
     data = islice(data, done * scenario.accumulation, None)
     # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
     gc.collect()
@@ -269,7 +266,7 @@ def _train(
         watch.say(scenario.steps, 0.0)
     final = (
         {}
-        if dry
+        if dry.active()
         else {
             name: zlib.crc32(adapter.bits(tensor if device is None else device.value(tensor)))
             for name, tensor in training.partitions()
@@ -294,12 +291,12 @@ def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, T
     return {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()}
 
 
-def _resumed(scenario: Scenario, training: Trainer, *, dry: bool) -> int:
+def _resumed(scenario: Scenario, training: Trainer) -> int:
     """Steps that are done, of which the checkpoint has the state. A dry run has none, and goes on all the same."""
     if not scenario.resume:
         return 0
     path = Path(scenario.resume)
-    return read(newest(path)).step if dry else training.load(path)
+    return read(newest(path)).step if dry.active() else training.load(path)
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:

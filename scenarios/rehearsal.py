@@ -1,4 +1,4 @@
-"""The dry run of a job: stock DeepSpeed trains rank 0 of many, on a device that computes nothing."""
+"""The dry run of a job: stock DeepSpeed trains rank 0 of many, on a simulated GPU that computes nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,22 +17,23 @@ import torch
 from torch import nn
 
 from repro import deepspeed as adapter
-from repro.accelerator.collectives import BACKEND
-from repro.accelerator.costs import Clock, Timing
-from repro.accelerator.dry import DryDevice, Unrehearsable
 from repro.cluster import Rank, RankFailed, run_ranks
 from repro.forks import seldom
-from repro.trace import TraceWriter, file_of
+from repro.trace import file_of
 from scenarios import quantized
-from scenarios.full_size import ModelError, Subject, subject
+from scenarios.full_size import Batch, ModelError, Subject, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.scenario import ScenarioError
 from scenarios.sharding.empty import without_values
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.trainers import DeepSpeed, Sharded, Trainer
+from simgpu import dry
+from simgpu.device import Device
+from simgpu.hardware import Timing
 
 Hear = Callable[[dict[str, Any]], None]
-_REFUSALS = (Unrehearsable, ModelError, ScenarioError, ShardingError)
+_REFUSALS = (ModelError, ScenarioError, ShardingError)
+_OURS = "simgpu: "  # how the simulated GPU's own sentences begin
 
 
 def preload() -> None:
@@ -52,7 +54,7 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
       step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
     * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
 
-    ``answers``: see :class:`repro.accelerator.dry.DryDevice`.
+    ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
     Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
     """
@@ -69,9 +71,12 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
     def target(me: Rank) -> None:
         try:
             _train(me, job, subject(job.model, attention=job.attention), folder, answers=answers)
-        except _REFUSALS as error:
+        except Exception as error:
+            sentence = refusal(error)
+            if sentence is None:
+                raise
             traceback.print_exc()  # into the log
-            me.say({"kind": "refused", "sentence": str(error)})
+            me.say({"kind": "refused", "sentence": sentence})
 
     try:
         run_ranks(1, target, folder=folder / "logs", hear=listen)
@@ -83,88 +88,81 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
         raise ScenarioError(refused[0])
 
 
-def dry_device(
-    timing: Timing, world: int, folder: Path, info: dict[str, Any], *, answers: bool = True
-) -> tuple[DryDevice, TraceWriter]:
-    """The device of rank 0 of ``world`` ranks, and what writes its trace into ``folder``; close it at the end.
+def refusal(error: BaseException) -> str | None:
+    """What to tell of something that cannot be rehearsed; None: the dry run itself broke."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and text.startswith(_OURS):
+        return text.removeprefix(_OURS)
+    return text if isinstance(error, _REFUSALS) else None
 
-    ``info`` is what the trace says of the run.
+
+def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True) -> Device:
+    """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
+
+    Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see
+    :func:`simgpu.dry.install`. It may take more memory than the machine has: accounts tell how much it needs.
     """
-    whole = {
-        **info,
-        "deepspeed": adapter.VERSION,
-        "torch": torch.__version__,
-        "timing": timing.as_dict(),
-        "mirrored": True,
-    }
-    writer = TraceWriter(file_of(folder, 0), rank=0, world=world, info=whole)
-    device = DryDevice(
-        Clock(timing, 0),
-        write=writer.write,
-        skipped_files=adapter.PASSING_FILES,
-        trusted=adapter.TRUSTED_FILES,
-        answers=answers,
-    )
-    return device, writer
+    world = dry.World(len(timing.nodes_of), per_node)
+    dry.install(world, profile=timing.profile, answers=answers, limited=False)
+    device = Device(timing, world=world.ranks, devices=per_node)
+    whole = {**info, "deepspeed": adapter.VERSION}
+    device.begin(file_of(folder, 0), whole, skipped=adapter.PASSING_FILES)
+    return device
 
 
 def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ.update(
-        RANK="0",
-        WORLD_SIZE=str(job.ranks),
-        LOCAL_RANK="0",
-        LOCAL_SIZE=str(job.gpus),
-        LOCAL_WORLD_SIZE=str(job.gpus),
-    )
-    timing = job.timing()
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun would tell it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
-    device, writer = dry_device(timing, job.ranks, folder / "trace", info, answers=answers)
+    device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
     adapter.put(job.fix, device)
-    with device:
-        adapter.use_simulated(device)
-        device.phase(0, 0, "init")
-        torch.distributed.init_process_group(
-            BACKEND,
-            store=torch.distributed.HashStore(),
-            rank=0,
-            world_size=job.ranks,
-            timeout=timedelta(seconds=120),
-        )
-        training = (_ours if job.sharding else _deepspeed)(job, subject, device, me)
+    backend = adapter.use_simulated(device)
+    device.phase(0, 0, "init")
+    torch.distributed.init_process_group(
+        backend,
+        store=torch.distributed.HashStore(),
+        rank=0,
+        world_size=job.ranks,
+        timeout=timedelta(seconds=120),
+    )
+    training = (_ours if job.sharding else _deepspeed)(job, subject, device, me)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+    def tell(kind: str, **more: Any) -> None:
+        device.flush()
+        seconds = time.perf_counter() - began
+        counts = {"clock": device.now, "blocked": device.blocked, "operations": device.operations}
+        me.say({"kind": kind, "seconds": seconds, **counts, **more})
+
+    accumulation, micro_batch_size = training.accumulation, training.micro_batch
+    batch = _moved(subject.batch(micro_batch_size, job.sequence))
+    tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
+    for step in range(1, job.steps + 1):
+        before, forward = device.flops, 0
+        for micro_batch in range(1, accumulation + 1):
+            at = device.flops
+            device.phase(step, micro_batch, "forward")
+            loss = training.trainer.forward(batch)
+            forward += device.flops - at
+            device.phase(step, micro_batch, "backward")
+            training.trainer.backward(loss)
+            training.trainer.label()
+            device.phase(step, micro_batch, "step")
+            training.trainer.step()
+            del loss
         gc.collect()
-        gc.freeze()
-        gc.disable()
+        if step == 1:
+            training.settled()  # Adam's moments come with the first step
+        tell("step", step=step, flops=device.flops - before, forward_flops=forward)
+    device.finish()
+    tell("end")
 
-        def tell(kind: str, **more: Any) -> None:
-            device.journal.flush()
-            seconds = time.perf_counter() - began
-            counts = {"clock": device.timeline.now, "blocked": device.host_blocked, "operations": device.journal.ops}
-            me.say({"kind": kind, "seconds": seconds, **counts, **more})
 
-        accumulation, micro_batch_size = training.accumulation, training.micro_batch
-        batch = subject.batch(micro_batch_size, job.sequence)
-        tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
-        for step in range(1, job.steps + 1):
-            before, forward = device.flops, 0
-            for micro_batch in range(1, accumulation + 1):
-                at = device.flops
-                device.phase(step, micro_batch, "forward")
-                loss = training.trainer.forward(batch)
-                forward += device.flops - at
-                device.phase(step, micro_batch, "backward")
-                training.trainer.backward(loss)
-                training.trainer.label()
-                device.phase(step, micro_batch, "step")
-                training.trainer.step()
-                del loss
-            gc.collect()
-            if step == 1:
-                training.settled()  # Adam's moments come with the first step
-            tell("step", step=step, flops=device.flops - before, forward_flops=forward)
-        device.finish()
-        tell("end")
-    writer.close()
+def _moved(batch: Batch) -> Batch:
+    """To the GPU, once for all steps: reading data is no part of a dry run."""
+    return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
 class _Training(NamedTuple):
@@ -176,7 +174,7 @@ class _Training(NamedTuple):
     settled: Callable[[], None]
 
 
-def _deepspeed(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Training:
+def _deepspeed(job: Job, subject: Subject, device: Device, me: Rank) -> _Training:
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
     _tell_sizes(me, model)
@@ -184,9 +182,9 @@ def _deepspeed(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Trai
     optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
     try:
         engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
-    except (*_REFUSALS, MemoryError):
-        raise
     except Exception as error:  # DeepSpeed and pydantic raise what they like
+        if isinstance(error, MemoryError) or refusal(error):
+            raise
         raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
     trainer = DeepSpeed(engine, device)
     trainer.label()
@@ -200,7 +198,7 @@ def _deepspeed(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Trai
     )
 
 
-def _ours(job: Job, subject: Subject, device: DryDevice, me: Rank) -> _Training:
+def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> _Training:
     model = _model(job, subject, {})
     _tell_sizes(me, model)
     trainer = Sharded(
@@ -226,11 +224,11 @@ def _tell_sizes(me: Rank, model: nn.Module) -> None:
 
 def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
     try:
-        with without_values() if job.sharding else adapter.sharded(config):
+        with without_values() if job.sharding else _on_the_gpu(config):
             model = subject.make()
-    except (*_REFUSALS, MemoryError):
-        raise
     except Exception as error:
+        if isinstance(error, MemoryError) or refusal(error):
+            raise
         raise ScenarioError(f"the model {job.model} cannot be built{_of(job)}: {_sentence(error)}") from error
     for pattern in job.frozen:
         matched = [one for name, one in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
@@ -249,6 +247,13 @@ def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
             )
         enable({"use_reentrant": False, "preserve_rng_state": False})
     return model.train()
+
+
+@contextmanager
+def _on_the_gpu(config: dict[str, Any]) -> Iterator[None]:
+    """Where a model is made on the GPU at once: the host's memory would not hold it."""
+    with torch.device("cuda"), adapter.sharded(config):
+        yield
 
 
 def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from repro import deepspeed as adapter
-from repro.accelerator.collectives import BACKEND
-from repro.accelerator.costs import Timing
 from repro.cluster import Rank, run_ranks
-from scenarios.rehearsal import dry_device
-from scenarios.sharding.lanes import Order, SimulatedStreams
-from scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
+from scenarios.rehearsal import dry_gpu
+from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
+from simgpu.device import Device
+from simgpu.hardware import Timing
 
-RINGS = {"flat": FlatRing, "hierarchical": HierarchicalRing, "HO-Ring": HoRing}
+RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+    "flat": FlatRing,
+    "hierarchical": HierarchicalRing,
+    "HO-Ring": HoRing,
+}
+_PATIENCE = timedelta(seconds=120)
+Said = TypeVar("Said")
 
 
 def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) -> None:
@@ -27,25 +33,38 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     ``ring``: one of :data:`RINGS`. ``folder`` takes the log and ``trace/rank0.trace``, in which the all-gather is step
     1, and what comes before it step 0. Raises :class:`repro.cluster.RankFailed`.
     """
+    numel = nbytes // 4 // len(timing.nodes_of)
+
+    def on(device: Device) -> None:
+        streams = TracedStreams(device)
+        made = RINGS[ring](Topology.of(group), Order(streams))
+        part = torch.empty(numel, device=streams.device)
+        whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
+        device.synchronize()
+        device.phase(1, 1, "forward")
+        made.all_gather(whole, part)
+
+    rehearsed(timing, folder, on, info={"ring": ring})
+
+
+def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *, info: dict[str, Any]) -> Said:
+    """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
+
+    In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
+    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`repro.cluster.RankFailed`.
+    """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
-    ranks = len(timing.nodes_of)
+    ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])
+    heard: list[Any] = []
 
     def target(me: Rank) -> None:
-        device, writer = dry_device(timing, ranks, folder / "trace", {"ring": ring}, answers=False)
-        with device:
-            adapter.use_simulated(device)
-            device.phase(0, 0, "init")
-            dist.init_process_group(
-                BACKEND, store=dist.HashStore(), rank=0, world_size=ranks, timeout=timedelta(seconds=120)
-            )
-            made = RINGS[ring](Topology.of(group), Order(SimulatedStreams(device)))
-            part = torch.empty(nbytes // 4 // ranks)
-            whole = torch.empty(part.numel() * ranks)
-            device.synchronize()
-            device.phase(1, 1, "forward")
-            made.all_gather(whole, part)
-            device.finish()
-        writer.close()
+        device = dry_gpu(timing, per_node, folder / "trace", info)
+        device.phase(0, 0, "init")
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
+        said = program(device)
+        device.finish()
+        me.say({"said": said})
 
-    heard: list[Any] = []
-    run_ranks(1, target, folder=folder / "logs", hear=lambda rank, message: heard.append(message))
+    run_ranks(1, target, folder=folder / "logs", hear=lambda rank, message: heard.append(message["said"]))
+    said: Said = heard[0]
+    return said

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from repro.accelerator.costs import Profile, ProfileError, Scale, Timing, load_profile
 from repro.releases import KNOWN, PINNED, installed
 from repro.toggles import Fix
 from scenarios import mmlu, mmlu_batches, quantized
@@ -20,6 +19,7 @@ from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.options import check_options
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
+from simgpu.hardware import Profile, ProfileError, Scale, Timing, load_profile
 
 Model = TypeVar("Model", bound=BaseModel)
 # What only DeepSpeed does, or needs it.

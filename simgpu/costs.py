@@ -100,12 +100,14 @@ def use(costs: Costs) -> None:
     f = functions()
     _current[0] = costs
 
-    def kernel(name: bytes, nbytes: int, words: Any, count: int) -> float:
+    def kernel(name: bytes, nbytes: int, words: Any, count: int, counted: Any) -> float:
         shapes, at = [], 0
         while at < count:
             dims = words[at]
             shapes.append(tuple(words[at + 1 : at + 1 + dims]))
             at += 1 + dims
+        if counted:
+            counted[0] = flops(name.decode(), shapes)
         return costs.kernel(name.decode(), nbytes, shapes)
 
     def factor(name: bytes, stream: int) -> float:

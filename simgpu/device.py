@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repro.tokens import Jitter
 from repro.trace import Label, Phase, TraceWriter
-from simgpu import collectives, costs, cuda, recording, sights, trace, work
+from simgpu import collectives, costs, cuda, dry, recording, sights, trace, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
@@ -27,6 +27,8 @@ COMPUTE = "compute"
 
 class Device:
     """The device of this process, from :meth:`begin` to :meth:`finish`. Raises RuntimeError where there is none.
+
+    In a dry run (:mod:`simgpu.dry`) it is the device of rank 0, whose tensors hold nothing.
 
     ``timing``: durations; ``rank`` of ``world``; ``devices``: of one node, of which this rank uses number ``index``.
     """
@@ -65,7 +67,8 @@ class Device:
         delays = [[op, *delay] for (rank, op), delay in timing.delays.items() if rank == self.rank]
         for op, late, longer in delays:
             self._functions.delay_operation(op, late, longer)
-        told = {**info, **recording.info(str(deviations.Timing(tuple(drawn))), record=record), "delays": delays}
+        timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
+        told = {**info, **timed, "delays": delays, **dry.info()}
         self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
         self._tracer = trace.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:
@@ -88,6 +91,11 @@ class Device:
     def operations(self) -> int:
         """Pieces of work that were given to the device."""
         return int(self._functions.operations())
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations that were given to the device (:func:`simgpu.costs.flops`)."""
+        return int(self._functions.flops())
 
     def flush(self) -> None:
         """Hand on what is finished of the trace."""
@@ -132,8 +140,10 @@ class Device:
         """Look at tensors as the current stream would see them now; with ``finally_``, as when all streams are done.
 
         ``look`` is called when that moment has come. A detector built on a real device cannot do this; it exists to
-        check those that can.
+        check those that can. In a dry run there is nothing to look at.
         """
+        if dry.active():
+            return
         aliases = [self.value(tensor) for tensor in tensors]
         stream = -1 if finally_ else torch.cuda.current_stream().stream_id
         self._functions.observe(stream, work.ticket(lambda: look(aliases)))

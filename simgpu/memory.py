@@ -17,6 +17,7 @@ from simgpu.library import functions
 
 _GIB = 1 << 30
 _DEFAULT = 80 * _GIB  # an A100's
+_ALL = (1 << 63) - 1
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB}
 
 
@@ -29,6 +30,11 @@ def total() -> int:
     if found is None or float(found[1]) == 0:
         raise ValueError(f"simgpu: SIMGPU_MEMORY says how much memory the device has, as in 24GiB, not '{wanted}'")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def unlimited() -> None:
+    """Let a program take more than there is."""
+    functions().memory(total(), _ALL)
 
 
 def given() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a build without CUDA refuses, given back: storages made and resized, ``Tensor.record_stream``."""
+"""What a build without CUDA refuses, given back: storages made, resized, pickled, and ``Tensor.record_stream``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ def install() -> None:
             return torch.empty(args[0] if args else 0, dtype=torch.uint8, device=device).untyped_storage()
 
     torch.UntypedStorage.__new__ = staticmethod(__new__)  # type: ignore[assignment]
+    kind: Any = torch.UntypedStorage
+    plain_write, plain_read = kind._write_file, kind._set_from_file
+
+    # Pickled, torch wraps memory of a GPU that it did not allocate as a tensor.
+    def _write_file(self: Any, *args: Any) -> None:
+        plain_write(self if self.device.type != "cuda" else self.cpu(), *args)
+
+    def _set_from_file(self: Any, *args: Any) -> Any:
+        if self.device.type != "cuda":
+            return plain_read(self, *args)
+        return self.copy_(plain_read(kind(self.nbytes()), *args))
+
+    _replace(kind, "_write_file", _write_file)
+    _replace(kind, "_set_from_file", _set_from_file)
     _replace(torch.UntypedStorage, "resize_", resize_)
     _replace(torch.Tensor, "record_stream", record_stream)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from repro.accelerator.costs import ProfileError, load_profile
 from scenarios.models import FULL_SIZE
 from scenarios.scenario import ScenarioError
 from scenarios.sharding.formulas import (
@@ -34,6 +33,7 @@ from scenarios.sharding.formulas import (
 )
 from scenarios.sharding.schemes import Cluster, Scheme, Where, scheme, schemes
 from scenarios.sharding.strategy import ShardingError
+from simgpu.hardware import ProfileError, load_profile
 
 GB = 1e9
 HARDWARE = "dgx-a100-roce"  # the paper's cluster

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from repro.accelerator.costs import Profile, load_profile
 from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import Size, communication, computation, exchanges, profile_rates
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import strategy
+from simgpu.hardware import Profile, load_profile
 from studies.crew import side_by_side
 from studies.paro_timed import Timed, on_flow, timed
 

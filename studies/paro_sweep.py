@@ -17,12 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from repro.accelerator.costs import Profile, Timing, load_profile
 from repro.replay.recording import Recording
 from scenarios.ring_run import RINGS, gather
 from scenarios.sharding.formulas import communication, computation, exchanges, profile_rates
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal, strategy
+from simgpu.hardware import Profile, Timing, load_profile
 from studies.crew import side_by_side
 from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, Case, job_of, sizes
 from studies.paro_timed import Steps, timed

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from accounts import MemoryAccount
-from repro.accelerator.costs import Profile
 from repro.replay.graph import Graph
 from repro.replay.recording import Recording
 from repro.trace import Collective, Launch, Phase, StreamName, TraceRecord
 from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.scenario import ScenarioError
+from simgpu.hardware import Profile
 
 RECORDED = 4  # micro-batches
 Key = TypeVar("Key", bound=Hashable)
@@ -88,7 +88,7 @@ class Steps:
 
     def at(self, profile: Profile, accumulation: int) -> int:
         """Nanoseconds, from the step's first launch (or the end of what came before, if later) to the end of all."""
-        times = self._graph.times(replace(self._recording.by_profile, profile=profile))
+        times = self._graph.times(self._recording.on(profile))
         assert self._first is not None
         began = max([times[self._graph.launches[0, self._first]], *(self._end(times, op) for op in self._before)])
         step = max(times) - began

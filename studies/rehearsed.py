@@ -123,7 +123,7 @@ def rehearse(
     """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
 
     The detectors read while the rank runs, in this process. ``answers``: see
-    :class:`repro.accelerator.dry.DryDevice`; ``races``: whether any are looked for, which takes a third of the time;
+    :func:`simgpu.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
     ``examples``: how many occurrences of each race are kept (None: all).
 
     Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,

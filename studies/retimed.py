@@ -2,8 +2,8 @@
 
 What may be timed anew is a trace whose program did not depend on the timing. DeepSpeed's does in one place:
 ``fetch_sub_module`` (partitioned_param_coordinator.py) asks which fetches have passed, and waits for the oldest when
-more than two have not. Recorded without answers (:class:`repro.accelerator.dry.DryDevice`) it waits for the third last
-fetch every time, which is what it comes to in every timing, but for the microseconds that asking and waiting take.
+more than two have not. Recorded without answers (:func:`simgpu.dry.install`) it waits for the third last fetch every
+time, which is what it comes to in every timing, but for the microseconds that asking and waiting take.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from pathlib import Path
 
 from detectors import Occurrence, Race
 from detectors.races import Moment
-from repro.accelerator.costs import Timing
 from repro.replay.graph import Graph
-from repro.replay.recording import Recording
+from repro.replay.recording import AnyTiming, Recording
 from repro.trace import Collective, Launch
 
 
@@ -64,11 +63,10 @@ class Retimer:
         began = max(times[first], max((times[place] for place in before), default=0))
         return Retimed(max(times) - began, tuple(races))
 
-    def _timing(self, network: float | None) -> Timing:
-        timing = self._recording.by_profile
+    def _timing(self, network: float | None) -> AnyTiming:
         if network is None:
-            return timing
-        return replace(timing, profile=timing.profile.on_network(network))
+            return self._recording.timing
+        return self._recording.on(self._recording.by_profile.profile.on_network(network))
 
     @cached_property
     def _last_step(self) -> tuple[int, list[int]]:

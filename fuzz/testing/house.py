@@ -54,7 +54,8 @@ class House:
         """Run the test there. ``following``: what will be run next, as far as is known. Raises :class:`Ended`."""
         if self._problem:
             raise Ended(self._problem)
-        self._ask([item.nodeid, following and following.nodeid])
+        name = _name(item)
+        self._ask([name, following and _name(following)])
         for line in self._heard:
             told = json.loads(line)
             if "problem" in told:
@@ -62,11 +63,12 @@ class House:
                 raise Ended(self._problem)
             if "missing" in told:
                 raise Ended(told["missing"])
-            if told.get("finished") == item.nodeid:
+            if told.get("finished") == name:
                 return
             if "finished" not in told:
                 report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
-                if report.nodeid == item.nodeid:
+                if report.nodeid == name:
+                    report.nodeid = item.nodeid
                     yield report
         status = self._process.wait()
         self._printed.seek(0)
@@ -109,6 +111,13 @@ def _following(item: pytest.Item, nextitem: pytest.Item | None, is_housed: IsHou
         return nextitem if nextitem is not None and is_housed(nextitem) else None
     items = item.session.items
     return next((one for one in items[items.index(item) + 1 :] if is_housed(one)), None)
+
+
+def _name(item: pytest.Item) -> str:
+    """As it is called there: xdist's workers add a group's name (--dist loadgroup)."""
+    marks = item.iter_markers("xdist_group") if hasattr(item.config, "workerinput") else ()
+    groups = [str(mark.args[0] if mark.args else mark.kwargs.get("name", "default")) for mark in marks]
+    return next((item.nodeid.removesuffix(f"@{group}") for group in groups if group), item.nodeid)
 
 
 def _arguments(config: pytest.Config) -> list[str]:

@@ -7,11 +7,14 @@ what else is to be known: ``problem`` (there can be no GPU), ``missing`` (there 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -78,6 +81,7 @@ class Inside:
                 broken = "".join(f"\n{one}" for one in self._broken)
                 self.tell({"missing": f"the process with the simulated GPU does not find this test{broken}"})
             self.tell({"finished": name})
+        gc.freeze()  # or pytest looks for garbage in all of torch, five times
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -121,3 +125,8 @@ def _start() -> str:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the session waits, and taking torch apart takes a second

@@ -26,13 +26,21 @@ COMMANDS = {
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
     "fuzz": Command("fuzz", "deepspeed,reports", "A scenario in many timings; the smallest that goes wrong.", gpu=True),
     "replay": Command("replay", "deepspeed", "Execute one timing again, by its token.", gpu=True),
-    "placements": Command("placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices."),
-    "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory."),
-    "paper": Command("paper", "deepspeed", "The papers' claims, side by side with what we get."),
-    "sweep": Command("sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches."),
-    "memory": Command("memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group."),
+    "placements": Command(
+        "placements", "deepspeed,reports", "Where hpZ's synchronisation could stand: prices.", gpu=True
+    ),
+    "dry": Command("dry", "deepspeed", "Rehearse a full-size job: races, step time, memory.", gpu=True),
+    "paper": Command("paper", "deepspeed", "The papers' claims, side by side with what we get.", gpu=True),
+    "sweep": Command(
+        "sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches.", gpu=True
+    ),
+    "memory": Command(
+        "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
+    ),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
-    "paro": Command("paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper."),
+    "paro": Command(
+        "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
+    ),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),

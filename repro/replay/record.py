@@ -35,9 +35,9 @@ def record(program: Program, timing: Timing | None = None) -> Recording:
 
     The program gets the device; values that it calls right or wrong are given to :meth:`Device.sight`. This process
     must have a simulated GPU (``python -m simgpu``, ``pytest --stream-device cuda``), may have used it, and may not
-    have run a backward pass on it. Raises RuntimeError where it has none, ValueError for a timing that a recording
-    cannot tell, :class:`repro.cluster.RankFailed` where the program raises, with what it printed as a note, and
-    :class:`repro.replay.faults.ReplayError` where it did what cannot be replayed.
+    have run a backward pass on it. Raises RuntimeError where it has none, :class:`repro.cluster.RankFailed` where the
+    program raises, with what it printed as a note, and :class:`repro.replay.faults.ReplayError` where it did what
+    cannot be replayed.
     """
     functions().drain()  # a fork has no part in what was begun before it
     with TemporaryDirectory(prefix="record-") as folder:
@@ -57,8 +57,6 @@ def record_ranks(program: Program, folder: Path, timing: Timing) -> Recording:
     not have used its one. Raises as :func:`record` does.
     """
     functions()
-    if timing.delays:
-        raise ValueError("a recording cannot tell delays of single operations by their numbers: leave them out")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     nodes = timing.nodes_of
     trace = folder / "trace"

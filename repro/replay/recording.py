@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from repro.trace import (
     sealed,
 )
 from simgpu import timing as live
-from simgpu.hardware import Timing
+from simgpu.hardware import Profile, Timing
 
 AnyTiming = Timing | DeviceTiming
 _FILE = re.compile(r"rank(\d+)\.trace")
@@ -111,12 +111,13 @@ class Recording:
 
     @property
     def by_profile(self) -> Timing:
-        """The timing by a hardware profile. Raises :class:`ReplayError` where there is none."""
-        if isinstance(self.timing, DeviceTiming):
-            raise ReplayError(
-                "this is a recording of the simulated GPU, which holds its costs: no other hardware can be tried"
-            )
-        return self.timing
+        """The machine by which it was timed. Raises :class:`ReplayError` where there is none."""
+        return self.timing.by_profile if isinstance(self.timing, DeviceTiming) else self.timing
+
+    def on(self, profile: Profile) -> AnyTiming:
+        """The recorded timing on another machine (:meth:`DeviceTiming.on`). Raises :class:`ReplayError`, as above."""
+        timing = replace(self.by_profile, profile=profile)
+        return self.timing.on(timing) if isinstance(self.timing, DeviceTiming) else timing
 
     @property
     def world(self) -> int:

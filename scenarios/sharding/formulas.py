@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from repro.accelerator.costs import Profile
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, Scheme, Where
 from scenarios.sharding.strategy import Level
+from simgpu.hardware import Profile
 
 WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
 STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already

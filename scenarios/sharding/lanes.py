@@ -167,7 +167,7 @@ class Order:
         if without and isinstance(streams, NoStreams):
             raise ShardingError(
                 f"there is no synchronisation '{min(without)}' to take away on a plain CPU, which has no streams: run "
-                "it on the simulated accelerator or on a GPU"
+                "it on the simulated GPU or on a real one"
             )
         self.streams = streams
         self._without = frozenset(without)

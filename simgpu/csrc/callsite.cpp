@@ -5,6 +5,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -50,20 +51,23 @@ std::unordered_map<Key, int64_t, Hash> stacks;
 std::unordered_map<int64_t, int64_t> backward_of;
 
 // Where the nodes of autograd's graph were made: torch names each by the thread of the forward pass and a number that
-// counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest are remembered.
+// counts up there (torch/csrc/autograd/node.h, sequence_nr). The latest of each thread
+// are remembered: what a checkpoint computes again is made on autograd's thread, under numbers that were given before.
 struct Made {
-  uint64_t thread = 0, number = 0;
+  uint64_t number = 0;
   int64_t site = 0;
 };
 constexpr size_t kRemembered = 1 << 18;
 std::mutex made_mutex;
-std::vector<Made> made;
+std::unordered_map<uint64_t, std::vector<Made>> made_by;  // thread
 thread_local uint64_t seen = 0;  // nodes of this thread below it are remembered, or will not be
 
 void remember(uint64_t number, int64_t site) {
   std::lock_guard guard(made_mutex);
-  if (made.empty()) made.resize(kRemembered);
-  made[number % kRemembered] = {at::RecordFunction::currentThreadId(), number, site};
+  auto& made = made_by[at::RecordFunction::currentThreadId()];
+  size_t place = number % kRemembered;
+  if (place >= made.size()) made.resize(std::min(kRemembered, std::max(place + 1, 2 * made.size())));
+  made[place] = {number, site};
 }
 
 // The forward line of the node that autograd's engine runs on this thread; 0 where that is not known.
@@ -72,9 +76,9 @@ int64_t forward_site() {
   // CopySlices is made behind the kernel of its operator: what stands under its number may be the next one's.
   if (!node || dynamic_cast<torch::autograd::CopySlices*>(node.get())) return 0;
   std::lock_guard guard(made_mutex);
-  if (made.empty()) return 0;
-  auto& one = made[node->sequence_nr() % kRemembered];
-  return one.number == node->sequence_nr() && one.thread == node->thread_id() ? one.site : 0;
+  auto& made = made_by[node->thread_id()];
+  size_t place = node->sequence_nr() % kRemembered;
+  return place < made.size() && made[place].number == node->sequence_nr() ? made[place].site : 0;
 }
 
 Key walk(void* frame) {

@@ -31,7 +31,7 @@ using at::Tensor;
 int64_t cost(const char* name, const Tensor& moved) {
   auto& costs = device().costs;
   auto nbytes = moved.numel() * static_cast<int64_t>(moved.itemsize());
-  return costs.kernel ? static_cast<int64_t>(costs.kernel(name, nbytes, nullptr, 0)) : 2000;
+  return costs.kernel ? static_cast<int64_t>(costs.kernel(name, nbytes, nullptr, 0, nullptr)) : 2000;
 }
 
 void check(const Tensor& tensor) {

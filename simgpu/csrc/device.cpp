@@ -60,7 +60,7 @@ void Device::host_wait(const Marker& marker, How how, int64_t site) {
 
 bool Device::query(const Marker& marker, int64_t site) {
   timeline().now += costs.query_ns;
-  bool passed = timeline().passed(marker.instant);
+  bool passed = answers && timeline().passed(marker.instant);
   int64_t now = timeline().now;
   if (passed) {
     timeline().catch_up();

@@ -28,7 +28,8 @@ struct Costs {
   int64_t synchronize_ns = 5000;  // of the host, for a blocking call beyond the wait
   int64_t query_ns = 1000;        // asking takes time too, or a host that asks in a loop would never get on
   // Nanoseconds of a kernel by itself. `shapes`: of its tensors, results last, each as dimensions and then sizes.
-  double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count) = nullptr;
+  // `flops`, where it is given, gets its floating point operations.
+  double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count, int64_t* flops) = nullptr;
   double (*factor)(const char* name, int64_t stream) = nullptr;  // by which this timing stretches it there; 0: it costs nothing
 };
 
@@ -39,6 +40,8 @@ class Device {
   int count = 1;         // how many there are to be seen; a process uses one of them
   int index = 0;
   int64_t blocked = 0;   // nanoseconds that the host stood still
+  int64_t flops = 0;     // floating point operations that were issued
+  bool answers = true;   // false: who asks whether work is done is always told that it is not
 
   static int64_t& current();  // of this thread
   int64_t next_stream(bool high_priority);

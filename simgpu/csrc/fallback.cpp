@@ -78,6 +78,7 @@ struct Signature {
   std::vector<std::pair<int, Spec>> resized;  // "out=" arguments that have not the result's shape
   std::vector<IValue> plain;                  // results that are no tensors, by result
   int64_t nominal = 0;
+  int64_t flops = 0;
 };
 struct KeyHash {
   size_t operator()(const std::vector<int64_t>& key) const {
@@ -339,7 +340,7 @@ Signature learn(const Call& call) {
     }
   }
   auto& costs = device().costs;
-  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()))) : 2000;
+  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()), &made.flops)) : 2000;
   return made;
 }
 
@@ -379,7 +380,7 @@ Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
   int64_t stream = Device::current();
-  auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()))) : 2000;
+  auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()), nullptr)) : 2000;
   device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
   int64_t op = trace().ops;
   device().synchronize(stream, How::kRead, site);
@@ -550,6 +551,7 @@ void fallback(const c10::OperatorHandle& handle, Stack* stack) {
       });
     }
   };
+  device().flops += signature->flops;
   if (dry().on) {
     device().launch(Device::current(), op.name, call.accesses, signature->nominal, nullptr, site);
     if (real) device().guarded(op.name, std::move(run))();

@@ -93,9 +93,21 @@ def environment(world: World) -> dict[str, str]:
     }
 
 
-def install(world: World, *, real: int = REAL) -> None:
-    """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`."""
-    from simgpu import cuda
+def install(
+    world: World,
+    *,
+    real: int = REAL,
+    profile: Profile | None = None,
+    answers: bool = True,
+    limited: bool = True,
+) -> None:
+    """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`.
+
+    ``profile``: the machine, instead of the world's. Without ``answers`` no work is done yet when the program asks
+    (``query()``): what it does then does not depend on the timing, so that its trace can be timed anew. Not
+    ``limited``: it may take more memory than the machine has, to see how much that is.
+    """
+    from simgpu import cuda, memory
     from simgpu.dry import groups, reading, steps
     from simgpu.library import functions
 
@@ -105,8 +117,11 @@ def install(world: World, *, real: int = REAL) -> None:
     _world[:] = [world]
     _real[:] = [real]
     cuda.see(world.local)
-    if profile := world.profile():
+    functions().answers(answers)
+    if profile := profile or world.profile():
         _use(profile, world)
+    if not limited:
+        memory.unlimited()
     reading.install(real)
     groups.install()
     steps.install()

@@ -24,7 +24,7 @@ from simgpu.sanitizer import unseen
 _TORCH = str(torch_folder())
 _INSTEAD = (
     "what depends on it (a size, a branch, a count) cannot be followed. Take the read out of the training step, or "
-    "leave it to a live run (without --dry)"
+    "leave it to a live run, which has them"
 )
 _refused: list[bool] = [False]  # was the last question about one value, and refused?
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounts import BusyAccount, GroupTime, StepTime
 from repro.trace import End, HostWait, Phase, StreamName, TraceRecord
-from tests.accounts.trace import begin, launch
+from tests.accounts.trace import begin, collective, launch
 from tests.examples import examples
 
 COMPUTE, GATHER, WORLD, NODE = range(4)
@@ -49,6 +49,21 @@ def test_where_the_time_goes() -> None:
         groups=(GroupTime("nccl world", 6, 2), GroupTime("nccl hpz", 4, 3)),
     )
     assert step.compute + step.exposed + step.other + step.idle == step.time
+
+
+def test_a_collective_is_told_by_its_link_whatever_stream_it_is_on() -> None:
+    """compute ##AA#   reduce -----BB, A and B on one link: NCCL puts a collective on the current stream."""
+    (step,) = steps_of(
+        collective("broadcast", 0, 8, stream=COMPUTE, time=(90, 95), link="nccl 0,1"),  # before the group had its name
+        Phase(1, 1, "forward"),
+        launch(COMPUTE, 100, 102),
+        collective("all_reduce", 0, 8, stream=COMPUTE, time=(102, 104), link="nccl world"),
+        launch(COMPUTE, 104, 105),
+        collective("reduce_scatter", 0, 8, stream=GATHER, time=(105, 107), link="nccl world"),
+        End(108),
+    )
+    assert (step.time, step.compute, step.communication, step.exposed, step.other, step.idle) == (8, 3, 4, 4, 0, 1)
+    assert step.groups == (GroupTime("nccl world", 4, 4),)
 
 
 def test_a_step_lasts_until_work_of_the_next_is_issued_and_its_own_has_ended() -> None:

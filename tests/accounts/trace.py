@@ -14,8 +14,10 @@ def launch(stream: int, start: int, end: int, *, issued: int | None = None) -> L
     return Launch(0, stream, "aten::add", (), (), 0, start if issued is None else issued, start, end)
 
 
-def collective(kernel: str, group: int, nominal: int, *, stream: int = 1, time: tuple[int, int] = (0, 1)) -> Collective:
-    return Collective(0, stream, f"nccl::{kernel}", (), (), 0, time[0], *time, group, 1, -1, 0, nominal)
+def collective(
+    kernel: str, group: int, nominal: int, *, stream: int = 1, time: tuple[int, int] = (0, 1), link: str = ""
+) -> Collective:
+    return Collective(0, stream, f"nccl::{kernel}", (), (), 0, time[0], *time, group, 1, -1, 0, nominal, -1.0, link)
 
 
 def groups(*ranks: tuple[int, ...]) -> list[TraceRecord]:

@@ -122,7 +122,7 @@ def _place(recording: Recording, op: int) -> live.Place:
     return live.Place(0, mine.stream, mine.kernel, alike.index(op) + 1)
 
 
-@examples(60)
+@examples(40)
 @given(st.sampled_from(sorted(TEXTBOOK)), st.data())
 def test_times_and_values_of_a_replay_are_those_of_running_again(name: str, data: st.DataObject) -> None:
     subject = racing(name)

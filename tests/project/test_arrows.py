@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "fuzz": ("fuzz", "repro", "detectors", "simgpu.hardware"),
     "simgpu": ("simgpu", "repro.trace", "repro.tokens", "repro.values", "repro.forks"),
     "scenarios": ("scenarios", "repro", "detectors", "detectors.live", "simgpu"),
-    "studies": ("studies", "scenarios", "repro", "detectors", "accounts", "simgpu.rules"),
+    "studies": ("studies", "scenarios", "repro", "detectors", "accounts", "simgpu.hardware", "simgpu.rules"),
     "reports.text": (),
     "reports.data": ("reports.data", "detectors", "fuzz", "repro.trace"),
     "reports.timelines": ("reports.timelines", "detectors", "repro.trace"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.accelerator.device import Device
 from repro.replay.faults import ReplayError
-from repro.replay.record_old import record
+from repro.replay.record import record
 from repro.replay.recording import Recording
 from repro.replay.replayer import Replayer
 from repro.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of
+from simgpu.device import Device
 from tests.examples import examples
 
 
 def small(device: Device) -> None:
-    table = torch.arange(12.0).reshape(4, 3)
-    rows = torch.nn.functional.embedding(torch.tensor([1, 3]), table * 2)
+    table = torch.arange(12.0, device="cuda").reshape(4, 3)
+    rows = torch.nn.functional.embedding(torch.tensor([1, 3], device="cuda"), table * 2)
     device.sight("loss", "", rows.sum(), lambda value: None)
 
 
-RECORDS = record(small).records[0]
+@cache
+def whole() -> Sequence[TraceRecord]:
+    return record(small).records[0]
 
 
 def written(folder: Path, records: Sequence[TraceRecord]) -> Path:
@@ -40,12 +43,12 @@ def written(folder: Path, records: Sequence[TraceRecord]) -> Path:
 
 
 def test_whole_it_is_fine(tmp_path: Path) -> None:
-    assert Replayer(Recording.load(written(tmp_path, RECORDS))).verify().departure is None
+    assert Replayer(Recording.load(written(tmp_path, whole()))).verify().departure is None
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_cut_off(part: float, tmp_path: Path) -> None:
-    path = file_of(written(tmp_path, RECORDS), 0)
+    path = file_of(written(tmp_path, whole()), 0)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(ReplayError):
@@ -62,7 +65,7 @@ def test_foreign(data: bytes, tmp_path: Path) -> None:
 
 
 def test_of_another_format(tmp_path: Path) -> None:
-    begin = RECORDS[0]
+    begin = whole()[0]
     assert isinstance(begin, Begin)
     writer = TraceWriter(file_of(tmp_path, 0), rank=0, world=1, info={})
     writer.close()
@@ -75,20 +78,20 @@ def test_of_another_format(tmp_path: Path) -> None:
 @examples(60)
 @given(st.data())
 def test_any_byte_that_was_changed_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = file_of(written(tmp_path_factory.mktemp("changed"), RECORDS), 0)
-    whole = bytearray(path.read_bytes())
-    at = data.draw(st.integers(0, len(whole) - 1))
-    whole[at] ^= data.draw(st.integers(1, 255))
-    path.write_bytes(whole)
+    path = file_of(written(tmp_path_factory.mktemp("changed"), whole()), 0)
+    content = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
     with pytest.raises(ReplayError):
         Recording.load(path.parent)
 
 
 def test_a_rank_that_is_missing(tmp_path: Path) -> None:
-    begin = RECORDS[0]
+    begin = whole()[0]
     assert isinstance(begin, Begin)
     writer = TraceWriter(file_of(tmp_path, 0), rank=0, world=2, info=begin.info)
-    writer.write(RECORDS[1:])
+    writer.write(whole()[1:])
     writer.close()
     with pytest.raises(ReplayError, match="run with 2 ranks"):
         Recording.load(tmp_path)
@@ -99,7 +102,7 @@ def test_a_rank_that_is_missing(tmp_path: Path) -> None:
 
 def changed(kind: type[Any], change: Callable[[Any], Any]) -> list[TraceRecord]:
     """The records, the first of that kind that ``change`` changes another one."""
-    records: list[TraceRecord] = list(RECORDS)
+    records: list[TraceRecord] = list(whole())
     for at, one in enumerate(records):
         if isinstance(one, kind) and change(one) != one:
             records[at] = change(one)

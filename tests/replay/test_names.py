@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.accelerator.costs import Timing, load_profile
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch, deviate
+from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
+from repro.replay.device_timing import DeviceTiming
 from repro.replay.names import Names, OperationName, UnknownOperation
 from repro.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
+from simgpu.costs import Costs
+from simgpu.hardware import Timing, load_profile
 from tests.examples import examples
 
 COPY, GATHER = "aten::copy_", "nccl::all_gather"
 Q, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
-BASE = Timing(load_profile("h100"), (0, 0))
 
 
 def launch(op: int, kernel: str = COPY, *, reads: tuple[Access, ...] = (), writes: tuple[Access, ...] = ()) -> Launch:
@@ -194,10 +196,14 @@ def test_many_alternatives_are_cut_short_and_none_is_said() -> None:
         Names.of({}).number(name)
 
 
+BASE = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("h100"), (0, 0)))
+
+
 def test_deviations_change_what_they_name_and_leave_the_rest() -> None:
     names = Names.of({0: [], 1: step()})
     copy, other = names.name(1, 1), names.name(1, 2)
-    base = Timing(BASE.profile, (0, 0), slow={"host": 1.5, "rank:1": 2.0}, seed=3, delays={(1, 2): (10, 20)})
+    slowed = replace(BASE.by_profile, slow={"host": 1.5, "rank:1": 2.0})
+    base = replace(BASE, profile=slowed, jitter=Jitter(5, 3), delays={(1, 2): (10, 20)})
     told: list[Deviation] = [
         Stretch("host", 2),
         Delay(copy, "late", 5),
@@ -205,24 +211,23 @@ def test_deviations_change_what_they_name_and_leave_the_rest() -> None:
         Stretch("host", 4),
     ]
     told += [Delay(copy, "long", 7), Delay(copy, "late", 1), Delay(other, "long", 2)]
-    timing = deviate(base, told, names)
-    assert timing.slow == {"host": 12.0, "rank:1": 2.0, "link:nccl hpz": 3.0}
+    timing = base.deviated(told, {}, names)
+    assert timing.by_profile.slow == {"host": 12.0, "rank:1": 2.0, "link:nccl hpz": 3.0}
     assert timing.delays == {(1, 1): (6, 7), (1, 2): (10, 22)}
-    assert (timing.jitter, timing.seed, timing.profile, timing.nodes_of) == (0.0, 3, base.profile, base.nodes_of)
-    assert base.slow == {"host": 1.5, "rank:1": 2.0}
+    assert (timing.jitter, timing.costs, timing.by_profile.nodes_of) == (Jitter(5, 3), base.costs, (0, 0))
+    assert slowed.slow == {"host": 1.5, "rank:1": 2.0}
     assert base.delays == {(1, 2): (10, 20)}
-    assert deviate(base, [], names) == base
+    assert base.deviated([], {}, names) == base
 
 
 def test_jitter_replaces_jitter() -> None:
-    base = Timing(BASE.profile, (0, 0), jitter=0.5, seed=3)
-    timing = deviate(base, [Jitter(20, 7)], Names.of({}))
-    assert (timing.jitter, timing.seed) == (0.2, 7)
+    timing = replace(BASE, jitter=Jitter(50, 3)).deviated([Jitter(20, 7)], {})
+    assert timing.jitter == Jitter(20, 7)
     with pytest.raises(ValueError, match="a timing has one jitter, not 2"):
-        deviate(base, [Jitter(20, 7), Jitter(20, 7)], Names.of({}))
+        BASE.deviated([Jitter(20, 7), Jitter(20, 7)], {})
 
 
 def test_an_operation_that_is_not_there_cannot_be_delayed() -> None:
     name = OperationName(0, 1, 1, "forward", Q, "mul", 1)
     with pytest.raises(UnknownOperation, match="there is 'copy_', 'all_gather'"):
-        deviate(BASE, [Delay(name, "late", 1)], Names.of({0: step()}))
+        BASE.deviated([Delay(name, "late", 1)], {}, Names.of({0: step()}))

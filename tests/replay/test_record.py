@@ -98,6 +98,13 @@ def test_what_the_program_raises_is_told_with_what_it_printed() -> None:
     assert "so far" in printed and "in breaks" in printed
 
 
-def test_a_timing_that_a_recording_cannot_tell_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot tell delays of single operations by their numbers"):
-        record(looked, replace(plain_timing(), delays={(0, 1): (0, 8000)}))  # type: ignore[arg-type]
+def test_a_recording_tells_the_delays_of_single_operations_in_its_timing() -> None:
+    def adds(device: Device) -> None:
+        device.sight("loss", "", (torch.ones(8, device="cuda") + 1).sum(), looked)
+
+    plain, late = record(adds), record(adds, replace(plain_timing(), delays={(0, 2): (0, 8000)}))
+    ends = [[one.end for one in recording.records[0] if isinstance(one, Launch)] for recording in (plain, late)]
+    first, delayed, behind = (two - one for one, two in zip(*ends, strict=True))
+    assert (first, delayed) == (0, 8000)
+    assert 0 < behind <= 8000  # it was not waiting all of that time before
+    assert Replayer(late).verify().departure is None

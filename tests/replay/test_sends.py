@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.accelerator.costs import Timing, load_profile
-from repro.accelerator.device import Device
 from repro.replay.graph import Graph
-from repro.replay.record_old import record_ranks
+from repro.replay.record import record_ranks
 from repro.replay.replayer import Replayer
 from repro.trace import Collective, Group, TraceReader, begin, file_of
+from simgpu.device import Device
+from simgpu.hardware import Timing, load_profile
 
 PROFILE = load_profile("dgx-a100-roce")
 NODES = (0, 0, 1, 1)
@@ -24,10 +24,10 @@ ELEMENTS = 1 << 16
 
 def opposite(device: Device) -> None:
     """Each rank sends to the one of its number on the other node: in a group of the two, and in that of all ranks."""
-    me, value = dist.get_rank(), torch.ones(ELEMENTS)
+    me, value = dist.get_rank(), torch.ones(ELEMENTS, device="cuda")
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     for group in (pairs[me % 2], dist.group.WORLD):
-        got = torch.zeros(ELEMENTS)
+        got = torch.zeros(ELEMENTS, device="cuda")
         for work in (
             dist.isend(value, (me + 2) % 4, group=group),
             dist.irecv(got, (me + 2) % 4, group=group),
@@ -47,7 +47,7 @@ def test_a_replay_and_a_new_timing_know_how_many_share_the_network(tmp_path: Pat
     assert in_pairs.end - in_pairs.start == pytest.approx(15_000 + nanoseconds / 60, abs=1)
     assert in_all.end - in_all.start == pytest.approx(15_000 + nanoseconds / 100, abs=1)
     graph = replayer.graph
-    anew = graph.times(replace(timing, profile=PROFILE.on_network(10.0)))
+    anew = graph.times(recording.timing.on(replace(timing, profile=PROFILE.on_network(10.0))))
     took = [anew[graph.ends[0, one.op]] - anew[graph.begins[0, one.op]] for one in (in_pairs, in_all)]
     assert took == [pytest.approx(15_000 + nanoseconds / gbits, abs=1) for gbits in (5, 10)]
     assert Graph(recording).times() == graph.times()

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repro.accelerator.device import Device
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import strategy
 from scenarios.sharding.topology import Topology
+from simgpu import library
+from simgpu.device import Device
 from tests.sharding.training import Net, batch, engine, net, train
 
 MICRO_BATCHES = 4  # of all ranks, in a step
@@ -56,7 +57,7 @@ def go_on(trained: ShardedEngine, *, steps: int) -> None:
     for _ in range(steps):
         step = trained.steps
         for turn in range(trained.accumulation):
-            trained.backward(trained(*batch(turn * place.ranks + place.rank, step, 0)))
+            trained.backward(trained(*batch(turn * place.ranks + place.rank, step, 0, of=trained)))
             trained.step()
 
 
@@ -66,5 +67,9 @@ def bits(tensors: Iterable[Tensor]) -> int:
 
 
 def import_all() -> None:
-    """What torch imports with its first optimizer takes seconds: here, and not in each rank that is forked."""
-    train(engine(net(), strategy("NNN"), alone(), None), 0, steps=1)
+    """What torch imports with its first optimizer takes seconds: here, and not in each rank that is forked.
+
+    A process with a simulated GPU has imported it (:mod:`tests.housed`), and could not be forked after a backward pass.
+    """
+    if not library.active():
+        train(engine(net(), strategy("NNN"), alone(), None), 0, steps=1)

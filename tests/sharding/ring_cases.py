@@ -7,8 +7,7 @@ g x m is made of its first g * m ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from repro.accelerator.device import Device
-from scenarios.sharding.lanes import Lane, NoStreams, Order, SimulatedStreams, Streams
+from scenarios.sharding.lanes import Lane, NoStreams, Order, Streams, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing, TorchCollectives
 from scenarios.sharding.topology import Topology
+from simgpu.device import Device
 
 CHUNK = 5  # elements
 RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
@@ -83,7 +82,7 @@ def drawn(count: int) -> list[Case]:
     return found
 
 
-class OneOfEach(SimulatedStreams):
+class OneOfEach(TracedStreams):
     """Lanes of one name are one lane: the more there are, the longer the detector takes."""
 
     def __init__(self, device: Device) -> None:
@@ -100,15 +99,17 @@ def streams_of(device: Device | None) -> Streams:
     return NoStreams() if device is None else OneOfEach(device)
 
 
-@contextmanager
-def at_rest(device: Device | None) -> Iterator[None]:
-    """All is done, and what is looked at inside is looked at by the test."""
-    if device is None:
-        yield
-        return
-    device.synchronize()
-    with device.quiet():
-        yield
+def two_works(ops: Sequence[dist.P2POp]) -> list[Any]:
+    """What ``batch_isend_irecv`` does with a backend that does not make one work of them, on the simulated GPU.
+
+    NCCL gives a batch to the one stream of its group, so hops of a group come one after the other though nobody waits
+    for their arrival. A send or a receive by itself goes to a stream of its two ranks, which promises no such thing.
+    """
+    works: list[Any] = []
+    for one in ops:
+        there: Any = {"group_dst" if one.op is dist.isend else "group_src": one.group_peer}
+        works.append(one.op(one.tensor, group=one.group, tag=one.tag, **there))
+    return works
 
 
 def topologies(shapes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Topology]:
@@ -139,34 +140,37 @@ def given_by(rank: int, case: Case, numel: int) -> Tensor:
     return torch.randn(numel, generator=random, dtype=torch.float64).to(case.dtype)
 
 
-def call(collectives: Collectives, case: Case, topology: Topology) -> Tensor:
-    """Gives what it is called for."""
+def call(collectives: Collectives, case: Case, topology: Topology, place: torch.device) -> Tensor:
+    """Gives what it is called for, with tensors that are in this place."""
     ranks, rank, size = topology.ranks, topology.rank, case.size
     if case.operation == "all_reduce":
-        tensor = given_by(rank, case, size)
+        tensor = given_by(rank, case, size).to(place)
         collectives.all_reduce(tensor)
         return tensor
     if case.operation == "all_gather":
-        whole, mine = torch.empty(ranks * size, dtype=case.dtype), given_by(rank, case, size)
+        whole = torch.empty(ranks * size, dtype=case.dtype, device=place)
+        mine = given_by(rank, case, size).to(place)
         if case.in_place:
             mine = whole[rank * size : (rank + 1) * size].copy_(mine)
         collectives.all_gather(whole, mine)
         return whole
-    whole = given_by(rank, case, ranks * size)
-    output = whole[rank * size : (rank + 1) * size] if case.in_place else torch.empty(size, dtype=case.dtype)
+    whole = given_by(rank, case, ranks * size).to(place)
+    block = whole[rank * size : (rank + 1) * size]
+    output = block if case.in_place else torch.empty_like(block)
     collectives.reduce_scatter(output, whole)
     return output
 
 
-def torchs(case: Case, topology: Topology) -> Tensor | None:
+def torchs(case: Case, topology: Topology, place: torch.device) -> Tensor | None:
     """What torch's own give; None where they do not know the dtype."""
     if case.dtype in MOVED_ONLY[1:]:
         return None
-    return call(TorchCollectives(topology.across), case._replace(in_place=False), topology)
+    return call(TorchCollectives(topology.across), case._replace(in_place=False), topology, place)
 
 
 def wrong(case: Case, topology: Topology, got: Tensor, torch_got: Tensor | None) -> str:
-    """What is wrong with what was got; "" where nothing is."""
+    """What is wrong with what was got; "" where nothing is. It is there by now."""
+    got, torch_got = got.cpu(), None if torch_got is None else torch_got.cpu()
     ranks, rank, size = topology.ranks, topology.rank, case.size
     numel = size if case.operation != "reduce_scatter" else ranks * size
     brought = torch.stack([given_by(one, case, numel) for one in range(ranks)])

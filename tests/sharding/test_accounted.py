@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from accounts import MemoryAccount, TrafficAccount
-from repro.trace import TraceRecord
-from scenarios.sharding.engine import ShardedEngine
+from repro.trace import Phase, TraceRecord
 from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, Scheme
@@ -24,13 +23,9 @@ FROZEN = ("embedding", "blocks.0.up", "blocks.1.norm")
 SHAPES = [(4, 2), (8, 4), (8, 2)]  # ranks, and how many to a group; a node has a group
 
 
-def steps(made: ShardedEngine, records: list[TraceRecord], count: int) -> int:
-    """Train, and say how many records there were when the last step began."""
-    train(made, 0, steps=count - 1)
-    made.order.streams.current().device.journal.flush(everything=True)
-    begin = len(records)
-    train(made, 0, steps=1)
-    return begin
+def before(step: int, records: list[TraceRecord]) -> list[TraceRecord]:
+    """What was there when the step began."""
+    return records[: next(at for at, one in enumerate(records) if isinstance(one, Phase) and one.step == step)]
 
 
 def counted(ranks: int, group: int, precision: str, frozen: tuple[str, ...]) -> dict[str, Any]:
@@ -43,16 +38,17 @@ def counted(ranks: int, group: int, precision: str, frozen: tuple[str, ...]) -> 
                 net(frozen=frozen), one, Topology.of(group), device,
                 dtype=TYPES[precision], accumulation=ACCUMULATION, optimizer=adamw,
             )  # fmt: skip
-            begin = steps(made, records, 2)
-            device.finish()
+            for step in (1, 2):
+                device.phase(step, 1, "step")
+                train(made, 0, steps=1)
         memory = MemoryAccount()
         memory.feed(records)
         kinds = memory.result().kind_peaks
         nodes = [rank // group for rank in range(ranks)]
-        before, whole = TrafficAccount(nodes), TrafficAccount(nodes)
-        before.feed(records[:begin])
+        early, whole = TrafficAccount(nodes), TrafficAccount(nodes)
+        early.feed(before(2, records))
         whole.feed(records)
-        first, both = before.result(), whole.result()
+        first, both = early.result(), whole.result()
         units = [piece.numel for piece in made.pieces]
         trained = [piece.numel for piece in made.pieces if piece.trained]
         kept = padded_memory(Scheme(one), units, cluster, trained=trained, precision=precision)

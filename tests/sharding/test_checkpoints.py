@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from detectors import HappensBefore
-from repro.accelerator.device import Device
 from repro.cluster import Rank
 from repro.trace import TraceReader, file_of
 from scenarios.sharding import checkpoint
@@ -19,9 +18,10 @@ from scenarios.sharding.checkpoint_index import read
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
-from tests.accelerator.world import together
+from simgpu.device import Device
 from tests.sharding.interrupted import MICRO_BATCHES, alone, begun, bits, go_on, model
-from tests.sharding.training import adamw, engine, net, values
+from tests.sharding.ranks import together
+from tests.sharding.training import adamw, engine, forked, net, values
 
 STRATEGIES = [str(one) for one in legal()]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -91,11 +91,14 @@ def test_any_strategy_goes_on_from_any_other_with_any_groups(ranks: int, saved: 
 
 
 def test_one_rank_goes_on_alone_and_more_ranks_go_on_from_it(saved: Saved, tmp_path: Path) -> None:
-    single = begun(1, None, "GGG", 1)
-    load(single, saved.of("fp32", "IIG"))
-    save(single, tmp_path / "single", single.steps)
-    go_on(single, steps=2)
-    assert bits(values(single)) == saved.expected["fp32"]
+    def on_its_own() -> int:
+        single = begun(1, None, "GGG", 1)
+        load(single, saved.of("fp32", "IIG"))
+        save(single, tmp_path / "single", single.steps)
+        go_on(single, steps=2)
+        return bits(values(single))
+
+    assert forked(on_its_own, tmp_path / "alone") == saved.expected["fp32"]
 
     def program(me: Rank, device: Device | None) -> int:
         made = begun(me.world, device, "NGG", 2)
@@ -106,7 +109,7 @@ def test_one_rank_goes_on_alone_and_more_ranks_go_on_from_it(saved: Saved, tmp_p
     assert together(2, program, tmp_path, simulated=False) == [saved.expected["fp32"]] * 2
 
 
-def test_on_the_simulated_accelerator_it_is_the_same_and_nothing_races(saved: Saved, tmp_path: Path) -> None:
+def test_on_the_simulated_gpu_it_is_the_same_and_nothing_races(saved: Saved, tmp_path: Path) -> None:
     """Saved there, and loaded there, with slow lanes: what a gather or the host reads has been written."""
 
     def program(me: Rank, device: Device | None) -> list[str]:
@@ -162,17 +165,22 @@ def test_adam_goes_on_with_its_moments_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_is_gathered_together_may_be_another(tmp_path: Path) -> None:
     """Blocks in a list are a unit each; in sequence, their layers are."""
-    first, cut = (begun(1, None, "GGG", 1) for _ in range(2))
-    other = model(MICRO_BATCHES)
-    other.blocks = nn.Sequential(*other.blocks)  # type: ignore[assignment]
-    then = engine(other, strategy("GGG"), alone(), None, accumulation=MICRO_BATCHES)
-    assert len(then.units) > len(first.units)
-    go_on(cut, steps=2)
-    save(cut, tmp_path / "step-2", 2)
-    load(then, tmp_path / "step-2")
-    go_on(first, steps=4)
-    go_on(then, steps=2)
-    assert bits(values(first)) == bits(values(then))
+
+    def bits_of_both() -> list[int]:
+        first, cut = (begun(1, None, "GGG", 1) for _ in range(2))
+        other = model(MICRO_BATCHES)
+        other.blocks = nn.Sequential(*other.blocks)  # type: ignore[assignment]
+        then = engine(other, strategy("GGG"), alone(), None, accumulation=MICRO_BATCHES)
+        assert len(then.units) > len(first.units)
+        go_on(cut, steps=2)
+        save(cut, tmp_path / "step-2", 2)
+        load(then, tmp_path / "step-2")
+        go_on(first, steps=4)
+        go_on(then, steps=2)
+        return [bits(values(one)) for one in (first, then)]
+
+    first, then = forked(bits_of_both, tmp_path / "ranks")
+    assert first == then
 
 
 def test_each_element_is_in_one_file_and_read_by_those_who_need_it(

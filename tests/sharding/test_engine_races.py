@@ -14,7 +14,7 @@ from repro.trace import TraceRecord
 from scenarios.sharding.strategy import ShardingError, legal, strategy
 from scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
 from scenarios.sharding.topology import Topology
-from tests.sharding.training import engine, forked, net, rehearsal, rehearsed
+from tests.sharding.training import engine, forked, net, rehearsal, rehearsed, train
 
 
 def races(records: list[TraceRecord]) -> list[Race]:
@@ -90,11 +90,7 @@ def alone() -> Topology:
 def test_a_rank_alone_trains_without_any_race(tmp_path: Path) -> None:
     def found() -> int:
         with rehearsal(1) as (device, records):
-            made = engine(net(), strategy("GGG"), Topology.of(1), device)
-            from tests.sharding.training import train
-
-            train(made, 0, steps=2)
-            device.finish()
+            train(engine(net(), strategy("GGG"), Topology.of(1), device), 0, steps=2)
         return len(races(records))
 
     assert forked(found, tmp_path) == 0

@@ -11,20 +11,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from detectors import HappensBefore
 from fuzz.campaign import campaign
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from repro.accelerator.device import Device
 from repro.cluster import Rank
-from scenarios.sharding.lanes import Order, SimulatedStreams
+from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import RINGS, HoRing
 from scenarios.sharding.strategy import strategy
 from scenarios.sharding.synchronisations import Sync, of_engine
 from scenarios.sharding.topology import Topology
-from tests.accelerator.world import together
-from tests.sharding.test_ring_races import WAITS
+from simgpu.device import Device
+from tests.sharding.ranks import together
+from tests.sharding.ring_cases import two_works
+from tests.sharding.test_ring_races import BY_NCCL, WAITS
 from tests.sharding.training import batch, engine, net, sighted
 
 
@@ -40,7 +42,7 @@ def recorded(name: str, folder: Path, *, without: Collection[Sync] = (), rings: 
         for step in (1, 2):
             for micro_batch in (1, 2):
                 device.phase(step, micro_batch, "forward")
-                loss = made(*batch(me.rank, step, micro_batch))
+                loss = made(*batch(me.rank, step, micro_batch, of=made))
                 device.sight("loss", "", loss.detach(), lambda value: None)
                 device.phase(step, micro_batch, "backward")
                 made.backward(loss)
@@ -64,7 +66,10 @@ def test_without_a_wait_of_the_engine_there_is_a_harmful_timing(wait: Sync, tmp_
 
 
 def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -> None:
-    """3 groups of 2: with fewer, nothing is sent on, and no buffer comes to its second turn."""
+    """3 groups of 2: with fewer, nothing is sent on, and no buffer comes to its second turn.
+
+    As NCCL does it, but for the waits in whose place NCCL's stream stands.
+    """
     calls = [
         (operation, wait)
         for (ring, operation), waits in WAITS.items()
@@ -74,12 +79,13 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
 
     def program(me: Rank, device: Device | None) -> None:
         assert device is not None
-        topology = Topology.of(2)
+        topology, by_nccl = Topology.of(2), dist.batch_isend_irecv
         for step, (operation, wait) in enumerate(calls, 1):
+            dist.batch_isend_irecv = two_works if wait in BY_NCCL["ho in chunks", operation] else by_nccl
             device.phase(step, 1, "step")
-            ring = HoRing(topology, Order(SimulatedStreams(device), {wait}), chunk=5)
-            part = torch.arange(10.0) + 100 * me.rank
-            whole = torch.arange(60.0) * (me.rank + 1)
+            ring = HoRing(topology, Order(TracedStreams(device), {wait}), chunk=5)
+            part = torch.arange(10.0, device="cuda") + 100 * me.rank
+            whole = torch.arange(60.0, device="cuda") * (me.rank + 1)
             if operation == "all_gather":
                 ring.all_gather(whole, part)
             else:

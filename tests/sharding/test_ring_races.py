@@ -1,4 +1,9 @@
-"""Each wait of the rings is needed: without it the detector finds a race, and with all of them none."""
+"""Each wait of the rings is needed: without it the detector finds a race, and with all of them none.
+
+NCCL makes one work of a send and its receive, and does it on its group's one stream: that orders a group's hops among
+themselves, whoever waits. Rings are for any backend, so their waits are judged where each is a work of its own; what
+NCCL does not need of them is told too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 from detectors import HappensBefore
-from repro.accelerator.device import Device
 from repro.cluster import Rank
 from repro.trace import TraceReader, file_of
 from scenarios.sharding import ring_hops, rings
@@ -20,8 +24,9 @@ from scenarios.sharding.lanes import Mark, Order, Streams
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
-from tests.accelerator.world import together
+from simgpu.device import Device
 from tests.sharding import ring_cases as of
+from tests.sharding.ranks import together
 
 SHAPES = [(2, 3), (3, 2), (3, 1)]
 RANKS = 6
@@ -36,6 +41,15 @@ WAITS = {
     ("ho in chunks", "all_gather"): GATHERED | {Sync.ARRIVAL_BEFORE_TURN},
     ("ho in chunks", "reduce_scatter"): REDUCED | {Sync.TURN_BEFORE_HOP},
 }
+BY_NCCL = {
+    ("flat", "all_gather"): {Sync.ARRIVAL_BEFORE_HOP},
+    ("flat", "reduce_scatter"): {Sync.SENT_BEFORE_REUSE},
+    ("hierarchical", "all_gather"): {Sync.ARRIVAL_BEFORE_HOP},
+    ("hierarchical", "reduce_scatter"): {Sync.SENT_BEFORE_REUSE},
+    ("ho in chunks", "all_gather"): {Sync.ARRIVAL_BEFORE_HOP},
+    ("ho in chunks", "reduce_scatter"): set(),
+}
+"""Waits in whose place its stream stands, in every topology."""
 FILES = (rings.__file__, ring_hops.__file__)
 Place = tuple[str, ...]
 
@@ -48,6 +62,7 @@ class Step(NamedTuple):
     operation: str
     name: str
     place: Place
+    batched: bool = False  # a send and its receive are one work
 
 
 class Looked(Order):
@@ -78,7 +93,7 @@ class Looked(Order):
 
 def use(collectives: Collectives, operation: str, ranks: int) -> None:
     """Give what was just computed, use what comes, and overwrite both."""
-    small, large = torch.ones(ELEMENTS) * 2, torch.ones(ranks * ELEMENTS) * 2
+    small, large = (torch.ones(numel, device="cuda") * 2 for numel in (ELEMENTS, ranks * ELEMENTS))
     if operation == "all_gather":
         collectives.all_gather(large, small)
     else:
@@ -107,7 +122,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Step, set[str]]:
 
     def program(me: Rank, device: Device | None) -> Any:
         assert device is not None
-        streams = of.streams_of(device)
+        streams, by_nccl = of.streams_of(device), dist.batch_isend_irecv
         taken: list[tuple[int, int, Step]] = []
         for shape, topology in of.topologies(SHAPES).items():
             count = 0
@@ -117,10 +132,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Step, set[str]]:
                 count += 1
                 order = Looked(streams, step)
                 collectives = of.RINGS[step.ring](topology, order)
+                dist.batch_isend_irecv = by_nccl if step.batched else of.two_works
                 device.phase(count, SHAPES.index(step.shape), "step")
-                before = device.host_blocked
+                before = device.blocked
                 use(collectives, step.operation, topology.ranks)
-                assert device.host_blocked == before
+                assert device.blocked == before
                 device.synchronize()
                 taken.append((count, SHAPES.index(step.shape), step))
                 return order.places
@@ -132,28 +148,37 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[Step, set[str]]:
                     run(whole._replace(name=name), topology)
                 for place in places:
                     run(whole._replace(place=place), topology)
+                for name in ("", *sorted(set(places.values()))):
+                    run(whole._replace(name=name, batched=True), topology)
         return taken
 
     folder = tmp_path_factory.mktemp("rings")
     said = together(RANKS, program, folder, silence_s=800)
     races = race_kinds(folder)
     steps = {}
-    for number, at, (shape, ring, operation, name, place) in said[0]:
-        steps[Step(tuple(shape), ring, operation, name, tuple(place))] = races.get((number, at), set())
+    for number, at, (shape, ring, operation, name, place, batched) in said[0]:
+        step = Step(tuple(shape), ring, operation, name, tuple(place), batched)
+        steps[step] = races.get((number, at), set())
     return steps
 
 
 def test_with_all_of_them_there_is_no_race(found: dict[Step, set[str]]) -> None:
     whole = {step: races for step, races in found.items() if not step.name and not step.place}
-    assert len(whole) == len(SHAPES) * len(WAITS)
+    assert len(whole) == 2 * len(SHAPES) * len(WAITS)
     assert not any(whole.values())
 
 
 @pytest.mark.parametrize(("ring", "operation"), WAITS, ids=str)
 def test_without_any_one_there_is(ring: str, operation: str, found: dict[Step, set[str]]) -> None:
-    named = [step for step in found if step[1:3] == (ring, operation) and step.name]
+    named = [step for step in found if step[1:3] == (ring, operation) and step.name and not step.batched]
     assert [step for step in named if not found[step]] == []
     assert {step.name for step in named} == WAITS[ring, operation]
+
+
+@pytest.mark.parametrize(("ring", "operation"), WAITS, ids=str)
+def test_what_nccl_does_on_one_stream_needs_fewer(ring: str, operation: str, found: dict[Step, set[str]]) -> None:
+    named = [step for step in found if step[1:3] == (ring, operation) and step.name and step.batched]
+    assert {step.name for step in named} - {step.name for step in named if found[step]} == BY_NCCL[ring, operation]
 
 
 @pytest.mark.parametrize(("ring", "operation"), WAITS, ids=str)

@@ -28,14 +28,15 @@ import pytest
 
 from benchmarks import rings as benched
 from detectors import HappensBefore
-from repro.accelerator.device import Device
 from repro.cluster import Rank
 from repro.replay.graph import Graph
 from repro.replay.recording import Recording
-from scenarios.sharding.lanes import Order, SimulatedStreams
+from repro.trace import End
+from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import CHUNK, HoRing
 from scenarios.sharding.topology import Topology
-from tests.accelerator.world import LAUNCH, together
+from simgpu.device import Device
+from tests.sharding.ranks import LAUNCH, together
 
 PROFILE = benched.PROFILE
 
@@ -99,15 +100,16 @@ def assert_as_on_paper(times: benched.Times, of: Shape, chunk: int = CHUNK) -> N
 
 
 @pytest.mark.parametrize("ranks", benched.RANKS)
-def test_a_gigabyte_takes_what_follows_on_paper(ranks: int) -> None:
-    times, records = benched.rehearsed(ranks)
+def test_a_gigabyte_takes_what_follows_on_paper(ranks: int, tmp_path: Path) -> None:
+    times = benched.timed(ranks, tmp_path)
     assert_as_on_paper(times, Shape(ranks, 8, benched.ELEMENTS))
+    recording = Recording.load(tmp_path / "trace", calls=False)
     detector = HappensBefore()
-    detector.feed(0, records)
+    detector.feed(0, recording.records[0])
     detector.finish()
     assert detector.races == []
-    recording = Recording.of({0: records}, calls=False)
-    assert max(Graph(recording).times()) <= records[-1].time  # type: ignore[union-attr]
+    (ended,) = (one.time for one in recording.records[0] if isinstance(one, End))
+    assert max(Graph(recording).times()) <= ended
     for operation in benched.OPERATIONS:
         flat, hierarchical, ho = (times[ring, operation] for ring in benched.RINGS)
         assert ho <= 0.75 * flat
@@ -131,10 +133,10 @@ def test_live_ranks_take_as_long(rings: list[str], of: Shape, chunk: int, tmp_pa
 
     def program(me: Rank, device: Device | None) -> Any:
         assert device is not None
-        topology, order = Topology.of(of.group), Order(SimulatedStreams(device))
+        topology, order = Topology.of(of.group), Order(TracedStreams(device))
         make = {**benched.RINGS, "HO-Ring": partial(HoRing, chunk=chunk)}
         return [
-            (ring, operation, benched.virtual_ms(device, make[ring](topology, order), operation, of.elements, of.ranks))
+            (ring, operation, benched.virtual_ms(make[ring](topology, order), operation, of.elements, of.ranks))
             for ring in rings
             for operation in LIVE
         ]
@@ -145,5 +147,4 @@ def test_live_ranks_take_as_long(rings: list[str], of: Shape, chunk: int, tmp_pa
     assert len(times) == len(rings) * len(LIVE)
     assert_as_on_paper(times, of, chunk)
     if chunk == CHUNK:
-        dry, _ = benched.rehearsed(of.ranks, of.elements, of.group)
-        assert times.items() <= dry.items()
+        assert times.items() <= benched.timed(of.ranks, tmp_path / "dry", of.elements, of.group).items()

@@ -1,4 +1,4 @@
-"""The rings give what torch's collectives give: on plain gloo and on the simulated accelerator, in all topologies."""
+"""The rings give what torch's collectives give: on plain gloo and on the simulated GPU, in all topologies."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from detectors import find_races
-from repro.accelerator.device import Device
 from repro.cluster import Rank
 from scenarios.sharding.lanes import NoStreams, Order
 from scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
-from tests.accelerator.world import together
+from simgpu.device import Device
 from tests.sharding import ring_cases as of
+from tests.sharding.ranks import together
 
 # By the number of ranks that are started; who is not in a topology only waits.
 SHAPES: dict[int, list[tuple[int, int]]] = {4: [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (2, 2), (4, 1)]}
@@ -46,12 +46,17 @@ def test_they_give_what_torch_gives(world: int, simulated: bool, share: int, tmp
     tries = {shape: drawn[at :: len(SHAPES[world])] for at, shape in enumerate(SHAPES[world])}
 
     def program(me: Rank, device: Device | None) -> Any:
-        order, found = Order(of.streams_of(device)), []
+        streams, found = of.streams_of(device), []
+        order, place = Order(streams), streams.device
         for shape, topology in of.topologies(SHAPES[world]).items():
             rings = {name: make(topology, order) for name, make in of.RINGS.items()}
-            results = [(of.call(rings[one.ring], one, topology), of.torchs(one, topology)) for one in tries[shape]]
-            with of.at_rest(device):
-                found += [of.wrong(one, topology, *got) for one, got in zip(tries[shape], results, strict=True)]
+            results = [
+                (of.call(rings[one.ring], one, topology, place), of.torchs(one, topology, place))
+                for one in tries[shape]
+            ]
+            if device is not None:
+                device.synchronize()
+            found += [of.wrong(one, topology, *got) for one, got in zip(tries[shape], results, strict=True)]
         return [len(found), [text for text in found if text][:3]]
 
     said = together(world, program, tmp_path, simulated=simulated, silence_s=800)

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repro.accelerator.device import Device
 from repro.cluster import Rank
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
-from tests.accelerator.world import together
+from simgpu.device import Device
+from tests.sharding.ranks import together
 from tests.sharding.training import adamw, batch, by_ddp, engine, few_bits, net, train, values
 
 STEPS = 10
@@ -82,7 +82,7 @@ def test_every_strategy_gives_the_parameters_of_ddp_bit_for_bit(
         *(pytest.param(*row, marks=pytest.mark.wide) for row in [(4, 3, STEPS), (4, 1, 2), (8, 1, 2), (8, 3, 1)]),
     ],
 )
-def test_on_the_simulated_accelerator_they_do_so_too(ranks: int, accumulation: int, steps: int, tmp_path: Path) -> None:
+def test_on_the_simulated_gpu_they_do_so_too(ranks: int, accumulation: int, steps: int, tmp_path: Path) -> None:
     """Its virtual time, streams and buffers that take turns change no bit. In two steps of three micro-batches each
     buffer has had all its turns; ten steps, and eight ranks, take minutes."""
     how = {"steps": steps, "accumulation": accumulation}

@@ -10,17 +10,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.accelerator.collectives import BACKEND, register
-from repro.accelerator.device import Device
-from repro.accelerator.dry import DryDevice
 from repro.trace import TraceRecord, begin
 from scenarios.sharding.engine import ShardedEngine
-from scenarios.sharding.lanes import NoStreams, SimulatedStreams
+from scenarios.sharding.lanes import NoStreams, TracedStreams
 from scenarios.sharding.strategy import Strategy
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
-from tests.accelerator.world import clock
+from simgpu import costs, dry
+from simgpu.clocked import clocked
+from simgpu.device import COMPUTE, Device
+from simgpu.trace import Tracer
+from tests.sharding.ranks import timing_of
 
 _KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py
 WORDS, WIDTH, CLASSES, TOKENS = 11, 7, 5, 6
@@ -72,10 +73,15 @@ def few_bits(gradient: Tensor) -> Tensor:
     return (gradient * 256).round().clamp(-3, 3) / 256
 
 
-def batch(rank: int, step: int, micro_batch: int) -> tuple[Tensor, Tensor]:
+def batch(rank: int, step: int, micro_batch: int, *, of: ShardedEngine | None = None) -> tuple[Tensor, Tensor]:
+    """Where the engine trains, or on the CPU. It gets there without a wait of the host."""
     generator = torch.Generator().manual_seed(rank * 1009 + step * 31 + micro_batch)
     words = torch.randint(0, WORDS, (TOKENS,), generator=generator)
-    return words, torch.randint(0, CLASSES, (TOKENS,), generator=generator)
+    classes = torch.randint(0, CLASSES, (TOKENS,), generator=generator)
+    if of is None:
+        return words, classes
+    place = of.order.streams.device
+    return words.to(place, non_blocking=True), classes.to(place, non_blocking=True)
 
 
 def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -101,7 +107,7 @@ def by_ddp(model: nn.Module, rank: int, *, steps: int, accumulation: int, optimi
 def engine(
     model: nn.Module, strategy: Strategy, topology: Topology, device: Device | None, **how: Any
 ) -> ShardedEngine:
-    streams = NoStreams() if device is None else SimulatedStreams(device)
+    streams = NoStreams() if device is None else TracedStreams(device)
     return ShardedEngine(model, strategy, topology, streams=streams, **{"optimizer": sgd, **how})
 
 
@@ -110,7 +116,7 @@ def train(trained: ShardedEngine, rank: int, *, steps: int) -> list[Tensor]:
     losses = []
     for step in range(steps):
         for micro_batch in range(trained.accumulation):
-            loss = trained(*batch(rank, step, micro_batch))
+            loss = trained(*batch(rank, step, micro_batch, of=trained))
             trained.backward(loss)
             trained.step()
             losses.append(loss.detach())
@@ -122,14 +128,14 @@ def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def values(trained: ShardedEngine) -> list[Tensor]:
-    """The whole parameters, in the model's order: all ranks take part."""
+    """The whole parameters, in the model's order and in the host's memory: all ranks take part."""
     whole: dict[str, Tensor] = {}
     for unit in trained.units:
         trained.parameters.use(unit, backward=False)
         for piece in unit.pieces:
             whole.update({part.name: part.parameter.detach().clone() for part in piece.parts})
     trained.parameters.release_all()
-    return [whole[name] for name, _ in trained.model.named_parameters()]
+    return [whole[name].cpu() for name, _ in trained.model.named_parameters()]
 
 
 def sighted(trained: ShardedEngine, device: Device) -> None:
@@ -143,17 +149,25 @@ def sighted(trained: ShardedEngine, device: Device) -> None:
 
 
 @contextmanager
-def rehearsal(ranks: int) -> Iterator[tuple[DryDevice, list[TraceRecord]]]:
-    """A device that computes nothing, as rank 0 of ``ranks``, two on each node, and the trace of what it is given."""
+def rehearsal(ranks: int) -> Iterator[tuple[Device, list[TraceRecord]]]:
+    """A device that computes nothing, as rank 0 of ``ranks`` of one node, and the trace of what it is given.
+
+    The trace is whole behind it. One number of ranks for each process.
+    """
+    if not dry.active():
+        dry.install(dry.World(ranks))
+    timing = timing_of(ranks)
+    costs.use(clocked(timing, 0))
     records: list[TraceRecord] = [begin(0, ranks)]
-    device = DryDevice(clock(0, ranks), write=records.extend)
-    with device:
-        register()
-        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=ranks)
-        try:
-            yield device, records
-        finally:
-            dist.destroy_process_group()
+    tracer = Tracer(records.extend)
+    device = Device(timing, world=ranks)
+    device.name_stream(device.default_stream(), COMPUTE)
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks)
+    try:
+        yield device, records
+    finally:
+        dist.destroy_process_group()
+    tracer.close()
 
 
 def rehearsed(
@@ -163,7 +177,6 @@ def rehearsed(
     with rehearsal(ranks) as (device, records):
         trained = engine(net(), strategy, Topology.of(group), device, without=without, accumulation=2, **how)
         train(trained, 0, steps=2)
-        device.finish()
     return records
 
 

@@ -7,7 +7,7 @@ import inspect
 import torch
 from judged import story
 
-from repro.trace import Free, Reuse
+from repro.trace import Alloc, Free, Reuse
 
 _SLOW = {"mm": 10000.0}
 
@@ -97,6 +97,45 @@ def test_a_free_is_told_when_the_program_lets_go() -> None:
     (free,) = told.of(Free)
     assert isinstance(free, Free) and free.quiet
     assert told.records.index(free) < len(told.records) - 2
+
+
+def test_a_view_keeps_it_and_no_block_has_the_number_of_another() -> None:
+    with story() as told:
+        a = torch.ones(4096, device="cuda")
+        view = a[2:]
+        del a
+        assert told.of(Free) == []
+        del view
+        for _ in range(5):
+            torch.ones(4096, device="cuda")
+        empty = [torch.empty(0, device="cuda") for _ in range(3)]
+        del empty
+    blocks = [one.block for one in told.of(Alloc) if isinstance(one, Alloc)]
+    assert len(set(blocks)) == len(blocks) >= 6
+    assert len([one for one in told.of(Free) if isinstance(one, Free) and one.block in blocks]) == len(blocks)
+
+
+def test_who_joins_the_streams_first_may_let_go() -> None:
+    with story(**_SLOW) as told:
+        a = torch.ones(4096, device="cuda")
+        seen = read_late(a)
+        torch.cuda.current_stream().wait_stream(torch.cuda.Stream(stream_id=1, device_index=0, device_type=1))
+        del a
+        torch.empty(4096, device="cuda").fill_(2)
+        torch.cuda.synchronize()
+        assert seen.item() == 4096
+    assert told.races == []
+
+
+def test_training_gives_all_its_memory_back() -> None:
+    before = torch.cuda.memory_allocated()
+    layer = torch.nn.Linear(8, 8, device="cuda")
+    for _ in range(3):
+        layer(torch.randn(2, 8, device="cuda")).sum().backward()
+        layer.zero_grad()
+    assert torch.cuda.memory_allocated() > before
+    del layer
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_pinned_memory_that_the_host_allocator_does_not_know_is_freed_too_early() -> None:

@@ -84,6 +84,41 @@ REALS = {"few": 1024, "all": 1 << 20}
 HOST = {"objects and the host's own tensors": '"cpu:gloo,cuda:nccl"'}
 
 
+def test_what_the_others_bring_is_what_this_rank_brings_and_no_more_is_known() -> None:
+    import torch
+    import torch.distributed as dist
+
+    from simgpu import dry
+
+    dry.install(dry.World(4, 2))
+    dist.init_process_group("nccl")
+    for reduction, expected in ((dist.ReduceOp.SUM, 12.0), (dist.ReduceOp.MAX, 3.0), (dist.ReduceOp.MIN, 3.0)):
+        value = torch.tensor([3.0], device="cuda")
+        dist.all_reduce(value, op=reduction)
+        assert value.item() == expected
+    gathered = torch.empty(4, device="cuda")
+    dist.all_gather_into_tensor(gathered, torch.tensor([2.0], device="cuda"))
+    assert gathered.tolist() == [2.0] * 4
+    mine, theirs, got = (torch.tensor([1.0], device="cuda") for _ in range(3))
+    dist.broadcast(mine, src=0)
+    assert mine.item() == 1.0
+    dist.broadcast(theirs, src=2)  # what this rank holds is a placeholder
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    began.record()
+    works = [dist.isend(mine, 1), dist.irecv(got, 3)]
+    for work in works:
+        assert work is not None
+        work.wait()
+    ended.record()
+    ended.synchronize()
+    assert mine.item() == 1.0
+    assert began.elapsed_time(ended) > 0
+    for unknown in (theirs, got):
+        with pytest.raises(RuntimeError, match="no values"):
+            unknown.tolist()
+
+
 @pytest.mark.parametrize("real", REALS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_rank_0_alone_records_what_it_does_among_others(program: str, real: str, tmp_path: Path) -> None:

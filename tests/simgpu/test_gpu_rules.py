@@ -6,6 +6,7 @@ import pytest
 import torch
 from judged import story
 
+from repro.trace import HostWait
 from simgpu.rules import OPERATIONS, Rule, Site, count, put
 
 
@@ -37,6 +38,33 @@ def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, fu
             b = a + 1
         torch.cuda.synchronize(b.device) if operation != "device.synchronize" else side.synchronize()
     assert len(told.races) == races
+
+
+def test_a_rule_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
+    nothing = [Rule("stream.wait_stream", "order", "other.py", lambda stream: None)]
+    others = [one for one in OPERATIONS if one != "stream.wait_stream"]
+    nothing += [Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in others]
+    nothing += [Rule(one, "", "", lambda stream: None) for one in ("stream.synchronize", "device.synchronize")]
+    put(nothing)
+    side = torch.cuda.Stream()
+    with story(fill_=1000) as told:
+        a = torch.ones(4, device="cuda")
+        order(side, "stream.wait_stream")
+        with torch.cuda.stream(side):
+            assert (a + 1)[0].item() == 2
+    assert told.races == []
+
+
+def test_what_stands_there_instead_is_done() -> None:
+    side = torch.cuda.Stream()
+    put([Rule("stream.synchronize", "order", "test_gpu_rules.py", side.wait_stream)])
+    with story() as told:
+        a = torch.ones(4, device="cuda")
+        order(side, "stream.synchronize")
+        with torch.cuda.stream(side):
+            a + 1
+    assert told.races == []
+    assert not told.of(HostWait)
 
 
 @pytest.mark.host

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from repro.accelerator.costs import Clock, Profile, ProfileError, Scale, Timing, load_profile, profile_names
-from tests.accelerator.world import clock
+from simgpu.hardware import Clock, Profile, ProfileError, Scale, Timing, load_profile, profile_names
 
+pytestmark = pytest.mark.host
 GOOD = Path(load_profile.__code__.co_filename).with_name("profiles") / "h100.toml"
 
 
@@ -17,6 +18,10 @@ def own(folder: Path, change: tuple[str, str]) -> str:
     path = folder / "own.toml"
     path.write_text(GOOD.read_text().replace(*change))
     return str(path)
+
+
+def clock(rank: int = 0, world: int = 1, **timing: Any) -> Clock:
+    return Clock(Timing(load_profile("a100-100gbps"), (0,) * world, **timing), rank)
 
 
 @pytest.mark.parametrize("name", profile_names())
