@@ -385,21 +385,22 @@ class Oracle:
 
     def races(self) -> dict[Pair, tuple[Access, Access]]:
         """The pairs of accesses that conflict, and that two legal orders have in different orders."""
-        return {
-            Pair(
-                first.rank, second.block, (first.line, first.part, first.what), (second.line, second.part, second.what)
-            ): (first, second)
+        return {_named(first, second): (first, second) for first, second in self._racing()}
+
+    def _racing(self) -> list[tuple[Access, Access]]:
+        return [
+            (first, second)
             for at, second in enumerate(self.accesses)
             for first in self.accesses[:at]
             if first.conflicts(second) and self.reversible(first, second)
-        }
+        ]
 
     def told(self) -> set[Pair]:
         """The races without those that follow from another one with the same second access, or the same first one."""
         at = {access: place for place, access in enumerate(self.accesses)}
         return {
-            pair
-            for pair, (first, second) in self.races().items()
+            _named(first, second)
+            for first, second in self._racing()
             if not any(self._stands_for(between, first) for between in self.accesses[at[first] + 1 : at[second]])
         }
 
@@ -507,10 +508,10 @@ class Oracle:
         for host, side in zip(self._hosts, sides, strict=True):
             streams.append(side.stream if side.waits else channel)
             host.streams[streams[-1]] = host.position(streams[-1]) | host.position(side.stream)
-            ready.append(host.position(streams[-1]) | (host.last.get(channel, 0) if self._together else 0))
+            ready.append(host.position(streams[-1]) | host.last.get(channel, 0))
         everyone = 0
-        for one in ready:
-            everyone |= one if self._together else 0
+        for one in ready if self._together else ():
+            everyone |= one
         started, stages = [], []
         for host, side, stream in zip(self._hosts, sides, streams, strict=True):
             cells = self._cells(host, side.reads) if side.reads else ()
@@ -521,14 +522,7 @@ class Oracle:
         for rank, (host, side, stream) in enumerate(zip(self._hosts, sides, streams, strict=True)):
             after = 0
             for peer, node in enumerate(started):
-                gets = (
-                    peer in (root, rank)
-                    if kind == "broadcast"
-                    else peer == root or rank == peer
-                    if kind == "send"
-                    else True
-                )
-                if gets or self._together:
+                if kind not in ("broadcast", "send") or peer in (root, rank) or self._together:
                     after |= self.nodes[node].before | 1 << node
             cells = self._cells(host, side.writes) if side.writes else ()
             node = self._issue(host, stream, number, "leave", _exchange(kind, root, rank, cells, stages), after)
@@ -613,6 +607,12 @@ class Oracle:
     def _cells(self, host: _Host, view: View) -> tuple[int, ...]:
         base = host.buffers[view.buffer].base
         return tuple(base + cell for cell in PARTS[view.part])
+
+
+def _named(first: Access, second: Access) -> Pair:
+    """Two reads of one operation have one name."""
+    sides = [(one.line, one.part, one.what) for one in (first, second)]
+    return Pair(second.rank, second.block, *sides)
 
 
 def _nothing(memory: Memory) -> None:
