@@ -131,6 +131,8 @@ def _python(line: Line, rank: int) -> str:
             return f"with on({stream}): {target}.mul_(3)"
         case "new", stream, name, value:
             return f"with on({stream}): {name} = torch.full(({CELLS},), {value}, device='cuda')"
+        case "empty", stream, name:
+            return f"with on({stream}): {name} = torch.empty({CELLS}, device='cuda')"
         case "drop", name:
             return f"del {name}"
         case "keep", name, stream:
@@ -288,47 +290,68 @@ class Oracle:
         self.left = [  # by rank: the cells of what is there at the end
             [self._cells(host, View(name)) for name in BUFFERS if name in host.buffers] for host in self._hosts
         ]
-        self.later = [0] * len(self.nodes)  # by node, after explore(): the nodes that some order has after it
+        self.later = [0] * len(self.nodes)  # by node, after explore(): its rank's that some order has after it
 
     # -- the orders -------------------------------------------------------------------------------------
 
     def more_than(self, limit: int) -> bool:
-        """Are there more legal orders than this?"""
-        before = [node.before for node in self.nodes]
-        layer = {0: 1}
-        for _ in before:
-            after: dict[int, int] = {}
-            for done, ways in layer.items():
-                for node, needed in enumerate(before):
-                    if not done >> node & 1 and not needed & ~done:
-                        after[done | 1 << node] = after.get(done | 1 << node, 0) + ways
-            layer = after
-            if sum(layer.values()) > limit:  # each beginning of an order has at least one end
+        """May :meth:`explore` have more orders than this?"""
+        ways = 1
+        for host in self._hosts:
+            ways *= self._ways(self._of(host.rank), limit // ways)
+            if ways > limit:
                 return True
         return False
 
+    def _of(self, rank: int) -> int:
+        """The nodes of a rank."""
+        return sum(1 << at for at, node in enumerate(self.nodes) if node.key[0] == rank)
+
+    def _ways(self, mine: int, limit: int) -> int:
+        """In how many orders some nodes can stand, by what they say of each other. More than ``limit`` is enough."""
+        waits = [(1 << at, node.before & mine) for at, node in enumerate(self.nodes) if mine >> at & 1]
+        layer = {0: 1}
+        for _ in waits:
+            after: dict[int, int] = {}
+            for done, ways in layer.items():
+                for node, needed in waits:
+                    if not done & node and not needed & ~done:
+                        after[done | node] = after.get(done | node, 0) + ways
+            layer = after
+            if sum(layer.values()) > limit:  # each beginning of an order has at least one end
+                break
+        return sum(layer.values())
+
     def explore(self, visit: Callable[[list[int], Memory], None]) -> None:
-        """Execute every legal order; ``visit`` gets each, and the memory it ends with."""
+        """Execute every legal order; ``visit`` gets each, and the memory it ends with.
+
+        What one rank does leaves the memory of others alone, so of orders in which each rank does the same in the same
+        order one is enough (sleep sets: Godefroid, Partial-Order Methods for the Verification of Concurrent Systems,
+        1996, chapter 5).
+        """
         nodes, later = self.nodes, self.later
         whole = (1 << len(nodes)) - 1
+        mine = [self._of(host.rank) for host in self._hosts]
         order: list[int] = []
 
-        def go(done: int, memory: Memory) -> None:
+        def go(done: int, asleep: int, memory: Memory) -> None:
             if done == whole:
                 visit(order, memory)
                 return
             for at, node in enumerate(nodes):
-                if done >> at & 1 or node.before & ~done:
+                if (done | asleep) >> at & 1 or node.before & ~done:
                     continue
                 now = done | 1 << at
-                later[at] |= whole & ~now
+                own = mine[node.key[0]]
+                later[at] |= own & ~now
                 changed = memory.copy()
                 node.act(changed)
                 order.append(at)
-                go(now, changed)
+                go(now, asleep & ~own, changed)
                 order.pop()
+                asleep |= 1 << at
 
-        go(0, self.memory)
+        go(0, 0, self.memory)
 
     def run(self, order: Iterable[int]) -> Memory:
         """Execute one order."""
@@ -362,21 +385,22 @@ class Oracle:
 
     def races(self) -> dict[Pair, tuple[Access, Access]]:
         """The pairs of accesses that conflict, and that two legal orders have in different orders."""
-        return {
-            Pair(
-                first.rank, second.block, (first.line, first.part, first.what), (second.line, second.part, second.what)
-            ): (first, second)
+        return {_named(first, second): (first, second) for first, second in self._racing()}
+
+    def _racing(self) -> list[tuple[Access, Access]]:
+        return [
+            (first, second)
             for at, second in enumerate(self.accesses)
             for first in self.accesses[:at]
             if first.conflicts(second) and self.reversible(first, second)
-        }
+        ]
 
     def told(self) -> set[Pair]:
         """The races without those that follow from another one with the same second access, or the same first one."""
         at = {access: place for place, access in enumerate(self.accesses)}
         return {
-            pair
-            for pair, (first, second) in self.races().items()
+            _named(first, second)
+            for first, second in self._racing()
             if not any(self._stands_for(between, first) for between in self.accesses[at[first] + 1 : at[second]])
         }
 
@@ -414,12 +438,12 @@ class Oracle:
                 for source in sources:
                     self._touch(host, node, "read", source)
                 self._touch(host, node, "write", target)
-            case "new", stream, name, value:
+            case "new" | "empty", stream, name, *value:
                 before = host.buffers.get(name)
                 host.buffers[name] = self._allocate(host, stream)
-                whole = View(name)
-                node = self._issue(host, stream, number, "kernel", _fill(self._cells(host, whole), value))
-                self._touch(host, node, "write", whole)
+                if value:
+                    act = _fill(self._cells(host, View(name)), value[0])
+                    self._touch(host, self._issue(host, stream, number, "kernel", act), "write", View(name))
                 if before is not None:  # the name goes over to the new one when that is there
                     self._drop(host, before)
             case "drop", name:
@@ -484,10 +508,10 @@ class Oracle:
         for host, side in zip(self._hosts, sides, strict=True):
             streams.append(side.stream if side.waits else channel)
             host.streams[streams[-1]] = host.position(streams[-1]) | host.position(side.stream)
-            ready.append(host.position(streams[-1]) | (host.last.get(channel, 0) if self._together else 0))
+            ready.append(host.position(streams[-1]) | host.last.get(channel, 0))
         everyone = 0
-        for one in ready:
-            everyone |= one if self._together else 0
+        for one in ready if self._together else ():
+            everyone |= one
         started, stages = [], []
         for host, side, stream in zip(self._hosts, sides, streams, strict=True):
             cells = self._cells(host, side.reads) if side.reads else ()
@@ -498,14 +522,7 @@ class Oracle:
         for rank, (host, side, stream) in enumerate(zip(self._hosts, sides, streams, strict=True)):
             after = 0
             for peer, node in enumerate(started):
-                gets = (
-                    peer in (root, rank)
-                    if kind == "broadcast"
-                    else peer == root or rank == peer
-                    if kind == "send"
-                    else True
-                )
-                if gets or self._together:
+                if kind not in ("broadcast", "send") or peer in (root, rank) or self._together:
                     after |= self.nodes[node].before | 1 << node
             cells = self._cells(host, side.writes) if side.writes else ()
             node = self._issue(host, stream, number, "leave", _exchange(kind, root, rank, cells, stages), after)
@@ -590,6 +607,12 @@ class Oracle:
     def _cells(self, host: _Host, view: View) -> tuple[int, ...]:
         base = host.buffers[view.buffer].base
         return tuple(base + cell for cell in PARTS[view.part])
+
+
+def _named(first: Access, second: Access) -> Pair:
+    """Two reads of one operation have one name."""
+    sides = [(one.line, one.part, one.what) for one in (first, second)]
+    return Pair(second.rank, second.block, *sides)
 
 
 def _nothing(memory: Memory) -> None:

@@ -69,7 +69,7 @@ def _groups(world: int) -> dict[str, Any]:
 
 def _run(program: Program, slow: Slow, rank: int) -> _Told:
     """Run a program on the device of this process, which is in a process group already if there are others."""
-    if program.meets and program.world > 1:
+    if program.world > 1:
         dist.barrier(device_ids=[rank])  # the ranks' clocks agree, and both are done with the program before
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
