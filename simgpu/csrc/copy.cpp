@@ -28,9 +28,11 @@ namespace {
 
 using at::Tensor;
 
-int64_t cost(const char* name, const Tensor& moved) {
+// `moved` passes the link between host and device, once. Within the device memory is read and written.
+int64_t cost(const char* name, const Tensor& moved, const Tensor* from = nullptr) {
   auto& costs = device().costs;
   auto nbytes = moved.numel() * static_cast<int64_t>(moved.itemsize());
+  if (from) nbytes += from->numel() * static_cast<int64_t>(from->itemsize());
   return costs.kernel ? static_cast<int64_t>(costs.kernel(name, nbytes, nullptr, 0, nullptr)) : 2000;
 }
 
@@ -82,11 +84,11 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
     Tensor from = place_of(source, false, accesses), to = place_of(self, true, accesses);
     if (recorder().on) recorder().copy(trace().ops + 1, {to, block_behind(self)}, {from, block_behind(source)});
     if (dry().on) {
-      device().launch(stream, within, accesses, cost("aten::copy_", self), nullptr, site);
+      device().launch(stream, within, accesses, cost("aten::copy_", self, &source), nullptr, site);
       copied(accesses, from, to);
       return self;
     }
-    device().launch(stream, within, accesses, cost("aten::copy_", self),
+    device().launch(stream, within, accesses, cost("aten::copy_", self, &source),
                     device().guarded(within, [from, to, dtype = dtype()]() mutable { Executing quiet(dtype); to.copy_(from); }), site);
     return self;
   }
