@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
 register()
+os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
