@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any
 
+from benchmarks.apart import apart
 from benchmarks.figures import Figure
 from scenarios import program
 from scenarios.scenario import scenario
@@ -18,6 +19,10 @@ _INTERVAL_S = 0.1
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
+    return apart("memory", say)
+
+
+def measured(say: Callable[[str], None]) -> list[Figure]:
     """Two figures, because the ranks are forked and share most of torch's pages.
 
     The sum of resident sizes counts a shared page once per rank. The proportional size divides it by

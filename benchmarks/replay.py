@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.apart import apart
 from benchmarks.figures import Figure
 from fuzz.strategy import draw_timing
 from fuzz.subject import Subject
@@ -28,6 +29,10 @@ REPLAYS = 50
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
+    return apart("replay", say)
+
+
+def measured(say: Callable[[str], None]) -> list[Figure]:
     """Rounds of the same timings. What is measured is the wall time of one process with one thread."""
     program.preload()
     say("replay: a live run")

@@ -8,7 +8,6 @@ from importlib import import_module
 import click
 
 from repro import processor
-from repro.commands.folders import processor_of
 from repro.commands.table import COMMANDS
 
 
@@ -45,7 +44,7 @@ class _Lazy(click.Group):
 def group() -> None:
     """Stream races in sharded LLM training: reproduce them, find them, prove the cure.
 
-    Stock DeepSpeed runs on a simulated asynchronous accelerator, on a laptop, the same way every time.
+    Stock DeepSpeed, or your own program, runs on a simulated GPU, on a laptop, the same way every time.
     """
 
 
@@ -63,7 +62,11 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
 
         go_there("repro", [*([launched] if launched else []), *arguments])
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
-    recorded = processor_of(arguments[1:]) if arguments[:1] == ["replay"] else None
+    recorded = None
+    if arguments[:1] == ["replay"]:
+        from repro.commands.folders import processor_of
+
+        recorded = processor_of(arguments[1:])
     for name, value in (recorded or {}).items():
         os.environ.pop(name, None)
         if value is not None:

@@ -1,0 +1,49 @@
+"""Rows that are measured in a process with a simulated GPU: ``python -m simgpu -m benchmarks.apart ROW``.
+
+There is a line of JSON for each thing that is going on (a string) and for each figure (its fields).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+
+from benchmarks.figures import Figure
+
+Say = Callable[[str], None]
+
+
+def apart(row: str, say: Say) -> list[Figure]:
+    """What ``measured`` of the row's module gives there. Raises RuntimeError where it fails."""
+    found = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "simgpu", "-m", "benchmarks.apart", row], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            told = json.loads(line)
+            if isinstance(told, str):
+                say(told)
+            else:
+                found.append(Figure(**told))
+    if process.returncode:
+        raise RuntimeError(f"row {row} could not be measured")
+    return found
+
+
+def main(row: str) -> None:
+    """In the process with the GPU."""
+
+    def tell(what: object) -> None:
+        print(json.dumps(what), flush=True)
+
+    for figure in import_module(f"benchmarks.{row}").measured(tell):
+        tell(asdict(figure))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
