@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from repro.commands.checked import MECHANISMS
 from repro.trace import TraceRecord
 
 
-def rests_on(found: Findings, folder: Path) -> Findings:
-    """The findings of a clean run with what they rest on, written into its ``folder`` anew; others as they are."""
+def rests_on(found: Findings, folder: Path, doing: Callable[[str], None]) -> Findings:
+    """The findings of a clean run with what they rest on, written into its ``folder`` anew; others as they are.
+
+    ``doing`` is told what goes on.
+    """
     if found.verdict is not Verdict.CLEAN or found.failure:
         return found
+    doing("looking at what the verdict rests on")
     trace = folder / "trace"
     waits, mechanisms = Waits(), [one() for one in MECHANISMS]
 

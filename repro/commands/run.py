@@ -59,8 +59,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         preload()
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
-        progress.doing("looking at what the verdict rests on")
-        found = rests_on(found, folder)
+        found = rests_on(found, folder, progress.doing)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
         console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
@@ -105,8 +104,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
             found[word] = session.simulate(one, folders[word], reference, progress)
-            progress.doing("looking at what the verdict rests on")
-            found[word] = rests_on(found[word], folders[word])
+            found[word] = rests_on(found[word], folders[word], progress.doing)
         terminal.verdict(console, found[word], folders[word])
     terminal.comparison(console, found, folders)
     with terminal.doing(console, "writing the report"):
