@@ -112,6 +112,8 @@ def _sentence(run: Run) -> str:
         text = f"training goes wrong{since}, and no race between streams explains it."
     elif kind == "clean":
         text = "nothing is wrong: no race was found, and every value equals the reference bit for bit."
+        if (run.findings.get("rests") or {}).get("held"):
+            text += " But part of what orders it are waits that are there for another reason."
         if run.findings.get("divergence") is None:
             text = "no race was found. There is no reference, so values were not compared."
     else:
