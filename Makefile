@@ -103,11 +103,12 @@ test-ray: $(READY) ## The test of a campaign on Ray workers (installs Ray)
 	@$(PIP) --requirement requirements-ray.txt
 	@$(BIN)/python -m pytest -m ray $(ARGS)
 
-# Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again.
+# Not isolated: setuptools is there, pinned, so nothing is fetched. What an earlier build left would be packed again, and
+# pytest would take an egg-info for a plugin's, and rewrite all of ours.
 wheel: $(READY) ## Build the package: dist/*.whl, without a network
 	@rm -rf build/lib build/bdist.* dist
 	@$(BIN)/python -m pip wheel -q --no-input --disable-pip-version-check --no-index --no-deps --no-build-isolation --wheel-dir dist .
-	@rm -rf build/lib build/bdist.*
+	@rm -rf build/lib build/bdist.* *.egg-info
 	@ls dist/*.whl
 
 test-wheel: wheel ## Install the wheel outside the checkout, and use it there with each of its extras
