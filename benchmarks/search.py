@@ -5,9 +5,6 @@ In a process of its own, which has a simulated GPU: the textbook programs say ``
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from statistics import median, quantiles
@@ -15,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.apart import apart
 from benchmarks.figures import Figure
 from benchmarks.replay import recorded
 from fuzz.search import Search
@@ -37,32 +35,17 @@ _SEARCHES: tuple[Search, ...] = (Directed(), RandomTimings(), Pct(1), Pct(2))
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    command = [sys.executable, "-m", "simgpu", "-m", "benchmarks.search"]
-    found = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            told = json.loads(line)
-            if isinstance(told, str):
-                say(told)
-            else:
-                found.append(Figure("search", told[0], told[1], ""))
-    if process.returncode:
-        raise RuntimeError("the searches could not be measured")
-    return found
+    return apart("search", say)
 
 
-def main() -> None:
-    """In the process with the GPU: a line of JSON each, what is going on (a string), and figures (name and value)."""
-
-    def say(text: str) -> None:
-        print(json.dumps(text), flush=True)
-
+def measured(say: Callable[[str], None]) -> Iterator[Figure]:
+    """In the process with the GPU: each figure when it is known, as there are many."""
     program.preload()
     for name, subject in _subjects(say):
         for search in _SEARCHES:
             say(f"search: {name}, {search.name}, {SEEDS} seeds")
-            print(json.dumps(_row(name, search, subject)), flush=True)
+            what, value = _row(name, search, subject)
+            yield Figure("search", what, value, "")
 
 
 def _subjects(say: Callable[[str], None]) -> Iterator[tuple[str, Subject]]:
@@ -97,7 +80,3 @@ def _first(search: Search, subject: Subject, seed: int) -> int | None:
     """How many timings the first divergence takes."""
     executed = enumerate(islice(search.timings(subject, seed), MOST), 1)
     return next((number for number, one in executed if one.verdict.diverged), None)
-
-
-if __name__ == "__main__":
-    main()
