@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fuzz.subject import Subject
 from fuzz.verdict import in_order
-from repro.replay.deviations import Deviation
-from repro.replay.recording import Recording
-from repro.replay.replayer import READ, Look
-from repro.trace import Phase, Seen, Sight
+from replay.deviations import Deviation
+from replay.recording import Recording
+from replay.replayer import READ, Look
+from simgpu.trace import Phase, Seen, Sight
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,8 @@ from torch import Tensor
 from detectors import NanWatch
 from detectors.live.ops import PROBES
 from detectors.live.patches import listen
-from repro import deepspeed as adapter
-from repro.cluster import Rank, run_ranks
-from repro.forks import seldom
-from repro.releases import PINNED
-from repro.trace import file_of
+from frameworks.deepspeed import adapter
+from frameworks.deepspeed.releases import PINNED
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.rehearsal import dry_gpu
@@ -36,7 +33,10 @@ from simgpu.clocked import NOTHING
 from simgpu.device import Device
 from simgpu.hardware import Timing
 from simgpu.library import functions
+from simgpu.ranks.cluster import Rank, run_ranks
+from simgpu.ranks.forks import seldom
 from simgpu.rules import Rule, Site, count, put
+from simgpu.trace import file_of
 
 Hear = Callable[[int, dict[str, Any]], None]
 
@@ -78,7 +78,7 @@ def run(
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
     that do something else, besides the fix. ``calls``: see above.
 
-    Raises RuntimeError where there is no simulated GPU, and :class:`repro.cluster.RankFailed`.
+    Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
     """
     # gloo asks for a name that resolves; ranks of one machine need no more than loopback
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
@@ -106,7 +106,7 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
     ``hear`` gets the messages of :func:`run`, without losses and parameters. This process needs a simulated GPU, which
-    it may not have used. Raises :class:`repro.cluster.RankFailed`.
+    it may not have used. Raises :class:`simgpu.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from repro import deepspeed as adapter
-from repro.cluster import Rank, RankFailed, run_ranks
-from repro.forks import seldom
-from repro.trace import file_of
+from frameworks.deepspeed import adapter
 from scenarios import quantized
 from scenarios.full_size import Batch, ModelError, Subject, subject
 from scenarios.job import OPTIMIZERS, Job
@@ -30,6 +27,9 @@ from scenarios.trainers import DeepSpeed, Sharded, Trainer
 from simgpu import dry
 from simgpu.device import Device
 from simgpu.hardware import Timing
+from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
+from simgpu.ranks.forks import seldom
+from simgpu.trace import file_of
 
 Hear = Callable[[dict[str, Any]], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
@@ -56,7 +56,7 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
-    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
+    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
     """
     torch.set_num_threads(1)
     (folder / "trace").mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A simulated GPU for a CPU build of torch: a device ``cuda`` whose memory is the host's.
 
 Work is issued by the host and executed later, in the order of a virtual clock; every access to memory is
-recorded (:mod:`repro.trace`), so that a detector can say which pairs no synchronisation orders.
+recorded (:mod:`simgpu.trace`), so that a detector can say which pairs no synchronisation orders.
 
 ``python -m simgpu script.py`` runs a script on it. The device has to be there before torch is imported
 (:mod:`simgpu.launch`), and a process that has it keeps it. This package imports nothing of torch by itself.
@@ -19,6 +19,6 @@ Where it departs from the hardware, or does not see all, as far as is known:
 * backward work has the line of its forward work, marked ``(backward)``; where that is not known (gradients summed into
   parameters, in-place operators on views) it has the line where the main thread stands, which is that of ``backward()``
   unless another thread called it;
-* a trace can be executed again (:mod:`repro.replay`) where it was recorded for that; docs/recordings.md says what is
+* a trace can be executed again (:mod:`replay`) where it was recorded for that; docs/recordings.md says what is
   refused.
 """

@@ -13,8 +13,8 @@ import sys
 from types import CodeType
 from typing import Any
 
-from repro.trace import Frame, Stack
 from simgpu.build import torch_folder
+from simgpu.trace import Frame, Stack
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RUNS = _OURS + "scripts.py"

@@ -1,4 +1,4 @@
-"""What work is, made into records of what the C++ part wrote (``csrc/recorder.h``): for a replay (:mod:`repro.replay`).
+"""What work is, made into records of what the C++ part wrote (``csrc/recorder.h``): for a replay (:mod:`replay`).
 
 A recording says of every launch that writes what it computes. Where one does not, because something computes that the
 recorder does not know, the recording is not replayed, and says why.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from repro.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
 from simgpu import costs
 from simgpu.library import functions
+from simgpu.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
 
 DEVICE = "simgpu"
-"""What :class:`repro.trace.Begin` says of a recording of this device, under ``device``."""
+"""What :class:`simgpu.trace.Begin` says of a recording of this device, under ``device``."""
 _KNOWN = (
     "aten",
     "detectors",
@@ -45,7 +45,7 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 
 
 def info(token: str, *, record: bool) -> dict[str, Any]:
-    """What a replay has to know of this process, for :class:`repro.trace.Begin`.
+    """What a replay has to know of this process, for :class:`simgpu.trace.Begin`.
 
     ``token``: of the timing. ``record``: what the work is will be told, too.
     """
@@ -157,7 +157,7 @@ class Calls:
         return function, args, kwargs, tuple(outputs), tuple(places), _DTYPES[dtype]
 
     def _value(self, words: Sequence[int], at: int) -> tuple[Any, int]:
-        """As :mod:`repro.values` writes it; and where the next one begins."""
+        """As :mod:`simgpu.values` writes it; and where the next one begins."""
         kind = words[at]
         if kind == 6:
             block, dtype, conjugate, negative, offset, dims = words[at + 1 : at + 7]

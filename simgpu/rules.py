@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from repro.trace import Frame
-from simgpu import trace
+from simgpu import tracing
 from simgpu.library import Ruled, functions
+from simgpu.trace import Frame
 
 OPERATIONS = (
     "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
@@ -87,7 +87,7 @@ def ruled(operation: str, stream: torch.Stream) -> bool:
         return False
     if getattr(_here, "inside", False):
         return False
-    frame = trace.caller()
+    frame = tracing.caller()
     if frame is None:
         return False
     for rule in rules:

@@ -1,6 +1,6 @@
 """What a program came to see of its own work: checksums of what the host read, and of its memory at the end.
 
-Told in the trace as :class:`repro.trace.Sight` and :class:`repro.trace.Seen`, so two runs of one program can be
+Told in the trace as :class:`simgpu.trace.Sight` and :class:`simgpu.trace.Seen`, so two runs of one program can be
 compared by their traces alone. What counts and what does not says ``csrc/sights.h``; what the host reads of memory
 behind torch's back (``numpy()`` of a pinned tensor) is not seen.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repro.trace import Seen, Sight, TraceRecord
-from repro.values import checksum
-from simgpu import recording, trace, work
+from simgpu import recording, tracing, work
 from simgpu.library import functions
+from simgpu.trace import Seen, Sight, TraceRecord
+from simgpu.values import checksum
 
 READ, FINAL = "read", "final"
 _numbers = itertools.count(1 << 40)  # of the program's own sights: above all operations and blocks
@@ -40,10 +40,10 @@ def sight(
         plain = tensor.detach()
         alias, block = work.alias(plain), work.place(plain)[0]
     number, stream = next(_numbers), -1 if finally_ else torch.cuda.current_stream().stream_id
-    trace.note(Sight(number, kind, name, recording.view(plain, block), stream))
+    tracing.note(Sight(number, kind, name, recording.view(plain, block), stream))
 
     def see() -> None:
-        trace.note(Seen(number, checksum(alias)))
+        tracing.note(Seen(number, checksum(alias)))
         if look is not None:
             look(alias)
 

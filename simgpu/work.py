@@ -39,7 +39,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Collective ``number`` of ``group`` with these global ranks; see :class:`repro.trace.Collective`."""
+    """Collective ``number`` of ``group`` with these global ranks; see :class:`simgpu.trace.Collective`."""
 
     group: int
     number: int

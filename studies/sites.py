@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from detectors import HappensBefore, Race, Values, compare
-from repro.cluster import RankFailed
-from repro.trace import TraceReader, file_of
 from scenarios import program
 from scenarios.scenario import Scenario, ScenarioError, scenario
+from simgpu.ranks.cluster import RankFailed
 from simgpu.rules import Rule, Site
+from simgpu.trace import TraceReader, file_of
 from studies.placements import pair
 
 SCENARIO: dict[str, Any] = {"size": "tiny", "sequence": 32, "steps": 3, "accumulation": 2}
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 def reference(made: Scenario, folder: Path) -> Values:
-    """The same program on the CPU with gloo. Raises :class:`repro.cluster.RankFailed`."""
+    """The same program on the CPU with gloo. Raises :class:`simgpu.ranks.cluster.RankFailed`."""
     values = Values()
     parts = made.hpz if made.hpz > 1 else made.ranks
     program.run(made, simulated=False, folder=folder, hear=_hearing(values), parts=parts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from detectors.races import Occurrence, Race, Side
+from detectors.order.races import Occurrence, Race, Side
 from fuzz.live.recorded import Run, Touch, load
 from fuzz.live.runs import Outcome, Program, Runner
 from simgpu.timing import Delay, Place, Timing
@@ -91,7 +91,7 @@ def examine(
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each example of a race. It writes the files that it writes
-    again. Raises :class:`repro.trace.TraceError` where the folder has no traces.
+    again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
     """
     if not races:
         return []

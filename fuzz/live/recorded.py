@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from detectors.races import Moment, describe
-from repro.trace import (
+from detectors.order.races import Moment, describe
+from simgpu.timing import Place
+from simgpu.trace import (
     Collective,
     End,
     Frame,
@@ -27,7 +28,6 @@ from repro.trace import (
     TraceReader,
     TraceRecord,
 )
-from simgpu.timing import Place
 
 Touch = Literal["start", "end"]
 """When work touches memory: a collective reads when it starts, all else happens when the work ends."""
@@ -127,7 +127,7 @@ Run = dict[int, Recorded]
 
 
 def load(folder: Path) -> Run:
-    """The traces of a run. Raises :class:`repro.trace.TraceError`."""
+    """The traces of a run. Raises :class:`simgpu.trace.TraceError`."""
     run: Run = {}
     for path in sorted(folder.glob("rank*.trace")):
         reader = TraceReader(path)

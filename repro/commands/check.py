@@ -18,11 +18,11 @@ from repro.commands.child import Ended
 from repro.commands.factors import factors
 from repro.commands.launched import Launched
 from repro.commands.witnessed import Again, timing_of
-from repro.tokens import TokenError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
+from simgpu.tokens import TokenError
 
 DRY = "dry.json"  # what a dry run tells beside its trace
 _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detectors import Race, find_races
-from detectors.exercise import BUILT_IN, Mechanism
-from detectors.exports import Exports
-from detectors.holding import Holding, Waits, holding
+from detectors.confidence.exercise import BUILT_IN, Mechanism
+from detectors.confidence.exports import Exports
+from detectors.confidence.holding import Holding, Waits, holding
 from frameworks.deepspeed.exercised import SecondaryPartitions
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
 from repro.commands.rehearsed import Rehearsed
-from repro.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
+from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
 

@@ -70,7 +70,7 @@ def put(file: Path, data: Mapping[str, Any]) -> None:
 
 def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
     """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
-    from repro.trace import Begin, TraceError, TraceReader, file_of
+    from simgpu.trace import Begin, TraceError, TraceReader, file_of
 
     for path in (Path(word) for word in words if Path(word).is_dir()):
         for trace in (path / "trace", path):

@@ -7,8 +7,8 @@ from importlib import import_module
 
 import click
 
-from repro import processor
 from repro.commands.table import COMMANDS
+from simgpu import processor
 
 
 class _Lazy(click.Group):

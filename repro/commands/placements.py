@@ -10,10 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from frameworks.deepspeed.fixes import Fix
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
-from repro.toggles import Fix
 
 
 @click.command()

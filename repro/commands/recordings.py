@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from frameworks.deepspeed.releases import installed
 from fuzz.subject import Subject
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.tokens import Token
 from reports.screen.terminal import doing
-from repro.releases import installed
-from repro.replay.faults import ReplayError
-from repro.replay.recording import Recording
-from repro.replay.tokens import Token
-from repro.tokens import TokenError
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
 from simgpu import timing
 from simgpu.hardware import Timing
+from simgpu.tokens import TokenError
 
 _FOLDER = "recordings"
 _MOST = 20  # recordings that are kept, the newest ones
@@ -70,7 +70,7 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
 
 
 def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
-    """Run the scenario on real ranks in the timing ``under``. Raises :class:`repro.cluster.RankFailed`, ReplayError."""
+    """Run the scenario on real ranks in the timing ``under``. Raises :class:`RankFailed`, ReplayError."""
     from scenarios import program
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accounts import MemoryAccount
+from metrics import MemoryAccount
 from reports.data.checked import Dry
-from repro.trace import TraceRecord
+from simgpu.trace import TraceRecord
 
 
 class Rehearsed:

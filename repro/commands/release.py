@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from repro.releases import environment, install, installed
+from frameworks.deepspeed.releases import environment, install, installed
 
 FOLDER = Path(".releases")
 
@@ -16,7 +16,7 @@ FOLDER = Path(".releases")
 def become(release: str, console: Console) -> None:
     """Start again under ``release``, with the same arguments. Returns when this is that release already.
 
-    Raises :class:`repro.releases.ReleaseError`.
+    Raises :class:`frameworks.deepspeed.releases.ReleaseError`.
     """
     if release == installed():
         return

@@ -10,19 +10,19 @@ from typing import Any
 
 import click
 
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.replayer import READ, Outcome, Replayer
 from repro.commands.folders import MARK
-from repro.replay.faults import ReplayError
-from repro.replay.recording import Recording
-from repro.replay.replayer import READ, Outcome, Replayer
-from repro.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 from simgpu.timing import Timing
+from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
     """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and tell what comes out.
 
-    Raises :class:`ReplayError` for what is no recording, :class:`repro.tokens.TokenError` for no token, and
-    :class:`repro.replay.names.UnknownOperation` for the token of another program.
+    Raises :class:`ReplayError` for what is no recording, :class:`simgpu.tokens.TokenError` for no token, and
+    :class:`replay.names.UnknownOperation` for the token of another program.
     """
     timing = Timing.parse(token or "t1")
     replayer = Replayer(_load(folder))
@@ -47,7 +47,7 @@ def _load(folder: Path) -> Recording:
 
 
 def _recorded(trace: Path) -> bool:
-    from repro.trace import TraceError, TraceReader, file_of
+    from simgpu.trace import TraceError, TraceReader, file_of
 
     try:
         reader = TraceReader(file_of(trace, 0))

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from detectors import find_races
-from detectors.holding import Waits, holding
+from detectors.confidence.holding import Waits, holding
 from reports.data import findings as findings_file
 from reports.data import sources
 from reports.data.findings import Findings, Verdict
 from repro.commands.checked import MECHANISMS
-from repro.trace import TraceRecord
+from simgpu.trace import TraceRecord
 
 
 def rests_on(found: Findings, folder: Path, doing: Callable[[str], None]) -> Findings:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from frameworks.deepspeed.releases import PINNED
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
 from repro.commands.release import become
-from repro.releases import PINNED
 
 EXPECTATIONS = {
     "unstable": {"unstable"},

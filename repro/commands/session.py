@@ -12,19 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from accounts import EndsAccount
 from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
+from frameworks.deepspeed.releases import PINNED
+from metrics import EndsAccount
 from reports.data import findings as findings_file
 from reports.data import sources, tables
 from reports.data.findings import Cost, Findings
 from reports.screen.terminal import Progress
-from repro.cluster import RankFailed
 from repro.commands import witnesses
-from repro.releases import PINNED
-from repro.trace import TraceReader, file_of
 from scenarios import program
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError, save
+from simgpu.ranks.cluster import RankFailed
+from simgpu.trace import TraceReader, file_of
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from detectors import Race
 from reports.data.checked import Witnessed
-from repro.tokens import Stretch, TokenError
-from repro.trace import TraceError
 from simgpu.timing import Timing
+from simgpu.tokens import Stretch, TokenError
+from simgpu.trace import TraceError
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -20,7 +20,7 @@ _LEAST_S = 30.0
 def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
     """The timing in which a program runs with ``--timing`` and ``--slow``; None where no token can say the latter.
 
-    Raises :class:`repro.tokens.TokenError` where ``token`` is none.
+    Raises :class:`simgpu.tokens.TokenError` where ``token`` is none.
     """
     timing = Timing.parse(token or "t1")
     if any(factor != int(factor) or factor < 2 for factor in slow.values()):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from detectors import Race
 from fuzz.witness import reverse
+from replay.faults import ReplayError
+from replay.graph import Graph
+from replay.recording import Recording
+from replay.tokens import Token
 from reports.data.findings import WitnessOf
-from repro.replay.faults import ReplayError
-from repro.replay.graph import Graph
-from repro.replay.recording import Recording
-from repro.replay.tokens import Token
 from scenarios.named import NAMED, difference
 from scenarios.scenario import Scenario
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fuzz.subject import Subject
-from repro.replay.record import record
+from replay.record import record
 from simgpu.device import Device
 
 

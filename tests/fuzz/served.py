@@ -19,14 +19,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.forks import forking
-from repro.replay.record import plain_timing
-from repro.replay.recording import Recording
-from repro.trace import Alloc, Reuse, TraceRecord, begin
-from simgpu import collectives, costs, cuda, recording, sights, trace
+from replay.record import plain_timing
+from replay.recording import Recording
+from simgpu import collectives, costs, cuda, recording, sights, tracing
 from simgpu.clocked import clocked
 from simgpu.hardware import Timing
-from simgpu.trace import Tracer
+from simgpu.ranks.forks import forking
+from simgpu.trace import Alloc, Reuse, TraceRecord, begin
+from simgpu.tracing import Tracer
 from tests.fuzz.oracle import BUFFERS, EVENTS, STREAMS, Answers, Program
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -79,7 +79,7 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
     tracer = Tracer(records.extend, record=True)
     sights.begin()
     for name, stream in _streams().items():
-        trace.name_stream(stream.stream_id, name)
+        tracing.name_stream(stream.stream_id, name)
     names: dict[str, Any] = {
         "torch": torch,
         "dist": dist,

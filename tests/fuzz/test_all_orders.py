@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from repro.replay.deviations import Delay
-from repro.replay.recording import Recording
-from repro.replay.replayer import READ
-from repro.trace import Alloc, Collective, Launch, Stack
+from replay.deviations import Delay
+from replay.recording import Recording
+from replay.replayer import READ
+from simgpu.trace import Alloc, Collective, Launch, Stack
 from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,

@@ -11,7 +11,7 @@ import pytest
 from repro.__main__ import main
 from repro.commands import folders
 from repro.commands.checked import judge
-from repro.trace import End
+from simgpu.trace import End
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 

@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frameworks.deepspeed import quantizer
 from frameworks.deepspeed.quantizer import Symmetric
-from repro.replay.record import record
-from repro.replay.replayer import Replayer
-from repro.trace import Call
+from replay.record import record
+from replay.replayer import Replayer
 from simgpu.device import Device
+from simgpu.trace import Call
 from tests.examples import examples
 
 HALF = torch.float16

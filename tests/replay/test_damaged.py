@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.replay.faults import ReplayError
-from repro.replay.record import record
-from repro.replay.recording import Recording
-from repro.replay.replayer import Replayer
-from repro.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of
+from replay.faults import ReplayError
+from replay.record import record
+from replay.recording import Recording
+from replay.replayer import Replayer
 from simgpu.device import Device
+from simgpu.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of
 from tests.examples import examples
 
 

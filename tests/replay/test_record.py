@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.cluster import RankFailed
-from repro.replay.deviations import Delay, Stretch
-from repro.replay.record import plain_timing, record, record_ranks
-from repro.replay.replayer import Replayer
-from repro.trace import Collective, Launch
-from repro.values import checksum
+from replay.deviations import Delay, Stretch
+from replay.record import plain_timing, record, record_ranks
+from replay.replayer import Replayer
 from simgpu.device import Device
+from simgpu.ranks.cluster import RankFailed
+from simgpu.trace import Collective, Launch
+from simgpu.values import checksum
 
 
 def looked(value: torch.Tensor) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from repro.replay.deviations import Delay, Stretch
-from repro.replay.device_work import checksum
-from repro.replay.faults import ReplayError
-from repro.replay.names import UnknownOperation
-from repro.replay.record import plain_timing, record
-from repro.replay.recording import Recording
-from repro.replay.replayer import Replayer
+from replay.deviations import Delay, Stretch
+from replay.device_work import checksum
+from replay.faults import ReplayError
+from replay.names import UnknownOperation
+from replay.record import plain_timing, record
+from replay.recording import Recording
+from replay.replayer import Replayer
 from scenarios import program
 from scenarios.scenario import scenario
 from simgpu.device import Device

@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.replay.graph import Graph
-from repro.replay.record import record_ranks
-from repro.replay.replayer import Replayer
-from repro.trace import Collective, Group, TraceReader, begin, file_of
+from replay.graph import Graph
+from replay.record import record_ranks
+from replay.replayer import Replayer
 from simgpu.device import Device
 from simgpu.hardware import Timing, load_profile
+from simgpu.trace import Collective, Group, TraceReader, begin, file_of
 
 PROFILE = load_profile("dgx-a100-roce")
 NODES = (0, 0, 1, 1)

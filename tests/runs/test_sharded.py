@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import reports
-from accounts import BusyAccount
+from metrics import BusyAccount
 from reports.data.findings import Findings, Verdict
 from reports.pages.summary import fix
 from repro.__main__ import main
-from repro.trace import TraceReader, file_of
+from simgpu.trace import TraceReader, file_of
 
 Run = Callable[..., Findings]
 SHORT: dict[str, Any] = {"steps": 2, "accumulation": 2}

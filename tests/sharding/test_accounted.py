@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from accounts import MemoryAccount, TrafficAccount
-from repro.trace import Phase, TraceRecord
+from metrics import MemoryAccount, TrafficAccount
 from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal
 from scenarios.sharding.topology import Topology
+from simgpu.trace import Phase, TraceRecord
 from tests.sharding.training import adamw, engine, forked, net, rehearsal, train
 
 ACCUMULATION = 3

@@ -17,13 +17,13 @@ from detectors import HappensBefore
 from fuzz.campaign import campaign
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from repro.cluster import Rank
 from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import RINGS, HoRing
 from scenarios.sharding.strategy import strategy
 from scenarios.sharding.synchronisations import Sync, of_engine
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
 from tests.sharding.ranks import together
 from tests.sharding.ring_cases import two_works
 from tests.sharding.test_ring_races import BY_NCCL, WAITS

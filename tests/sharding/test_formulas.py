@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts import TrafficAccount
-from repro.trace import TraceRecord
+from metrics import TrafficAccount
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
     Exchange,
@@ -33,8 +32,9 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, Ring, Scheme, Where, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
 from simgpu.hardware import Clock, Timing, load_profile
-from tests.accounts.trace import begin, collective, groups
+from simgpu.trace import TraceRecord
 from tests.examples import examples
+from tests.metrics.trace import begin, collective, groups
 
 WITHIN, BETWEEN, ACROSS = Where
 GATHER, SCATTER, REDUCE = Kind

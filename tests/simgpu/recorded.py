@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from repro.replay.recording import Recording
-from repro.replay.replayer import Outcome, Replayer
-from repro.trace import Collective, Launch, Seen, Sight, file_of
+from replay.recording import Recording
+from replay.replayer import Outcome, Replayer
 from simgpu import costs, hardware
 from simgpu.clocked import clocked
 from simgpu.launch import traced
 from simgpu.ranks import processes
 from simgpu.timing import Timing, timed
+from simgpu.trace import Collective, Launch, Seen, Sight, file_of
 
 Program = Callable[[int, int], object]
 """Gets rank and world."""
@@ -90,9 +90,9 @@ def same(replayer: Replayer, there: Recording, timing: str) -> Outcome:
 
 def here(program: Callable[[], object]) -> Recording:
     """Run ``program`` on the device of this process, recorded."""
-    from repro.trace import TraceRecord, begin
     from simgpu import collectives, recording, sights
-    from simgpu.trace import Tracer
+    from simgpu.trace import TraceRecord, begin
+    from simgpu.tracing import Tracer
 
     torch.cuda.synchronize()
     records: list[TraceRecord] = [begin(0, 1, recording.info("t1", record=True))]

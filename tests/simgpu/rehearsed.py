@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.trace import Begin, Free, Seal, Seen, Sight, Stack, TraceReader, TraceRecord, file_of
 from simgpu import dry, launch
 from simgpu.scripts import Program
+from simgpu.trace import Begin, Free, Seal, Seen, Sight, Stack, TraceReader, TraceRecord, file_of
 
 _CLOCKS = {"issued", "start", "end", "time", "began"}
 

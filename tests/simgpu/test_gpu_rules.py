@@ -6,8 +6,8 @@ import pytest
 import torch
 from judged import story
 
-from repro.trace import HostWait
 from simgpu.rules import OPERATIONS, Rule, Site, count, put
+from simgpu.trace import HostWait
 
 
 def order(side: torch.cuda.Stream, operation: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from recorded import here, live, replayed, same, seen
 
-from repro.replay.faults import ReplayError
-from repro.replay.recording import Recording
-from repro.replay.replayer import Replayer
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.replayer import Replayer
 
 SLOW = "t1,x60:stream:1"
 
@@ -204,8 +204,8 @@ def test_memory_from_before_the_recording_is_refused() -> None:
 
 
 def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    from repro.trace import TraceWriter, file_of
-    from simgpu.trace import Tracer
+    from simgpu.trace import TraceWriter, file_of
+    from simgpu.tracing import Tracer
 
     writer = TraceWriter(file_of(tmp_path, 0), rank=0, world=1, info={})
     tracer = Tracer(writer.write)
@@ -219,7 +219,7 @@ def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
 def test_without_a_recording_nothing_is_written_down() -> None:
     from judged import story
 
-    from repro.trace import Call, Initial
+    from simgpu.trace import Call, Initial
 
     with story() as told:
         torch.ones(3).cuda().add_(1)

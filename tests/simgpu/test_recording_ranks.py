@@ -14,9 +14,9 @@ import torch.distributed as dist
 from recorded import Program, live, same, seen, times
 from test_nccl import PROGRAMS, mine
 
-from repro.replay.replayer import Replayer
-from repro.tokens import Stretch
+from replay.replayer import Replayer
 from simgpu import hardware
+from simgpu.tokens import Stretch
 
 TIMING = "t1,x9:kernel:nccl::%2A,x3:rank:1,jitter:80:5"
 Told = Callable[[int, int, str], Any]

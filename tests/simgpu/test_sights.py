@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from judged import Story, story
 
-from repro.trace import Seen, Sight
 from simgpu import sights
+from simgpu.trace import Seen, Sight
 
 Look = tuple[int, int]
 """So many bytes, and their CRC-32."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from repro.tokens import TokenError
-from repro.trace import Collective, Launch, Seen, Sight, TraceReader, TraceRecord, file_of
 from simgpu.launch import main
 from simgpu.timing import Delay, Jitter, Place, Stretch, Timing, timed
+from simgpu.tokens import TokenError
+from simgpu.trace import Collective, Launch, Seen, Sight, TraceReader, TraceRecord, file_of
 from tests.warm import ROOT, with_simulated_gpu
 
 MM = Place(0, 0, "aten::mm", 2)
