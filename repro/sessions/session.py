@@ -19,7 +19,7 @@ from reports.data import findings as findings_file
 from reports.data import sources, tables
 from reports.data.findings import Cost, Findings
 from reports.screen.terminal import Progress
-from repro.commands import witnesses
+from repro.sessions import witnesses
 from scenarios import program
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError, save

@@ -13,7 +13,7 @@ from simgpu.trace import TraceRecord
 
 
 class Rehearsed:
-    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.commands.folders.asked`."""
+    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.sessions.folders.asked`."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
