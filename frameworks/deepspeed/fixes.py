@@ -1,7 +1,7 @@
 """The fixes: what orders the secondary copy before the all-gather that reads it, and where.
 
 DeepSpeed's own fix is the host-blocking ``current_stream().synchronize()`` at the end of ``_partition_param_sec``,
-behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix takes it away by an override. What
+behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix overrides it. What
 it does instead stands at one of the four :class:`Where` between a copy and the all-gather that reads it:
 :mod:`frameworks.deepspeed.adapter` calls an :class:`Ordering` there.
 
