@@ -15,8 +15,8 @@ import torch
 
 from simgpu import memory, streams, work
 from simgpu.library import functions
+from simgpu.overrides import overridden
 from simgpu.refusals import refusal
-from simgpu.rules import ruled
 
 _CUDA = 1  # c10::DeviceType
 
@@ -63,7 +63,7 @@ def _exchange_device(index: int) -> int:
 
 
 def _synchronize() -> None:
-    if not ruled("device.synchronize", torch.cuda.current_stream()):
+    if not overridden("device.synchronize", torch.cuda.current_stream()):
         torch._C._accelerator_synchronizeDevice(torch._C._accelerator_getDeviceIndex())
 
 

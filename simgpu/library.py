@@ -25,7 +25,7 @@ _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
 _HandOn = CFUNCTYPE(None)
 _Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
-_Ruled = CFUNCTYPE(c_int, c_int, c_int64)
+_Overridden = CFUNCTYPE(c_int, c_int, c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
@@ -59,14 +59,14 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
     "hand_on": (None, (_HandOn,)),
-    "rules": (None, (_Ruled,)),
+    "overrides": (None, (_Overridden,)),
     "deviate_never": (None, ()),
     "jitter": (None, (c_double, c_int64, c_int64)),
     "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
     "delay_operation": (None, (c_int64, c_int64, c_int64)),
     "delay_met": (c_int, (c_int64,)),
-    "sights_begin": (None, ()),
-    "sights_take": (POINTER(c_int64), (POINTER(c_int64),)),
+    "probes_begin": (None, ()),
+    "probes_take": (POINTER(c_int64), (POINTER(c_int64),)),
     "memory": (None, (c_int64, c_int64)),
     "dry": (None, (c_int64, _Asked)),
     "dry_refusal": (None, (c_char_p,)),
@@ -93,7 +93,7 @@ class Functions:
 
 
 KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
-Post, Receive, Promise, HandOn, Asked, Ruled = _Post, _Receive, _Promise, _HandOn, _Asked, _Ruled
+Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden
 
 _functions: Functions | None = None
 

@@ -33,7 +33,7 @@ void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* cons
 void give_hand_on(void (*hand_on)());
 
 // Asked before an event is waited for, by a stream (`waits`) or by the host: does something else happen at this place of
-// the program (simgpu/rules.py)? Null while nobody wants to know.
-extern int (*event_ruled)(int waits, int64_t stream);
+// the program (simgpu/overrides.py)? Null while nobody wants to know.
+extern int (*event_overridden)(int waits, int64_t stream);
 
 }  // namespace simgpu

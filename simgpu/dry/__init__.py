@@ -107,7 +107,7 @@ def install(
     (``query()``): what it does then does not depend on the timing, so that its trace can be timed anew. Not
     ``limited``: it may take more memory than the machine has, to see how much that is.
     """
-    from simgpu import cuda, memory
+    from simgpu import cuda, memory, work
     from simgpu.dry import groups, reading, steps
     from simgpu.library import functions
 
@@ -117,6 +117,7 @@ def install(
     _world[:] = [world]
     _real[:] = [real]
     cuda.see(world.local)
+    work.leave_values_out()
     functions().answers(answers)
     if profile := profile or world.profile():
         _use(profile, world)
