@@ -17,6 +17,8 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 # By files, in the order in which they are collected (tests/scheduling.py).
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
 
+LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache
+
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1
 
@@ -71,7 +73,7 @@ releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: rac
 
 # mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)
-	@$(BIN)/ruff check .
+	@$(LINT)
 	@$(BIN)/mypy & types=$$!; trap 'kill $$types 2> /dev/null' EXIT INT TERM; \
 	    $(PYTEST) -m "not wide and not release and not ray and not package" $(ARGS); tests=$$?; \
 	    wait $$types || { echo "make test: mypy found what is told above ('make lint' tells it again)" >&2; exit 1; }; \
@@ -123,8 +125,8 @@ $(BROWSER): $(READY) tests/pages/package.json tests/pages/package-lock.json test
 	@cd .browser && TMPDIR="$(CURDIR)/.browser" "$(CURDIR)/$(BIN)/node" unpack.mjs > /dev/null
 	@touch $@
 
-lint: $(READY) ## Style (ruff) and types (mypy)
-	@$(BIN)/ruff check .
+lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that nobody uses (vulture), types (mypy)
+	@$(LINT)
 	@$(BIN)/mypy
 
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows

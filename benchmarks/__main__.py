@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.figures import Figure
-from repro import processor
+from simgpu import processor
 
 Say = Callable[[str], None]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from detectors import HappensBefore
-from repro.trace import (
+from simgpu.trace import (
     Access,
     Alloc,
     Frame,

@@ -19,7 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.figures import Figure
-from repro.trace import TraceRecord
+from simgpu.trace import TraceRecord
 
 LIMITS = {"checked": 6.0, "replayable": 8.0}
 BUILD_LIMIT_S = 60.0
@@ -168,7 +168,7 @@ def _tracer(write: Callable[[list[TraceRecord]], None], *, record: bool = False)
     """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
     import torch
 
-    from simgpu.trace import Tracer
+    from simgpu.tracing import Tracer
 
     tracer = Tracer(write, record=record)
 

@@ -20,7 +20,7 @@ from fuzz.search.directed import Directed
 from fuzz.search.pct import Pct
 from fuzz.search.random_timings import RandomTimings
 from fuzz.subject import Subject
-from repro.replay.record import record
+from replay.record import record
 from scenarios import program
 from scenarios.textbook import TEXTBOOK
 

@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Figure
-from repro import processor
+from simgpu import processor
 
 Say = Callable[[str], None]
 
@@ -299,8 +299,8 @@ def zero3() -> Iterator[Figure]:
     """Stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
     import torch
 
-    from repro import deepspeed as adapter
-    from repro.cluster import Rank, run_ranks
+    from frameworks.deepspeed import adapter
+    from simgpu.ranks.cluster import Rank, run_ranks
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # forked thread pools hang
@@ -340,7 +340,7 @@ def _zero3_rank(me: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from repro import deepspeed as adapter
+    from frameworks.deepspeed import adapter
 
     rank, world = str(me.rank), str(me.world)
     os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)

@@ -1,4 +1,4 @@
-"""Detectors: they read a trace (:mod:`repro.trace`), or hook into a running training program (:mod:`detectors.live`).
+"""Detectors: they read a trace (:mod:`simgpu.trace`), or hook into a running training program (:mod:`detectors.live`).
 
 What hooks into training needs torch, and is only imported when it is asked for.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from detectors.coverage import Coverage, Uncovered
-from detectors.divergence import Divergence, Values, compare
 from detectors.files import find_races
-from detectors.happens_before import HappensBefore
-from detectors.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
-from detectors.stale import Stale, find_stale
+from detectors.order.happens_before import HappensBefore
+from detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
+from detectors.values.coverage import Coverage, Uncovered
+from detectors.values.divergence import Divergence, Values, compare
+from detectors.values.stale import Stale, find_stale
 
 if TYPE_CHECKING:
     from detectors.live.actions import BadValue, BadValueWarning

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from detectors.happens_before import HappensBefore
-from detectors.races import Race
-from detectors.tally import EXAMPLES
-from repro.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
+from detectors.order.happens_before import HappensBefore
+from detectors.order.races import Race
+from detectors.order.tally import EXAMPLES
+from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 
@@ -26,9 +26,10 @@ def find_races(
 
     ``keep`` says which records of a rank count; ``beside`` is shown all of them, each rank's in order; ``examples``:
     how many occurrences of each race are kept (None: all).
-    A mirrored trace (:mod:`detectors.collectives`) stands for all ranks and is the only file: the races are its rank's.
+    A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the races are those
+    of its rank.
     A trace without an end (the rank was killed, or still runs) is used as far as it goes.
-    Raises :class:`repro.trace.TraceError` where the folder has no traces, a rank's is missing, or
+    Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
     one is damaged or not of this run.
     """
     ranks = _ranks(trace_folder)

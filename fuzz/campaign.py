@@ -22,8 +22,8 @@ from fuzz.shrink import identity, shrink
 from fuzz.strategy import timings_with_choices
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.tokens import Token
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.tokens import Token
 
 _DRAWS_PER_TIMING = 4  # Hypothesis may draw so many to come to one that was not executed before
 _BY_HYPOTHESIS = 0.6  # this part of the budget of shrinking; the rest is left to make it minimal

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from repro.replay.deviations import Jitter, Stretch
+from replay.deviations import Jitter, Stretch
 
 D = TypeVar("D", bound=Hashable)
-"""A deviation: of a recorded run (:mod:`repro.replay.deviations`), or of a live one (:mod:`simgpu.timing`)."""
+"""A deviation: of a recorded run (:mod:`replay.deviations`), or of a live one (:mod:`simgpu.timing`)."""
 
 _SHORTEST_NS = 1000  # below a microsecond no delay decides anything
 

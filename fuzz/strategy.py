@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 from hypothesis import strategies as st
 
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.names import OperationName
-from repro.tokens import MOST_DEVIATIONS, MOST_FACTOR, MOST_NS
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.names import OperationName
+from simgpu.tokens import MOST_DEVIATIONS, MOST_FACTOR, MOST_NS
 
 if TYPE_CHECKING:
     from fuzz.subject import Subject
@@ -125,7 +125,7 @@ def stream_timings(
     makes one stream, link or rank, one host or all, up to ``strongest`` times as slow, or is a jitter. Amounts are
     powers of two. ``operations``, ``streams``, ``links`` and ``ranks`` (how many) are the subject's unless given. A
     test that runs live has none: then what is named can be slow, all hosts, and everything at random
-    (:func:`repro.replay.deviations.deviate` makes a timing to run it with).
+    (:func:`replay.deviations.deviate` makes a timing to run it with).
 
     Raises :class:`ValueError` for bounds that no timing keeps.
     """

@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 
 from detectors import HappensBefore
-from detectors.races import Race
+from detectors.order.races import Race
 from fuzz.verdict import Verdict, judge
-from repro.replay.beginning import beginning
-from repro.replay.deviations import Deviation, Stretch
-from repro.replay.device_timing import DeviceTiming
-from repro.replay.names import OperationName, UnknownOperation
-from repro.replay.recording import Recording
-from repro.replay.replayer import Outcome, Replayer
-from repro.trace import HOST_STREAM, Collective, Phase, StreamName
+from replay.beginning import beginning
+from replay.deviations import Deviation, Stretch
+from replay.device_timing import DeviceTiming
+from replay.names import OperationName, UnknownOperation
+from replay.recording import Recording
+from replay.replayer import Outcome, Replayer
 from simgpu.hardware import Timing
+from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
@@ -36,7 +36,7 @@ class Subject:
 
     @classmethod
     def load(cls, folder: Path) -> Subject:
-        """Raises :class:`repro.replay.faults.ReplayError`."""
+        """Raises :class:`replay.faults.ReplayError`."""
         return cls(Recording.load(folder))
 
     def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
@@ -46,7 +46,7 @@ class Subject:
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
 
-        Raises :class:`repro.replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
+        Raises :class:`replay.names.UnknownOperation` for what is not there: an operation, stream, link or rank.
         """
         for one in deviations:
             if isinstance(one, Stretch):

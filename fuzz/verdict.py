@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.replay.replayer import READ, Departure, Look, Outcome
+from replay.replayer import READ, Departure, Look, Outcome
 
 _PHASES = ("init", "forward", "backward", "step", "edit")
 
@@ -15,7 +15,7 @@ _PHASES = ("init", "forward", "backward", "step", "edit")
 class Verdict:
     """One execution against the reference: the same work, each piece done at once when it is issued.
 
-    ``wrong``: places of the values that training uses (:attr:`repro.replay.replayer.Replayer.looks`) that have other
+    ``wrong``: places of the values that training uses (:attr:`replay.replayer.Replayer.looks`) that have other
     bits; ``first``: the first of them in the order of the program, a parameter before a loss. ``bad``: how many numbers
     in them are not finite. ``loss``: the largest absolute difference of a loss (NaN when one is no number), ``final``
     whether the parameters that training ends with differ. ``departure``: from where on the program itself, which does
@@ -66,7 +66,7 @@ def _position(look: Look) -> tuple[object, ...]:
         look.micro_batch,
         _PHASES.index(look.phase) if look.phase in _PHASES else len(_PHASES),
         look.kind == "loss",
-        look.sight,
+        look.probe,
         look.rank,
     )
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from detectors.races import Moment, Occurrence, Race, Side, describe
+from detectors.order.races import Moment, Occurrence, Race, Side, describe
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Delay, Deviation
-from repro.replay.graph import Graph, Times
-from repro.replay.recording import Recording
+from replay.deviations import Delay, Deviation
+from replay.graph import Graph, Times
+from replay.recording import Recording
 
 _US = 1000
 _WITHOUT_EFFECT = "one of the two was done when it was issued: a replay has no other time for it"

@@ -8,19 +8,19 @@ import sys
 # something went wrong elsewhere, and what is not imported cannot have raised.
 _SENTENCES = (
     ("detectors.live.incident", "IncidentError"),
-    ("detectors.recordings", "RecordingError"),
+    ("detectors.values.recordings", "RecordingError"),
     ("reports.data.schema", "ReportError"),
-    ("repro.releases", "ReleaseError"),
-    ("repro.replay.faults", "ReplayError"),
-    ("repro.replay.names", "UnknownOperation"),
-    ("repro.tokens", "TokenError"),
-    ("repro.trace", "TraceError"),
+    ("frameworks.deepspeed.releases", "ReleaseError"),
+    ("replay.faults", "ReplayError"),
+    ("replay.names", "UnknownOperation"),
+    ("simgpu.tokens", "TokenError"),
+    ("simgpu.trace", "TraceError"),
     ("scenarios.scenario", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
     ("simgpu.scripts", "WrongUse"),
 )
-_FAILURES = (("fuzz.engines", "EngineError"), ("repro.cluster", "RankFailed"))
+_FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -51,7 +51,7 @@ def _launched(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 def _obey(launched: str | None, given: list[str]) -> int | None:
     if given[:1] == ["--version"]:
-        from repro.extras import version
+        from simgpu.extras import version
 
         print(f"repro, version {version()}")
         return None
@@ -67,7 +67,7 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from repro.commands.table import COMMANDS
-    from repro.extras import lacking
+    from simgpu.extras import lacking
 
     command = COMMANDS.get(given[0]) if given else None
     what = f"repro {given[0]}" if command else "the command line, all but 'repro watch',"
@@ -79,7 +79,7 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    if _is_one(error, (("repro.commands.session", "Interrupted"),)):
+    if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
         print(f"Ended after {done} whole steps: {error}. What was found is written.", file=sys.stderr)
         return 3 if cause else 130
@@ -87,7 +87,7 @@ def _explain(error: Exception) -> int:
         print(f"Failed: {error}", file=sys.stderr)
         return 3
     if _is_one(error, _SENTENCES):
-        unknown = _is_one(error, (("repro.replay.names", "UnknownOperation"),))
+        unknown = _is_one(error, (("replay.names", "UnknownOperation"),))
         why = "; the token is of another program, or of another state of it" if unknown else ""
         print(f"Error: {error}{why}", file=sys.stderr)
         return 2

@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from repro.cluster import Rank, run_ranks
 from scenarios.full_size import loss_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.scenario import Scenario, ScenarioError
+from simgpu.ranks.cluster import Rank, run_ranks
 
 Losses = dict[tuple[int, int, int], float]
 """By rank, step and micro-batch, the latter two from 1."""

@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from repro.releases import PINNED
-from repro.toggles import Fix
+from frameworks.deepspeed.fixes import Fix
+from frameworks.deepspeed.releases import PINNED
 from scenarios import quantized
 from scenarios.scenario import ScenarioError, check_slow, fitted
 from scenarios.sharding.options import check_options

@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from repro import deepspeed as adapter
-from repro.cluster import Rank, RankFailed, run_ranks
-from repro.forks import seldom
-from repro.trace import file_of
+from frameworks.deepspeed import adapter
 from scenarios import quantized
 from scenarios.full_size import Batch, ModelError, Subject, subject
 from scenarios.job import OPTIMIZERS, Job
@@ -30,6 +27,9 @@ from scenarios.trainers import DeepSpeed, Sharded, Trainer
 from simgpu import dry
 from simgpu.device import Device
 from simgpu.hardware import Timing
+from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
+from simgpu.ranks.forks import seldom
+from simgpu.trace import file_of
 
 Hear = Callable[[dict[str, Any]], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
@@ -56,7 +56,7 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
-    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
+    Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
     """
     torch.set_num_threads(1)
     (folder / "trace").mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
     Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see
-    :func:`simgpu.dry.install`. It may take more memory than the machine has: accounts tell how much it needs.
+    :func:`simgpu.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
     """
     world = dry.World(len(timing.nodes_of), per_node)
     dry.install(world, profile=timing.profile, answers=answers, limited=False)

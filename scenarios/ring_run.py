@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from repro.cluster import Rank, run_ranks
 from scenarios.rehearsal import dry_gpu
 from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
 from simgpu.hardware import Timing
+from simgpu.ranks.cluster import Rank, run_ranks
 
 RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
     "flat": FlatRing,
@@ -31,7 +31,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     """All-gather ``nbytes`` in all, of float32, on ``timing``'s ranks in groups of ``group``; nothing else goes on.
 
     ``ring``: one of :data:`RINGS`. ``folder`` takes the log and ``trace/rank0.trace``, in which the all-gather is step
-    1, and what comes before it step 0. Raises :class:`repro.cluster.RankFailed`.
+    1, and what comes before it step 0. Raises :class:`simgpu.ranks.cluster.RankFailed`.
     """
     numel = nbytes // 4 // len(timing.nodes_of)
 
@@ -51,7 +51,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
-    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`repro.cluster.RankFailed`.
+    ``trace/rank0.trace``, at whose beginning ``info`` stands. Raises :class:`simgpu.ranks.cluster.RankFailed`.
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])

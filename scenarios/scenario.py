@@ -10,8 +10,8 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from repro.releases import KNOWN, PINNED, installed
-from repro.toggles import Fix
+from frameworks.deepspeed.fixes import Fix
+from frameworks.deepspeed.releases import KNOWN, PINNED, installed
 from scenarios import mmlu, mmlu_batches, quantized
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.models import FULL_SIZE, SIZES, build, parameters

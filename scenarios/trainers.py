@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from repro import deepspeed as adapter
+from frameworks.deepspeed import adapter
 from scenarios.full_size import loss_of
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint

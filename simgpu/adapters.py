@@ -14,9 +14,16 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
-    "detectors.live.ops": "simgpu.probes",
+    "detectors.live.ops": "simgpu.wholes",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
+
+OPERATORS = {
+    "detectors": "detectors.live.ops",
+    "stream_races": "frameworks.deepspeed.quantizer",
+    "stream_races_optimizers": "frameworks.deepspeed.fused_optimizers",
+}
+"""Namespaces of operators that may stand in a recording beside torch's own, and the module that defines them."""
 
 
 class _Finder(MetaPathFinder):
@@ -37,6 +44,14 @@ class _Finder(MetaPathFinder):
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def define(namespace: str) -> bool:
+    """Have the operators of one of :data:`OPERATORS` there. False: of nobody known."""
+    if namespace not in OPERATORS:
+        return False
+    importlib.import_module(OPERATORS[namespace])
+    return True
 
 
 def install() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simgpu.costs import Costs, Meeting, Shape, flops
 from simgpu.hardware import Clock, Timing
-from simgpu.trace import name_of_stream
+from simgpu.tracing import name_of_stream
 
 NOTHING = "\0"
 """How no kernel's name begins."""

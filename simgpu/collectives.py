@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.trace import Transfer
-from simgpu import costs, recording, streams, trace, work
+from simgpu import costs, recording, streams, tracing, work
 from simgpu.library import functions
+from simgpu.overrides import overridden, part
 from simgpu.ranks.exchange import NEVER, PipeExchange
-from simgpu.rules import part, ruled
+from simgpu.trace import Transfer
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
 Move = Callable[[list[Tensor], list[Tensor]], Any]
@@ -83,7 +83,7 @@ def drain() -> None:
 class Job:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
-    ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`repro.trace.Transfer`).
+    ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`simgpu.trace.Transfer`).
     ``link`` and ``origin``: see :class:`simgpu.costs.Meeting`.
     """
 
@@ -128,7 +128,7 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
         current = torch.cuda.current_stream()
-        if (self._event is not None or self._blocks) and not ruled("work.wait", current):
+        if (self._event is not None or self._blocks) and not overridden("work.wait", current):
             if self._event is not None:
                 part(self._event.wait, current)
             if self._blocks:
@@ -213,10 +213,10 @@ def launch(
         issuer=torch.cuda.current_stream().stream_id,
     )
     alone = duration if not now.slow else replace(now, slow={}).collective(kernel, nbytes, meeting, stream.stream_id)
-    trace.took(number, alone, job.link)
-    if trace.recording():
+    tracing.took(number, alone, job.link)
+    if tracing.recording():
         reads, writes = (tuple(recording.flat_view(one) for one in those) for those in (job.reads, job.writes))
-        trace.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))
+        tracing.note(Transfer(number, reads, writes, job.reduction, job.splits, job.scale))
 
 
 def _wait(transfer: Any) -> None:

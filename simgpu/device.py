@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repro.tokens import Jitter
-from repro.trace import Label, Phase, TraceWriter
-from simgpu import collectives, costs, cuda, dry, recording, sights, trace, work
+from simgpu import collectives, costs, cuda, dry, probes, recording, tracing, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
 from simgpu.library import functions
-from simgpu.rules import Rule, rules
+from simgpu.overrides import Override, overrides
+from simgpu.tokens import Jitter
+from simgpu.trace import Label, Phase, TraceWriter
 
 COMPUTE = "compute"
 """The name of the default stream."""
@@ -40,7 +40,7 @@ class Device:
         self._functions = functions()
         self._named: dict[str, torch.Stream] = {}
         self._writer: TraceWriter | None = None
-        self._tracer: trace.Tracer | None = None
+        self._tracer: tracing.Tracer | None = None
 
     def begin(
         self,
@@ -54,7 +54,7 @@ class Device:
         """From here on work is timed and traced.
 
         ``file`` takes the trace, and ``info`` stands at its beginning. ``skipped`` and ``record``: see
-        :class:`simgpu.trace.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`.
+        :class:`simgpu.tracing.Tracer`. ``weightless``: see :class:`simgpu.clocked.Clocked`.
         """
         timing = self._timing
         cuda.see(self._devices)
@@ -68,14 +68,14 @@ class Device:
         for op, late, longer in delays:
             self._functions.delay_operation(op, late, longer)
         timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
-        told = {**info, **timed, "delays": delays, **dry.info()}
-        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
-        self._tracer = trace.Tracer(self._writer.write, skipped=skipped, record=record)
+        header = {**info, **timed, "delays": delays, **dry.info()}
+        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=header)
+        self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:
-            sights.begin()
+            probes.begin()
         self.name_stream(torch.cuda.default_stream(), COMPUTE)
 
-    # -- what a rank tells of itself -----------------------------------------------------------------
+    # -- what a rank reports of itself -----------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -103,12 +103,12 @@ class Device:
         self._tracer.flush()
 
     def finish(self) -> None:
-        """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
+        """Let everything end, and let the other ranks know that nothing more comes from this one. Once."""
         assert self._tracer is not None and self._writer is not None
         collectives.leave()
-        if trace.recording():  # what the host read: of memory, the program's own sights are told
+        if tracing.recording():  # what the host read: of memory, the program's own probes say it
             self._tracer.flush(everything=True)
-            self._writer.write(sights.told(sights.READ))
+            self._writer.write(probes.collected(probes.READ))
         self._tracer.close()
         self._writer.close()
 
@@ -116,14 +116,14 @@ class Device:
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
         """What the host does from here on."""
-        trace.note(Phase(step, micro_batch, name))
+        tracing.note(Phase(step, micro_batch, name))
 
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
         """What stands in the tensor's memory."""
         if tensor.is_cuda:
             block, lo, hi = work.place(tensor)
             if hi > lo:
-                trace.note(Label(block, lo, hi, kind, name))
+                tracing.note(Label(block, lo, hi, kind, name))
 
     def label_whole(self, tensor: Tensor, kind: str, name: str) -> None:
         """What stands in the whole block of memory that the tensor is of."""
@@ -148,21 +148,21 @@ class Device:
         stream = -1 if finally_ else torch.cuda.current_stream().stream_id
         self._functions.observe(stream, work.ticket(lambda: look(aliases)))
 
-    def sight(
+    def probe(
         self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
     ) -> None:
         """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded."""
-        if not trace.recording():
+        if not tracing.recording():
             self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
             return
-        sights.sight(kind, name, tensor, look, finally_=finally_)
+        probes.probe(kind, name, tensor, look, finally_=finally_)
 
     # -- streams, and what orders them -------------------------------------------------------------------
 
     @property
-    def rules(self) -> list[Rule]:
-        """Calls that do something else (:mod:`simgpu.rules`)."""
-        return rules
+    def overrides(self) -> list[Override]:
+        """Calls that do something else (:mod:`simgpu.overrides`)."""
+        return overrides
 
     def default_stream(self) -> torch.cuda.Stream:
         return torch.cuda.default_stream()
@@ -177,7 +177,7 @@ class Device:
     def name_stream(self, stream: torch.Stream, name: str) -> None:
         """Give it the name by which reports show it and timings stretch it."""
         self._named[name] = stream
-        trace.name_stream(stream.stream_id, name)
+        tracing.name_stream(stream.stream_id, name)
 
     def stream_called(self, name: str) -> Any:
         """The stream that was given this name. None: there is none."""

@@ -3,7 +3,7 @@
 ``--dry --world 64 --per-node 8`` runs it as rank 0 of 64, on tensors that hold nothing (:mod:`simgpu.dry`).
 ``--timing TOKEN`` runs it in a timing of one's own (:mod:`simgpu.timing`).
 The device is loaded before torch is imported, then ``torch.cuda`` gets its face, then the script runs as ``__main__``.
-``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`repro.trace`). ``--ranks`` runs the script
+``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`simgpu.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
 ``--record`` lets the traces be replayed (:mod:`simgpu.recording`): in a folder too.
 """
@@ -21,14 +21,14 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from repro.tokens import TokenError
-from repro.trace import file_of
 from simgpu.build import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
+from simgpu.tokens import TokenError
+from simgpu.trace import file_of
 
 _USAGE = (
     "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
@@ -144,11 +144,11 @@ def traced(
 ) -> Iterator[None]:
     """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
 
-    ``skipped``, ``record``: see :class:`simgpu.trace.Tracer`. ``token``: the timing in which it runs, for a recording.
+    ``skipped``, ``record``: see :class:`simgpu.tracing.Tracer`. ``token``: the timing of the run, for a recording.
     """
-    from repro.trace import TraceWriter
-    from simgpu import collectives, dry, recording, sights
-    from simgpu.trace import Tracer
+    from simgpu import collectives, dry, probes, recording
+    from simgpu.trace import TraceWriter
+    from simgpu.tracing import Tracer
 
     writer = tracer = None
     if trace is not None:
@@ -157,7 +157,7 @@ def traced(
         writer = TraceWriter(trace, rank=rank, world=world, info=info)
         tracer = Tracer(writer.write, skipped=skipped, record=record)
         if not dry.active():
-            sights.begin()
+            probes.begin()
     done = False
     try:
         yield
@@ -171,7 +171,7 @@ def traced(
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
             if not dry.active():
-                writer.write(sights.told())
+                writer.write(probes.collected())
             tracer.close(done=done)
             writer.close()
 

@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from repro.trace import Group
-from simgpu import collectives, streams, trace
+from simgpu import collectives, streams, tracing
 from simgpu.collectives import Job, Work, check
 from simgpu.reductions import Reduction
+from simgpu.trace import Group
 
 _TIMEOUT = timedelta(minutes=10)
 
@@ -306,7 +306,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if self._batch is not None:
             _refuse("a collective within a batch of sends and receives")
         check(*reads, *writes)
-        reduction, scale = sums.told(self._carrier) if sums is not None else ("", None)
+        reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
         job = Job(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
@@ -325,7 +325,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         """Taken from torch's pool when it is first needed, as a communicator's is."""
         if self._stream is None:
             self._stream = streams.Stream(priority=-1 if self.options.is_high_priority_stream else 0)
-            trace.streams.setdefault(self._stream.stream_id, self.link)
+            tracing.streams.setdefault(self._stream.stream_id, self.link)
         return self._stream
 
     def rename(self, name: str) -> None:
@@ -337,7 +337,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
     def _declare(self, what: str, ranks: tuple[int, ...], origin: tuple[int, ...] = ()) -> int:
         """The number of a group, the same on all its ranks."""
         number = zlib.crc32(f"{self._name}:{self._ranks}{what}".encode()) & 0x7FFFFFFF
-        trace.groups.setdefault(number, Group(number, ranks, origin))
+        tracing.groups.setdefault(number, Group(number, ranks, origin))
         return number
 
     def _next(self, group: int) -> int:

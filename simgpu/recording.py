@@ -1,4 +1,4 @@
-"""What work is, made into records of what the C++ part wrote (``csrc/recorder.h``): for a replay (:mod:`repro.replay`).
+"""What work is, made into records of what the C++ part wrote (``csrc/recorder.h``): for a replay (:mod:`replay`).
 
 A recording says of every launch that writes what it computes. Where one does not, because something computes that the
 recorder does not know, the recording is not replayed, and says why.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from repro.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
 from simgpu import costs
 from simgpu.library import functions
+from simgpu.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
 
 DEVICE = "simgpu"
-"""What :class:`repro.trace.Begin` says of a recording of this device, under ``device``."""
+"""What :class:`simgpu.trace.Begin` says of a recording of this device, under ``device``."""
 _KNOWN = (
     "aten",
     "detectors",
@@ -45,9 +45,9 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 
 
 def info(token: str, *, record: bool) -> dict[str, Any]:
-    """What a replay has to know of this process, for :class:`repro.trace.Begin`.
+    """What a replay has to know of this process, for :class:`simgpu.trace.Begin`.
 
-    ``token``: of the timing. ``record``: what the work is will be told, too.
+    ``token``: of the timing. ``record``: what the work is will be recorded, too.
     """
     now = costs.current()
     clock = getattr(now, "clock", None)  # simgpu.clocked
@@ -90,8 +90,8 @@ class Calls:
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
         self._known: dict[int, _Known] = {}
-        self._early: set[int] = set()  # operations that were told before their launch
-        self._open: dict[int, str] = {}  # launches that write, and are not told yet
+        self._early: set[int] = set()  # operations that came before their launch
+        self._open: dict[int, str] = {}  # launches that write, and whose work is not known yet
 
         self._retries = _retries()
 
@@ -102,7 +102,7 @@ class Calls:
         elif work.writes or (isinstance(work, Collective) and work.reads):
             self._open[work.op] = work.kernel
 
-    def told(self, op: int) -> None:
+    def reported(self, op: int) -> None:
         """What operation ``op`` is stands in the recording."""
         if self._open.pop(op, None) is None:
             self._early.add(op)
@@ -121,7 +121,7 @@ class Calls:
         """The record of words that the C++ part wrote."""
         if kind == _CALL:
             op, number, kept, host = words
-            self.told(op)
+            self.reported(op)
             known = self._known[number]
             bytes_ = _take(kept) if kept else None
             if known[0] == WROTE:
@@ -157,7 +157,7 @@ class Calls:
         return function, args, kwargs, tuple(outputs), tuple(places), _DTYPES[dtype]
 
     def _value(self, words: Sequence[int], at: int) -> tuple[Any, int]:
-        """As :mod:`repro.values` writes it; and where the next one begins."""
+        """As :mod:`simgpu.values` writes it; and where the next one begins."""
         kind = words[at]
         if kind == 6:
             block, dtype, conjugate, negative, offset, dims = words[at + 1 : at + 7]

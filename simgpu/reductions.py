@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from repro.trace import Unrepeatable
-from simgpu import trace
+from simgpu import tracing
+from simgpu.trace import Unrepeatable
 
 _Op: Any = c10d.ReduceOp.RedOpType
 _REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)
@@ -36,10 +36,10 @@ class Reduction:
         if dtype == torch.bool and kind == _Op.SUM:
             self._op = c10d.ReduceOp(_Op.MAX)
 
-    def told(self, gloo: Any) -> tuple[str, float | None]:
+    def described(self, gloo: Any) -> tuple[str, float | None]:
         """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
         if isinstance(self._scale, Tensor):
-            trace.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))
+            tracing.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))
             return "SUM", None
         if self._kind == _Op.AVG and not self._floats:
             return "AVG", None

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from simgpu import trace
-from simgpu.rules import part, ruled
+from simgpu import tracing
+from simgpu.overrides import overridden, part
 
 _EXTERNAL = "simgpu: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
@@ -23,7 +23,7 @@ class Stream(torch.Stream):
             raise RuntimeError(_EXTERNAL)
         index = torch.cuda._utils._get_device_index(device, optional=True)
         stream = super().__new__(cls, device=torch.device("cuda", index), priority=priority)
-        trace.made(stream.stream_id)
+        tracing.made(stream.stream_id)
         return stream
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
@@ -32,15 +32,15 @@ class Stream(torch.Stream):
         return event
 
     def wait_event(self, event: torch.Event) -> None:
-        if not ruled("stream.wait_event", self):
+        if not overridden("stream.wait_event", self):
             part(event.wait, self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        if not ruled("stream.wait_stream", self):
+        if not overridden("stream.wait_stream", self):
             self.come_behind(stream)
 
     def synchronize(self) -> None:
-        if not ruled("stream.synchronize", self):
+        if not overridden("stream.synchronize", self):
             super().synchronize()
 
     def come_behind(self, stream: torch.Stream) -> None:
@@ -49,7 +49,7 @@ class Stream(torch.Stream):
 
     def rename(self, name: str) -> None:
         """The name under which reports show the stream. torch's streams have none: a test may give one."""
-        trace.name_stream(self.stream_id, name)
+        tracing.name_stream(self.stream_id, name)
 
     @property
     def cuda_stream(self) -> int:
@@ -72,7 +72,7 @@ _numbers = itertools.count(66)  # behind torch's pools and the host: no program 
 def hidden(name: str) -> Stream:
     """A stream of ours, which no program can get."""
     made = Stream(stream_id=next(_numbers), device_index=torch.cuda.current_device(), device_type=1)
-    trace.streams[made.stream_id] = name
+    tracing.streams[made.stream_id] = name
     return made
 
 

@@ -13,7 +13,7 @@ a script in it, and the same timing executes the same program in the same order.
   ``@+64us``, for collectives: the rank arrives 64 us later, so the collective starts later on all its ranks. Units are
   ns, us, ms and s.
 
-Names are encoded as :mod:`repro.tokens` says. Work is named by what it is, not by its number in the trace, so a token
+Names are encoded as :mod:`simgpu.tokens` says. Work is named by what it is, not by its number in the trace, so a token
 goes on to mean the same when the program changes elsewhere. This module imports nothing of torch.
 """
 
@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from repro import tokens
-from repro.tokens import How, Jitter, Stretch, Wrong, decoded, encoded, number, shown, within
+from simgpu import tokens
+from simgpu.tokens import How, Jitter, Stretch, Wrong, decoded, encoded, number, shown, within
 
 if TYPE_CHECKING:
     from simgpu.costs import Costs
@@ -77,7 +77,7 @@ class Timing:
 
     @classmethod
     def parse(cls, text: str) -> Timing:
-        """Read a token. Raises :class:`repro.tokens.TokenError` and nothing else."""
+        """Read a token. Raises :class:`simgpu.tokens.TokenError` and nothing else."""
         text = text.strip()
         try:
             parts = tokens.parts_of(text)

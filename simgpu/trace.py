@@ -1,253 +1,450 @@
-"""Makes records (:mod:`repro.trace`) of the words that the C++ part wrote, in batches.
+"""The record of a run: one file per rank, the only thing detectors and reports read.
 
-In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
-nothing; ``Reuse`` tells who got it again. What the host itself does to pinned memory is a launch on a stream called
-"host", for which the host waits at once, so such accesses are ordered as the host's own.
+A trace is what the *host* did, in the order in which it did it: launches with the memory they touch, records, waits,
+synchronisations, allocations and frees. When the work ran stands in the launches (``start``, ``end``); it is one timing
+among many, and happens-before ignores it.
 
-What is finished is handed on while the program runs, some 32,000 words at a time.
+Everything is reduced to four ordering primitives, so that a detector needs no more than these:
+
+* :class:`Launch` and :class:`Collective`: host to stream,
+* :class:`Record` makes a *marker* of a stream's position, :class:`Wait` lets another stream wait for it: stream to
+  stream. ``wait_stream`` is both; an event recorded again makes a new marker, so a wait names what it really waits for,
+* :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that answered True).
+
+A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
+with their arguments), :class:`Initial` (memory that the host brought along), :class:`Probe` and :class:`Probed` (values
+that training used). :mod:`replay` reads these; detectors pass over them.
+
+Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
+twice) and byte offsets within it.
+
+On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import threading
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, get_args
 
-from repro.trace import (
-    HOST_STREAM,
-    Access,
-    Alloc,
-    Collective,
-    End,
-    Export,
-    Frame,
-    Free,
-    Group,
-    HostStep,
-    HostWait,
-    Launch,
-    Record,
-    RecordStream,
-    Reuse,
-    StreamName,
-    TraceRecord,
-    Transfer,
-    Wait,
-)
-from simgpu.callsites import CallSites
-from simgpu.library import Backward, Define, HandOn, Told, functions
-from simgpu.recording import Calls
-
-HOST = 65  # the stream that stands for the host
-_HOW = ("synchronize", "read", "query", "asked", "copy", "met")
-_LAUNCH = 3
-_new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
-_Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-# What the C++ part told or asked once in this process, for all its traces.
-_layouts: dict[int, _Layout | None] = {0: None}
-_sites: list[CallSites] = []
-# Told by whoever makes them (simgpu.nccl).
-groups: dict[int, Group] = {}
-streams: dict[int, str] = {}
-_made: dict[int, str] = {}  # streams that the program made, and where
-_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part tells where they stand
-_numbers = itertools.count()
-_alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
-_tracing: list[Tracer] = []
+FORMAT = "stream-race-trace"
+NOBODY = -1
+LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
+VERSION = 3
+_READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
-def took(number: int, alone: float, link: str) -> None:
-    """Collective ``number`` takes ``alone`` nanoseconds by itself, over ``link``."""
-    if _tracing:
-        _alone[number] = alone, link
+class TraceError(Exception):
+    """The file is not a trace, is of an unknown version, or is damaged."""
 
 
-def caller() -> Frame | None:
-    """The place from which the device's own Python code was called; None while nobody traces."""
-    return _sites[0].caller() if _tracing else None
+class Access(NamedTuple):
+    """Bytes ``lo`` (inclusive) to ``hi`` (exclusive) of a block.
 
-
-def made(stream: int) -> None:
-    """The program makes a stream: the trace tells of it also where it gives it no work."""
-    if _sites and (frame := _sites[0].caller()):
-        _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
-
-
-def note(record: TraceRecord) -> None:
-    """Write a record of the caller's own at this place of the trace, where there is one."""
-    if _tracing:
-        number = next(_numbers)
-        _marks[number] = record
-        functions().mark(number)
-
-
-def recording() -> bool:
-    """Is what happens written down to be replayed?"""
-    return bool(_tracing) and _tracing[0].records
-
-
-def name_stream(stream: int, name: str) -> None:
-    """Reports show the stream by this name, in this trace and in later ones."""
-    streams[stream] = name
-    functions().forget_factors()
-    note(StreamName(stream, name))
-
-
-def name_of_stream(stream: int) -> str:
-    """The name under which reports show it."""
-    return streams.get(stream) or (HOST_STREAM if stream == HOST else "default" if stream == 0 else f"stream {stream}")
-
-
-class Tracer:
-    """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
-
-    ``skipped``: further path endings whose frames are not told. The first tracer of a process decides.
-    ``record``: also what the work is, so that it can be replayed (:mod:`simgpu.recording`).
+    ``layout`` is None when every byte of the range is touched; else ``(itemsize, sizes, strides)``, strides in bytes:
+    elements start at ``lo + sum(i_k * strides[k])``. A reader gives accesses back as plain tuples (they are many).
     """
 
-    def __init__(
-        self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = (), record: bool = False
-    ) -> None:
-        self.records = record
-        self._calls = Calls(self._kernel) if record else None
-        self._named: set[int] = set()
-        self._write = write
-        if not _sites:
-            _sites.append(CallSites(skipped))
-        self._sites = _sites[0]
-        self._sites.again()
-        self._kernels: dict[int, str] = {}
-        self._groups: set[int] = set()
-        self._flushing = threading.Lock()
-        f = functions()
-        told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
-        f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
-        f.record(record)
-        f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
-        _tracing[:] = [self]
+    block: int
+    lo: int
+    hi: int
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
 
-    def flush(self, *, everything: bool = False) -> None:
-        """Hand on what is finished; with ``everything`` also work whose times never became known (-1)."""
-        with self._flushing:
-            self._flush(everything)
 
-    def _hand_on(self) -> None:
-        """The C++ part asks for it, in the midst of the program, in any of its threads."""
-        if self._flushing.acquire(blocking=False):
+class Frame(NamedTuple):
+    """A place in source code."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Begin(NamedTuple):
+    """First record of each file. :func:`begin` makes it."""
+
+    format: str
+    version: int
+    rank: int
+    world: int
+    info: dict[str, Any]
+
+
+def begin(rank: int, world: int, info: dict[str, Any] | None = None) -> Begin:
+    """The first record of a trace as it is written today: the one place that knows its version."""
+    return Begin(FORMAT, VERSION, rank, world, info or {})
+
+
+class Stack(NamedTuple):
+    """Defines stack ``id``: the calls that led to a record, innermost first, torch's own left out."""
+
+    id: int
+    frames: tuple[Frame, ...]
+
+
+class StreamName(NamedTuple):
+    """Stream ``stream`` of this rank is called ``name``. A later one replaces an earlier one."""
+
+    stream: int
+    name: str
+
+
+HOST_STREAM = "host"  # no stream: it stands for what the host itself does to pinned memory
+
+
+class Group(NamedTuple):
+    """Process group ``group`` has these global ranks, in group order. Ids agree between ranks.
+
+    Two ranks that send are a group of their own: ``origin`` are the ranks of the process group from which they do
+    (none: it is a process group itself, or the trace is older than this field).
+    """
+
+    group: int
+    ranks: tuple[int, ...]
+    origin: tuple[int, ...] = ()
+
+
+class Phase(NamedTuple):
+    """What the host does from here on: ``name`` is init, forward, backward or step."""
+
+    step: int
+    micro_batch: int
+    name: str
+
+
+class Alloc(NamedTuple):
+    """A block comes into being; ``stream`` was current, the allocator will reuse it in that stream's order.
+
+    ``dtype`` is what the block was made for: it decides what poison is.
+    """
+
+    block: int
+    nbytes: int
+    stream: int
+    time: int
+    dtype: str = "uint8"
+
+
+class Free(NamedTuple):
+    """The host dropped its last reference: from now on the allocator may hand the memory out again.
+
+    ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
+    ``quiet``: it touched nothing, and who gets the memory is recorded by :class:`Reuse`.
+    """
+
+    block: int
+    time: int
+    poisoned: bool = False
+    quiet: bool = False
+
+
+class Reuse(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of the new ``block`` were those of the freed ``former`` from ``start`` on.
+
+    ``stack``: of the allocation. ``last``: nothing of ``former`` is left to hand out. ``block`` NOBODY: only that.
+    """
+
+    block: int
+    former: int
+    lo: int
+    hi: int
+    start: int
+    stack: int
+    last: bool
+
+
+class Export(NamedTuple):
+    """The program got a block's address (``how``: numpy, data_ptr): what it does is not seen. Or it gave it up."""
+
+    block: int
+    how: str
+    stack: int
+    time: int
+
+
+class RecordStream(NamedTuple):
+    """``tensor.record_stream``: reuse of the block waits for ``stream``'s position at the free."""
+
+    block: int
+    stream: int
+
+
+class Label(NamedTuple):
+    """Bytes of a block belong to parameter ``name``; ``kind`` is primary, secondary, gathered, ...
+
+    May come later than the accesses it explains.
+    """
+
+    block: int
+    lo: int
+    hi: int
+    kind: str
+    name: str
+
+
+class Launch(NamedTuple):
+    """A kernel given to a stream. It reads and writes at ``end``.
+
+    ``nominal``: nanoseconds that the kernel takes by itself, before the timing stretches it (-1: not known).
+    """
+
+    op: int
+    stream: int
+    kernel: str
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    stack: int
+    issued: int
+    start: int
+    end: int
+    nominal: int = -1
+
+
+class Collective(NamedTuple):
+    """One rank's part of a collective, on its group's stream. It reads at ``start``, writes at ``end``.
+
+    The wait of the group's stream for the issuing stream, and of the current stream in ``Work.wait()``, are records of
+    their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
+    (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
+    stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
+    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not recorded);
+    ``link``: what carries it, as a timing names it.
+    """
+
+    op: int
+    stream: int
+    kernel: str
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    stack: int
+    issued: int
+    start: int
+    end: int
+    group: int
+    number: int
+    root: int
+    issuer: int = -1
+    nominal: int = -1
+    alone: float = -1.0
+    link: str = ""
+
+
+class Record(NamedTuple):
+    """Marker ``marker`` stands for all work given to ``stream`` so far. Markers are never reused."""
+
+    marker: int
+    stream: int
+
+
+class Wait(NamedTuple):
+    """All later work of ``stream`` comes after ``marker``."""
+
+    stream: int
+    marker: int
+    stack: int
+
+
+class HostWait(NamedTuple):
+    """All later launches come after ``marker``. ``how``: synchronize, read, copy (to the device) or query.
+
+    The host's clock stood at ``began`` (-1: not known) when it began to wait, and at ``time`` afterwards.
+    """
+
+    marker: int
+    how: str
+    stack: int
+    time: int
+    began: int = -1
+
+
+class HostStep(NamedTuple):
+    """The host's clock went on to ``time`` without ordering anything.
+
+    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams, or for ``stream``,
+    where no program may rely on it: while a process group was made).
+    """
+
+    how: str
+    time: int
+    stream: int = -1
+
+
+View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
+"""A tensor: block, dtype, shape, strides and offset in elements, whether it stands for conjugates, for negatives."""
+
+
+class Call(NamedTuple):
+    """What launch ``op`` computes: torch operator ``function`` with its arguments (:mod:`simgpu.values`).
+
+    ``outputs`` are the new tensors, ``places`` where among the returned values they stand, ``dtype`` is torch's
+    default one. ``random`` is the state of the random generator where the operator draws. ``host``: the operator
+    was run by the host, after it had waited for the stream; ``result`` is what it learned. No operators are "" (the
+    host read the memory itself), :data:`LOOK` (the host gets a copy, of this dtype and shape), :data:`WROTE` (the host
+    wrote the bytes ``result``) and :data:`NOTHING` (it was done when it was issued).
+    """
+
+    op: int
+    function: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[View, ...]
+    places: tuple[int, ...]
+    dtype: str
+    random: bytes | None = None
+    host: bool = False
+    result: Any = None
+
+
+class Transfer(NamedTuple):
+    """What collective ``op`` exchanges. ``scale``: what each rank's numbers are multiplied by before the sum."""
+
+    op: int
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    reduction: str = ""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    scale: float | None = None
+
+
+class Initial(NamedTuple):
+    """A block of the host's own memory, with what stood in it when the device first saw it."""
+
+    block: int
+    data: bytes
+
+
+class Probe(NamedTuple):
+    """A value that training uses at this point of the current stream (``final``: after all streams).
+
+    ``kind``: loss, parameter or final; :mod:`simgpu.probes` has its own. Takes no time and orders nothing.
+    """
+
+    probe: int
+    kind: str
+    name: str
+    view: View
+    stream: int
+
+
+class Probed(NamedTuple):
+    """The CRC-32 of a :class:`Probe`'s bytes in row order, taken when the value was there."""
+
+    probe: int
+    checksum: int
+
+
+class Unrepeatable(NamedTuple):
+    """The recording cannot be replayed, and why."""
+
+    reason: str
+
+
+class Seal(NamedTuple):
+    """Behind :class:`End`: the SHA-256 of all bytes of the file before this record."""
+
+    digest: bytes
+
+
+class End(NamedTuple):
+    """Last record of a trace that was closed in good order."""
+
+    time: int
+
+
+TraceRecord = (
+    Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
+    | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
+    | Seal | Reuse | Export
+)  # fmt: skip
+
+_TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
+_CODES = {kind: code for code, kind in enumerate(_TYPES)}
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Where ``rank``'s trace lies in a run's trace folder."""
+    return folder / f"rank{rank}.trace"
+
+
+class TraceWriter:
+    """Appends records to one rank's file."""
+
+    def __init__(self, path: Path, *, rank: int, world: int, info: dict[str, Any]) -> None:
+        import msgpack
+
+        self._file: BinaryIO = path.open("wb")
+        self._packer = msgpack.Packer()
+        self._digest = hashlib.sha256()
+        self.write([begin(rank, world, info)])
+
+    def write(self, records: Iterable[TraceRecord]) -> None:
+        """Write the records and hand them to the operating system, so that another process can read on."""
+        pack = self._packer.pack
+        data = b"".join([pack((_CODES[type(record)], *record)) for record in records])
+        self._digest.update(data)
+        self._file.write(data)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
+        if not self._file.closed:
+            self.write([Seal(self._digest.digest())])
+            self._file.close()
+
+
+def sealed(path: Path) -> bool:
+    """Is the file as :meth:`TraceWriter.close` left it? Raises OSError."""
+    import msgpack
+
+    data = path.read_bytes()
+    seal = len(msgpack.packb((_CODES[Seal], bytes(hashlib.sha256().digest_size))))
+    body, end = data[:-seal], data[-seal:]
+    return bool(end == msgpack.packb((_CODES[Seal], hashlib.sha256(body).digest())))
+
+
+class TraceReader:
+    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`."""
+
+    def __init__(self, path: Path) -> None:
+        import msgpack
+
+        self._path = path
+        self._damage: tuple[type[Exception], ...] = (msgpack.UnpackException, ValueError, TypeError)
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise TraceError(f"cannot read trace {path}: {error.strerror}") from error
+        self._unpacker = msgpack.Unpacker(use_list=False, max_buffer_size=1 << 31, strict_map_key=False)
+        self._begun = False
+
+    def read(self) -> Iterator[TraceRecord]:
+        """What is new since the last call."""
+        while chunk := self._file.read(1 << 20):
+            self._unpacker.feed(chunk)
             try:
-                self._flush(False)
-            except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
-                functions().failed(f"the trace cannot be written: {problem}".encode())
-            finally:
-                self._flushing.release()
+                for row in self._unpacker:
+                    yield self._record(row)
+            except self._damage as error:
+                if isinstance(error, TraceError):
+                    raise
+                raise TraceError(f"trace {self._path} is damaged: {error}") from error
 
-    def _flush(self, everything: bool) -> None:
-        count = ctypes.c_int64()
-        data = functions().trace_take(ctypes.byref(count), everything)
-        words = data[: count.value]
-        stacks, self._sites.fresh = self._sites.fresh, []
-        records: list[TraceRecord] = [*stacks]
-        at = 0
-        while at < len(words):
-            end = at + 2 + words[at + 1]
-            if words[at] == _LAUNCH:  # most of them are
-                launch = self._launch(words, at + 2, end)
-                records.append(launch)
-                if self._calls is not None:
-                    self._calls.launched(launch)
-                at = end
-                continue
-            record = self._record(words[at], words[at + 2 : end])
-            if isinstance(record, Collective):
-                if self._calls is not None:
-                    self._calls.launched(record)
-                if record.group in groups and record.group not in self._groups:
-                    self._groups.add(record.group)
-                    records.append(groups[record.group])
-            if record is not None:
-                records.append(record)
-            at = end
-        if records:
-            self._write(records)
-
-    def close(self, *, done: bool = True) -> None:
-        """Let everything end, hand on the rest, and record no more. Not ``done``: the program broke off."""
-        f = functions()
-        if done and f.drain() < 0:
-            raise RuntimeError(f.problem().decode())
-        self.flush(everything=True)
-        _tracing.clear()
-        for stream in sorted(_made.keys() - self._named):
-            self._write([StreamName(stream, f"{name_of_stream(stream)}, made at {_made[stream]},")])
-        if self._calls is not None:
-            self._write(self._calls.missing())
-        if done:
-            self._write([End(f.now())])
-        f.record(0)
-        f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
-        f.hand_on(HandOn())
-
-    def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
-        if kind == 4:
-            return self._collective(words)
-        if kind == 0:
-            return Alloc(words[0], words[1], -1 if words[2] == HOST else words[2], words[3])
-        if kind == 1:
-            return Free(words[0], words[1], quiet=True)
-        if kind == 2:
-            return RecordStream(*words)
-        if kind == 5:
-            return Record(*words)
-        if kind == 6:
-            return Wait(*words)
-        if kind == 7:
-            marker, how, stack, time, began = words
-            return HostWait(marker, _HOW[how], stack, time, began)
-        if kind == 8:
-            return HostStep(_HOW[words[0]], words[1], words[2])
-        if kind == 9:
-            self._named.add(words[0])
-            return StreamName(words[0], name_of_stream(words[0]))
-        if kind == 11:
-            block, former, lo, hi, start, stack, last = words
-            return Reuse(block, former, lo, hi, start, stack, bool(last))
-        if kind == 12:
-            return Export(words[0], self._kernel(words[1]), words[2], words[3])
-        if kind == 13:
-            return self._marked(_marks.pop(words[0]))
-        if kind >= 14:
-            return self._calls.record(kind, words) if self._calls is not None else None
-        sizes, strides = tuple(words[2::2]), tuple(words[3::2])
-        _layouts[words[0]] = (words[1], sizes, strides)
-        return None
-
-    def _marked(self, record: TraceRecord) -> TraceRecord:
-        if self._calls is not None and isinstance(record, Transfer):
-            self._calls.told(record.op)
+    def _record(self, row: Any) -> TraceRecord:
+        if not isinstance(row, tuple) or not row or row[0] not in range(len(_TYPES)):
+            raise TraceError(f"{self._path} is not a trace of this project")
+        record: TraceRecord = _TYPES[row[0]](*row[1:])
+        if isinstance(record, Stack):
+            record = record._replace(frames=tuple(Frame(*frame) for frame in record.frames))
+        if not self._begun:
+            if not isinstance(record, Begin) or record.format != FORMAT:
+                raise TraceError(f"{self._path} is not a trace of this project")
+            if record.version not in _READ:
+                raise TraceError(
+                    f"trace {self._path} has format version {record.version}, this release reads up to {VERSION}: "
+                    "run the scenario again, or use the release that wrote it"
+                )
+            self._begun = True
         return record
 
-    def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:
-        op, stream, kernel, stack, issued, start, done, nominal, reads, _ = words[at : at + 10]
-        made = _accesses(words, at + 10, end)
-        name = self._kernels.get(kernel) or self._kernel(kernel)
-        return _new(Launch, (op, stream, name, made[:reads], made[reads:], stack, issued, start, done, nominal))
-
-    def _collective(self, words: Sequence[int]) -> Collective:
-        op, stream, kernel, stack, issued, start, end, nominal, reads, _, group, number, root, issuer = words[:14]
-        made = _accesses(words, 14, len(words))
-        fixed = (op, stream, self._kernel(kernel), made[:reads], made[reads:], stack, issued, start, end)
-        return Collective(*fixed, group, number, root, issuer, nominal, *_alone.pop(op, (-1.0, "")))
-
-    def _kernel(self, number: int) -> str:
-        name = self._kernels.get(number)
-        if name is None:
-            name = self._kernels[number] = functions().kernel_name(number).decode()
-        return name
-
-
-def _accesses(words: Sequence[int], at: int, end: int) -> tuple[Access, ...]:
-    layouts = _layouts
-    return tuple(
-        [_new(Access, (words[i], words[i + 1], words[i + 2], layouts[words[i + 3]])) for i in range(at, end, 4)]
-    )
+    def close(self) -> None:
+        self._file.close()

@@ -148,7 +148,7 @@ def study(asked: Question) -> pd.DataFrame:
     in ``total``, whether it ``fits``, by how many bytes it is ``over``; ``communication_s``, ``computation_s``,
     ``step_s`` (the longer), ``tokens_per_s`` of all GPUs, ``relative``, the speed as a multiple of ZeRO-3's; ``best``:
     nothing that fits is faster; ``often``: what goes between groups in every micro-batch; bytes that a GPU sends in a
-    step as :mod:`accounts.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally fast
+    step as :mod:`metrics.traffic` counts them, ``sent_within``, ``sent_between``, ``crossing``. Of those equally fast
     comes first what communicates least, then what needs least memory: hiding is never complete.
 
     Raises :class:`ShardingError` when none fits.

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from repro.forks import forking
 from scenarios.scenario import ScenarioError
+from simgpu.ranks.forks import forking
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from accounts import MemoryAccount
-from repro.cluster import RankFailed
-from repro.trace import TraceReader, file_of
+from metrics import MemoryMetrics
 from scenarios import rehearsal
 from scenarios.job import Job, job
 from scenarios.scenario import ScenarioError
+from simgpu.ranks.cluster import RankFailed
+from simgpu.trace import TraceReader, file_of
 from studies.crew import side_by_side
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
@@ -100,7 +100,7 @@ def study(
     Columns, bytes on each GPU: ``model``, ``group`` (1: no hpZ), ``qwz``, ``parameters`` (elements); ``secondary`` as
     measured (the most of it at once), ``formula`` (2 bytes x parameters / group), ``error`` (the first over the second,
     less 1; not a number without hpZ); ``peak`` (the most that is allocated at once), ``phase`` (when), and what it
-    consists of then, by :data:`KINDS`: :data:`AT_PEAK`. Not in it is what :mod:`accounts.memory` says that it does not
+    consists of then, by :data:`KINDS`: :data:`AT_PEAK`. Not in it is what :mod:`metrics.memory` says that it does not
     model.
 
     :func:`scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
@@ -117,7 +117,7 @@ def study(
 def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     made: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.configuration}".replace(" ", "")
-    account, path = MemoryAccount(), file_of(folder / name / "trace", 0)
+    metric, path = MemoryMetrics(), file_of(folder / name / "trace", 0)
     readers: list[TraceReader] = []
     parameters = 0
 
@@ -127,7 +127,7 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
         if not readers and path.exists():
             readers.append(TraceReader(path))
         for reader in readers:
-            account.feed(reader.read())
+            metric.feed(reader.read())
 
     try:
         rehearsal.run(made, folder=folder / name, hear=hear)
@@ -138,7 +138,7 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
         for reader in readers:
             reader.close()
     shutil.rmtree(folder / name)
-    found = account.result()
+    found = metric.result()
     assert found.moment is not None
     formula = 2 * parameters / case.group if case.group > 1 else 0.0
     secondary = found.kind_peaks.get("secondary", 0)

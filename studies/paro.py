@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from accounts import BusyAccount, MemoryAccount, TrafficAccount
 from detectors import HappensBefore
-from repro.trace import TraceReader, file_of
+from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
 from scenarios.models import build
@@ -29,6 +28,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
+from simgpu.trace import TraceReader, file_of
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
@@ -63,7 +63,7 @@ def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, w
     last step, of the slowest rank; ``races``: how many, ``shown``: how many of them this timing reverses.
 
     ``folder`` takes what the ranks print; traces are removed again. Raises
-    :class:`repro.cluster.RankFailed`.
+    :class:`simgpu.ranks.cluster.RankFailed`.
     """
     first = todo[0]
     tell(0, len(todo), f"reference: {reference_title(first)}")
@@ -149,13 +149,13 @@ def _run(one: Scenario, folder: Path) -> _Found:
     nodes_of = one.timing().nodes_of
     program.run(one, simulated=True, folder=folder, hear=_listening(found))
     for rank in range(one.ranks):
-        memory, traffic, busy = MemoryAccount(), TrafficAccount(nodes_of), BusyAccount()
+        memory, traffic, busy = MemoryMetrics(), TrafficMetrics(nodes_of), BusyMetrics()
         reader = TraceReader(file_of(folder / "trace", rank))
         records = list(reader.read())
         reader.close()
         detector.feed(rank, records)
-        for account in (memory, traffic, busy):
-            account.feed(records)
+        for metric in (memory, traffic, busy):
+            metric.feed(records)
         kinds, went = memory.result().kind_peaks, traffic.result().only(step=one.steps)
         state = kinds.get("master", 0) + kinds.get("optimizer", 0)
         kept = (kinds.get("primary", 0), kinds.get("gradient", 0), state)

@@ -150,7 +150,7 @@ def times(
 ) -> dict[Case, Timed[float]]:
     """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
+    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = sorted(dict.fromkeys(cases), key=lambda case: -FULL_SIZE[case.model].layers)
     found = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from repro.replay.recording import Recording
+from replay.recording import Recording
 from scenarios.ring_run import RINGS, gather
 from scenarios.sharding.formulas import communication, computation, exchanges, profile_rates
 from scenarios.sharding.schemes import Cluster, Scheme
@@ -75,7 +75,7 @@ def sweep(
     ``closed``: the gain by the closed form in which the longer of communication and computation counts (NaN for a
     ring); ``fits``: the peak is not above what a GPU has.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
+    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     on = machines() if networks is None else networks
     chosen = list(dict.fromkeys([ZERO3, *(strategies or map(str, legal()))]))

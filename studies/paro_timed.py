@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from accounts import MemoryAccount
-from repro.replay.graph import Graph
-from repro.replay.recording import Recording
-from repro.trace import Collective, Launch, Phase, StreamName, TraceRecord
+from metrics import MemoryMetrics
+from replay.graph import Graph
+from replay.recording import Recording
 from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.scenario import ScenarioError
 from simgpu.hardware import Profile
+from simgpu.trace import Collective, Launch, Phase, StreamName, TraceRecord
 
 RECORDED = 4  # micro-batches
 Key = TypeVar("Key", bound=Hashable)
@@ -50,7 +50,7 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
     and not four of them.
 
-    Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`repro.cluster.RankFailed`.
+    Raises :class:`ScenarioError` for what cannot be rehearsed, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     if not job.sharding:
         raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
@@ -64,7 +64,7 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     rehearsal.run(few, folder=folder, hear=hear, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
     steps = Steps(recording, recorded)
-    memory = MemoryAccount()
+    memory = MemoryMetrics()
     memory.feed(recording.records[0])
     shutil.rmtree(folder)
     return Timed(

@@ -1,7 +1,7 @@
 """Where the synchronisation between secondary copy and all-gather could stand: which places do, and their price.
 
-Each :class:`repro.toggles.Fix` is dry-run for each model and network. Whether a place is enough is what the race
-detector says of that run, never what its name promises; what it costs is virtual time.
+Each fix (:mod:`frameworks.deepspeed.fixes`) is dry-run for each model and network. Whether a place is enough is what
+the race detector says of that run, never what its name promises; what it costs is virtual time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from detectors import Race
-from repro.cluster import RankFailed
-from repro.toggles import Fix
-from repro.trace import HostWait, Phase, Stack, TraceReader
+from frameworks.deepspeed.fixes import Fix
 from scenarios.job import Job, job
 from scenarios.scenario import ScenarioError
+from simgpu.ranks.cluster import RankFailed
+from simgpu.trace import HostWait, Phase, Stack, TraceReader
 from studies.crew import side_by_side
 from studies.rehearsed import Rehearsed, rehearse
 
+_FIXES = "frameworks/deepspeed/fixes"
 NETWORKS = (12.5, 100.0, 400.0)
 LARGEST_NETWORK = 100.0
 MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
@@ -158,8 +159,8 @@ def _example(race: Race) -> str:
 def _waits(found: Rehearsed) -> tuple[int, float]:
     """How often, and for how many seconds, the host waited at the fix in the last step.
 
-    A fix of ours waits in ``repro/toggles.py``, stock DeepSpeed's in ``_partition_param_sec``. A device synchronisation
-    is one wait for each stream.
+    A fix of ours waits in :mod:`frameworks.deepspeed.fixes`, stock DeepSpeed's in ``_partition_param_sec``. A device
+    synchronisation is one wait for each stream.
     """
     at: set[int] = set()
     count = waited = step = 0
@@ -167,7 +168,7 @@ def _waits(found: Rehearsed) -> tuple[int, float]:
     for record in reader.read():
         if isinstance(record, Stack):
             inner = record.frames[0] if record.frames else None
-            if inner and (inner.file == "repro/toggles.py" or inner.function.endswith("_partition_param_sec")):
+            if inner and (inner.file.startswith(_FIXES) or inner.function.endswith("_partition_param_sec")):
                 at.add(record.id)
         elif isinstance(record, Phase):
             step = record.step

@@ -14,18 +14,18 @@ from functools import cached_property
 from pathlib import Path
 
 from detectors import Occurrence, Race
-from detectors.races import Moment
-from repro.replay.device_timing import DeviceTiming
-from repro.replay.graph import Graph
-from repro.replay.recording import Recording
-from repro.trace import Collective, Launch
+from detectors.order.races import Moment
+from replay.device_timing import DeviceTiming
+from replay.graph import Graph
+from replay.recording import Recording
+from simgpu.trace import Collective, Launch
 
 
 @dataclass(frozen=True)
 class Retimed:
     """One timing of a recorded job.
 
-    ``step_ns``: the last step (:mod:`accounts.busy` says when it begins), to the end of the run. ``races``: as
+    ``step_ns``: the last step (:mod:`metrics.busy` says when it begins), to the end of the run. ``races``: as
     recorded, with ``shown`` and ``margin_ns`` of this timing (frees are left out: they have no place in the graph).
     """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from repro.toggles import Fix
+from frameworks.deepspeed.fixes import Fix
 from scenarios.job import Job
 from studies.crew import side_by_side
 from studies.rehearsed import Rehearsed, rehearse
@@ -69,7 +69,7 @@ def sweep(
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``shown`` of them in this timing;
     ``margin_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`repro.cluster.RankFailed`.
+    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = points(job, micro_batches, fixes)
     rows: list[dict[str, Any]] = []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from xdist.remote import Producer
 
-from repro import processor
-from repro.forks import seldom
+from simgpu import processor
+from simgpu.ranks.forks import seldom
 from tests import housed
 from tests.examples import register
 from tests.scheduling import ByFile

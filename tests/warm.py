@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn, cast
 
-from repro.forks import as_often_as_python, forking
+from simgpu.ranks.forks import as_often_as_python, forking
 from simgpu.scripts import fail
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -122,7 +122,7 @@ class NanWatch:
 
     def _recorder_in(self, folder: str | Path, root: nn.Module) -> StepRecorder | None:
         from detectors.live.recording import StepRecorder
-        from detectors.recordings import RecordingError
+        from detectors.values.recordings import RecordingError
 
         try:
             return StepRecorder.of(folder, root, self.rank, self._ranks.world if self._ranks else 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.trace import Collective, Launch, Stack, TraceRecord
+from simgpu.trace import Collective, Launch, Stack, TraceRecord
 
 _COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
 _TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used

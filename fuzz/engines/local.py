@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection, wait
 from fuzz.campaign import Share, Tried, explore
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
-from repro.forks import forking
-from repro.interrupts import held
+from simgpu.ranks.forks import forking
+from simgpu.ranks.interrupts import held
 
 
 def local(subject: Subject) -> Explore:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from fuzz.live.recorded import Run
-from repro.trace import HOST_STREAM
 from simgpu.timing import Delay, Deviation, Jitter, Stretch, Timing
+from simgpu.trace import HOST_STREAM
 
 _US = 1000
 _MOST = 4  # deviations

@@ -1,7 +1,7 @@
 """Does a race of a program on the simulated GPU harm it? The program runs again with the accesses the other way round.
 
 The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
-new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.sights`): the one that was
+new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.probes`): the one that was
 judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
 moves what waits for the delayed work, so where a program has several races the difference may come from another.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from detectors.races import Occurrence, Race, Side
+from detectors.order.races import Occurrence, Race, Side
 from fuzz.live.recorded import Run, Touch, load
 from fuzz.live.runs import Outcome, Program, Runner
 from simgpu.timing import Delay, Place, Timing
@@ -91,7 +91,7 @@ def examine(
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each example of a race. It writes the files that it writes
-    again. Raises :class:`repro.trace.TraceError` where the folder has no traces.
+    again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
     """
     if not races:
         return []

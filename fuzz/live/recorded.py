@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from detectors.races import Moment, describe
-from repro.trace import (
+from detectors.order.races import Moment, describe
+from simgpu.timing import Place
+from simgpu.trace import (
     Collective,
     End,
     Frame,
@@ -20,14 +21,13 @@ from repro.trace import (
     HostStep,
     HostWait,
     Launch,
-    Seen,
-    Sight,
+    Probe,
+    Probed,
     Stack,
     StreamName,
     TraceReader,
     TraceRecord,
 )
-from simgpu.timing import Place
 
 Touch = Literal["start", "end"]
 """When work touches memory: a collective reads when it starts, all else happens when the work ends."""
@@ -71,7 +71,7 @@ class Recorded:
         made = cls(rank)
         counts: Counter[tuple[int, str]] = Counter()
         freed: list[int] = []
-        sight: Sight | None = None
+        probe: Probe | None = None
         for record in records:
             if isinstance(record, (Launch, Collective)):
                 counts[record.stream, record.kernel] += 1
@@ -82,12 +82,12 @@ class Recorded:
                     made._reused[freed.pop()] = record.op
             elif isinstance(record, Free):
                 freed.append(record.block)
-            elif isinstance(record, Sight):
-                sight = record
-            elif isinstance(record, Seen) and sight is not None:
-                (nbytes,) = sight.view[2]
-                if sight.kind == "read":
-                    made.reads.append(Look(record.sight, nbytes, record.checksum))
+            elif isinstance(record, Probe):
+                probe = record
+            elif isinstance(record, Probed) and probe is not None:
+                (nbytes,) = probe.view[2]
+                if probe.kind == "read":
+                    made.reads.append(Look(record.probe, nbytes, record.checksum))
                 else:
                     made.final.append(Look(0, nbytes, record.checksum))
             elif isinstance(record, Stack):
@@ -127,7 +127,7 @@ Run = dict[int, Recorded]
 
 
 def load(folder: Path) -> Run:
-    """The traces of a run. Raises :class:`repro.trace.TraceError`."""
+    """The traces of a run. Raises :class:`simgpu.trace.TraceError`."""
     run: Run = {}
     for path in sorted(folder.glob("rank*.trace")):
         reader = TraceReader(path)

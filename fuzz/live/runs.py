@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzz.live.recorded import Run, difference, load
-from repro.trace import TraceError, file_of
 from simgpu.timing import Timing
+from simgpu.trace import TraceError, file_of
 
 # A launcher's words to the rank that asks; the runs here fork their ranks themselves.
 _OF_LAUNCHERS = (

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Deviation
-from repro.replay.graph import Order
+from replay.deviations import Deviation
+from replay.graph import Order
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from itertools import combinations, zip_longest
 from fuzz.search import Execution
 from fuzz.subject import Subject
 from fuzz.witness import reverse
-from repro.replay.deviations import Deviation
+from replay.deviations import Deviation
 
 
 @dataclass(frozen=True)

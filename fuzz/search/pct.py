@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from fuzz.search import Execution
 from fuzz.subject import Subject
-from repro.replay.graph import Graph, Order
+from replay.graph import Graph, Order
 
 Thread = tuple[int, int]
-"""A rank and its stream, or :data:`repro.replay.host.HOST`."""
+"""A rank and its stream, or :data:`replay.host.HOST`."""
 
 _Clock = npt.NDArray[np.int64]
 """By thread, how many of its steps are done."""

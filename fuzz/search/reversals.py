@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from fuzz.search.pct import steps_of
 from fuzz.subject import Subject
-from repro.replay.deviations import Delay, Deviation
-from repro.replay.graph import Graph, Order
-from repro.replay.placement import Placement
-from repro.trace import Access, Collective, Launch, TraceRecord
+from replay.deviations import Delay, Deviation
+from replay.graph import Graph, Order
+from replay.placement import Placement
+from simgpu.trace import Access, Collective, Launch, TraceRecord
 
 _US = 1000
 _MOST = 1 << 20  # pairs that are looked at together

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fuzz.streams import Value
-from repro.values import dtype_name, dtype_of
+from simgpu.values import dtype_name, dtype_of
 
 Body = Callable[[], object]
 Tell = Callable[[BaseException], str]

@@ -31,14 +31,14 @@ from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
 from fuzz.testing.options import Options
 from fuzz.testing.told import differences
-from repro.interrupts import held as interrupts_held
-from repro.trace import TraceError, file_of
 from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked
 from simgpu.library import functions
 from simgpu.ranks import RankFailed
+from simgpu.ranks.interrupts import held as interrupts_held
 from simgpu.ranks.processes import run as run_ranks
 from simgpu.timing import Timing, timed
+from simgpu.trace import TraceError, file_of
 
 NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork

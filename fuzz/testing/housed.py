@@ -112,7 +112,7 @@ def _start() -> str:
         from simgpu import launch
         from simgpu.build import BuildError
     except ModuleNotFoundError as error:
-        from repro.extras import lacking
+        from simgpu.extras import lacking
 
         sentence = lacking(error, "a stream_race test", "deepspeed")
         if sentence is None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from detectors import Race, find_races
-from detectors.exports import Exports
-from detectors.holding import Waits, holding
-from detectors.races import describe
+from detectors.confidence.exports import Exports
+from detectors.confidence.holding import Waits, holding
+from detectors.order.races import describe
 from fuzz.live.draw import draw
 from fuzz.live.examine import Examination, Witness
 from fuzz.shrink import shrink
@@ -25,9 +25,9 @@ from fuzz.testing.forked import NO_FAILURE, Done, Forks
 from fuzz.testing.options import Options
 from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
 from fuzz.testing.told import by_pytest, own, timing_lines
-from repro.tokens import Stretch
-from repro.trace import TraceError, TraceRecord
 from simgpu.timing import Delay, Deviation, Place, Timing
+from simgpu.tokens import Stretch
+from simgpu.trace import TraceError, TraceRecord
 
 _PLAIN = Timing()
 _AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued

@@ -83,8 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     text = config.getoption("stream_timing")
     if text is not None:
         try:
-            from repro.tokens import TokenError
             from simgpu.timing import Timing
+            from simgpu.tokens import TokenError
         except ModuleNotFoundError as error:
             raise pytest.UsageError(_lacking(error, "--stream-timing")) from None
         if text.startswith("t1,test,"):
@@ -273,7 +273,7 @@ def _tell(item: pytest.Item, error: BaseException) -> str:
 
 def _lacking(error: ModuleNotFoundError, what: str) -> str:
     """What to install: the plugin is there wherever this project is, what it runs on is not. Else raises ``error``."""
-    from repro.extras import lacking
+    from simgpu.extras import lacking
 
     sentence = lacking(error, what, _EXTRA)
     if sentence is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from detectors.races import Race
+from detectors.order.races import Race
 from fuzz.testing.bodies import Failure
 from fuzz.testing.told import race_lines
 

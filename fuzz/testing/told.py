@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from detectors.races import Race, Side, describe
+from detectors.order.races import Race, Side, describe
 from fuzz.live.recorded import Run
 from fuzz.streams import Value, difference
-from repro.trace import Frame
 from simgpu.timing import Deviation, Jitter, Stretch, Timing
+from simgpu.trace import Frame
 
 _OURS = tuple(
     str(Path("fuzz", name)) for name in ("testing/bodies.py", "testing/forked.py", "testing/plugin.py", "streams.py")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detectors import Race
-from detectors.holding import Holding
+from detectors.confidence.holding import Holding
 from reports.data.findings import FORMAT, VERSION, Verdict, put
 
 

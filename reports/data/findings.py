@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
-from detectors.holding import Holding
-from repro.trace import Frame
+from detectors.confidence.holding import Holding
+from simgpu.trace import Frame
 
 FORMAT = "stream-race-findings"
 VERSION = 1

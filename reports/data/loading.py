@@ -18,7 +18,7 @@ from detectors import Moment, Name, Occurrence, Race, Side
 from reports.data import checksums, findings, frames, schema, sources, tables
 from reports.data.schema import ReportError
 from reports.data.switched import SWITCHES
-from repro.trace import Frame
+from simgpu.trace import Frame
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load", "race_from_dict"]
 

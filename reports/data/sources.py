@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detectors import Race
-from repro.trace import Frame
+from simgpu.trace import Frame
 
 FORMAT = "stream-race-sources"
 VERSION = 1

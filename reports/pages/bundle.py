@@ -15,7 +15,7 @@ from reports.data.loading import Run, place, race_from_dict
 from reports.pages import html, markdown, summary
 from reports.text import replays
 from reports.timelines import perfetto
-from repro.trace import TraceError, file_of
+from simgpu.trace import TraceError, file_of
 
 FORMAT = "stream-race-comparison"
 VERSION = 1

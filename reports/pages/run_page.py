@@ -19,7 +19,7 @@ from reports.data.matrix import Tried, matrix, timing_of
 from reports.pages import html, summary
 from reports.pages.words import VERDICTS, WORDS
 from reports.timelines import moment
-from repro.trace import file_of
+from simgpu.trace import file_of
 
 _SPREAD = 12  # rows of what spread
 _OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered

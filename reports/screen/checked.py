@@ -11,8 +11,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from detectors import Race
-from detectors.holding import Held
-from detectors.races import Side
+from detectors.confidence.holding import Held
+from detectors.order.races import Side
 from reports.data.checked import Checked
 from reports.data.findings import Verdict, place
 from reports.text import closeness

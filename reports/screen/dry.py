@@ -9,10 +9,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from accounts import MemoryUse
+from metrics import MemoryUse
 from reports.screen.terminal import race_text
 from reports.text import duration
-from repro.trace import Collective, Frame, Launch, Stack, TraceReader
+from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Rehearsed
 
 GIB = 1 << 30

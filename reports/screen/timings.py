@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from detectors.races import Race, describe
+from detectors.order.races import Race, describe
 from fuzz.campaign import Campaign, written
 from fuzz.confirm import Confirmation
 from fuzz.verdict import Verdict
 from fuzz.witness import Witness
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.replayer import Look
+from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
 from reports.text import duration, replays
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.replayer import Look
-from repro.replay.tokens import Token
 
 
 def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:

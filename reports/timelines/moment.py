@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from detectors.labels import Labels, parameter_of
+from detectors.order.labels import Labels, parameter_of
 from reports.timelines.lanes import HOST, host_time, lane
-from repro.trace import (
+from simgpu.trace import (
     Collective,
     Frame,
     Free,

@@ -24,10 +24,10 @@ from math import prod
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
-from detectors.labels import Labels, parameter_of
-from detectors.races import AccessKind, Moment, Occurrence, Race, Side
+from detectors.order.labels import Labels, parameter_of
+from detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
 from reports.timelines.lanes import host_time, lane
-from repro.trace import (
+from simgpu.trace import (
     Access,
     Alloc,
     Begin,

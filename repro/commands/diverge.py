@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from detectors.recorded import RecordedDivergence
+    from detectors.values.recorded import RecordedDivergence
 
 _ROWS = 12  # steps that are shown without leaving some out
 _BLUE, _ORANGE, _GREY, _RED = "#0060a8", "#c05a00", "#6b6b6b", "#b3001b"
@@ -41,8 +41,8 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
     Says whether sums in another order can explain the first difference, and how differences grow.
     Exit status: 0 no difference, 1 the runs differ, 2 a folder that cannot be read or compared.
     """
-    from detectors.recorded import compare
-    from detectors.recordings import load
+    from detectors.values.recorded import compare
+    from detectors.values.recordings import load
 
     recordings = {folder: load(folder) for folder in (reference, run)}
     found = compare(recordings[reference], recordings[run])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from repro.toggles import Fix
+from frameworks.deepspeed.fixes import Fix
 from scenarios.scenario import ScenarioError
 
 Number = TypeVar("Number", int, float)

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from frameworks.deepspeed.fixes import Fix
 from repro.commands.factors import factors
-from repro.toggles import Fix
 from scenarios.job import Job
 from scenarios.scenario import Scenario, ScenarioError
 

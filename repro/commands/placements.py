@@ -10,10 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from frameworks.deepspeed.fixes import Fix
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
-from repro.toggles import Fix
 
 
 @click.command()
@@ -45,7 +45,7 @@ def placements(
     """
     from reports.pictures import placements as report
     from reports.screen.terminal import doing
-    from repro.commands import session, studied
+    from repro.sessions import session, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import placements as study

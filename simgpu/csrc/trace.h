@@ -1,4 +1,4 @@
-// What the host did, in the order in which it did it: words of 64 bits that simgpu/trace.py makes into
+// What the host did, in the order in which it did it: words of 64 bits that simgpu/tracing.py makes into
 // records. Nothing is written while nobody traces.
 #pragma once
 

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from repro.forks import forking
 from simgpu import cuda
 from simgpu.ranks import RankFailed
+from simgpu.ranks.forks import forking
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_S = 0.5  # a rank that lost a peer complains at once; the one that was lost is the one to be named

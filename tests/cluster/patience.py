@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from repro import cluster
+from simgpu.ranks import cluster
 
 
 @contextmanager
 def in_vain() -> Iterator[list[float]]:
-    """Meanwhile the seconds of each wait of :mod:`repro.cluster` that ended with nothing heard.
+    """Meanwhile the seconds of each wait of :mod:`simgpu.ranks.cluster` that ended with nothing heard.
 
     A parent that hears of each failure as it comes has none, but the moment of grace after a rank that raised.
     """

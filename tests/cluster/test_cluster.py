@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch.distributed as dist
 
-from repro.cluster import Rank, RankFailed, run_ranks
+from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from tests.cluster.patience import in_vain
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -18,7 +18,7 @@ import pytest
 from fuzz.campaign import Share
 from fuzz.engines import local
 from fuzz.subject import Subject
-from repro.cluster import Rank, run_ranks
+from simgpu.ranks.cluster import Rank, run_ranks
 from studies.crew import side_by_side
 
 

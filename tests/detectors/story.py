@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors import HappensBefore, Race
-from repro.trace import (
+from simgpu.trace import (
     Access,
     Alloc,
     Collective,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detectors import Coverage
-from repro.trace import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
+from simgpu.trace import Access, Alloc, Frame, Free, Label, Launch, Stack, TraceRecord
 
 SECONDARY = Label(1, 0, 100, "secondary", "w")
 

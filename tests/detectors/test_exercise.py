@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detectors.exercise import BUILT_IN
-from repro.trace import HOST_STREAM, StreamName
+from detectors.confidence.exercise import BUILT_IN
+from simgpu.trace import HOST_STREAM, StreamName
 from tests.detectors.story import Story
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from story import Story, StoryStream, View
 
-from detectors.exports import Exports
-from repro.trace import HOST_STREAM, Alloc, Export
+from detectors.confidence.exports import Exports
+from simgpu.trace import HOST_STREAM, Alloc, Export
 
 
 def pinned(story: Story) -> View:

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from detectors import find_races
-from repro.trace import Launch, TraceError, TraceWriter, file_of
+from simgpu.trace import Launch, TraceError, TraceWriter, file_of
 from tests.detectors.story import Story
 
 

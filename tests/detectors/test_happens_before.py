@@ -7,7 +7,7 @@ import json
 import pytest
 
 from detectors import HappensBefore, Name, site
-from repro.trace import Frame, Launch, Record, TraceError, Wait
+from simgpu.trace import Frame, Launch, Record, TraceError, Wait
 from tests.detectors.story import Story, StoryHost, StoryStream, View
 
 # -- one pair of accesses -------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.history import Entry, Shelf
-from repro.trace import Launch, Phase
+from detectors.order.access_history import Entry, Shelf
+from simgpu.trace import Launch, Phase
 from tests.examples import examples
 
 PHASE = Phase(0, 0, "init")

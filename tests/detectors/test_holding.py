@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detectors import HappensBefore, Race
-from detectors.holding import Holding, Keep, Waits, holding
-from repro.trace import HOST_STREAM
+from detectors.confidence.holding import Holding, Keep, Waits, holding
+from simgpu.trace import HOST_STREAM
 from tests.detectors.story import Story, View
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import HappensBefore, Race, find_races
-from repro.trace import Begin, TraceError, TraceRecord, TraceWriter, file_of
+from simgpu.trace import Begin, TraceError, TraceRecord, TraceWriter, file_of
 from tests.detectors.story import Story, StoryHost, StoryStream
 from tests.detectors.test_oracle import OPERATION, QUICK, SIZE, Graph, Oracle, parts, tell, view_of
 

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.overlap import MAX_RUNS, Layout, overlap
+from detectors.order.overlap import MAX_RUNS, Layout, overlap
 from tests.examples import examples
 
 

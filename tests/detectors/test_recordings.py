@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import recordings
-from detectors.recorded import compare
-from detectors.recordings import Recorder, Recording, RecordingError, StepRecord, UseRecord, load
-from detectors.rounding import rounding_bound
+from detectors.values import recordings
+from detectors.values.recorded import compare
+from detectors.values.recordings import Recorder, Recording, RecordingError, StepRecord, UseRecord, load
+from detectors.values.rounding import rounding_bound
 from repro.__main__ import main
 from tests.examples import examples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from story import Story, StoryStream, View
 
-from repro.trace import NOBODY, Reuse
+from simgpu.trace import NOBODY, Reuse
 
 
 def read_and_let_go(story: Story, *, recorded: bool = False) -> tuple[StoryStream, StoryStream, View]:

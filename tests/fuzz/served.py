@@ -19,14 +19,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.forks import forking
-from repro.replay.record import plain_timing
-from repro.replay.recording import Recording
-from repro.trace import Alloc, Reuse, TraceRecord, begin
-from simgpu import collectives, costs, cuda, recording, sights, trace
+from replay.record import plain_timing
+from replay.recording import Recording
+from simgpu import collectives, costs, cuda, probes, recording, tracing
 from simgpu.clocked import clocked
 from simgpu.hardware import Timing
-from simgpu.trace import Tracer
+from simgpu.ranks.forks import forking
+from simgpu.trace import Alloc, Reuse, TraceRecord, begin
+from simgpu.tracing import Tracer
 from tests.fuzz.oracle import BUFFERS, EVENTS, STREAMS, Answers, Program
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -77,9 +77,9 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
     costs.use(clocked(Timing(plain.profile, plain.nodes_of, slow=slow), rank))
     records: list[TraceRecord] = [begin(rank, program.world, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, record=True)
-    sights.begin()
+    probes.begin()
     for name, stream in _streams().items():
-        trace.name_stream(stream.stream_id, name)
+        tracing.name_stream(stream.stream_id, name)
     names: dict[str, Any] = {
         "torch": torch,
         "dist": dist,
@@ -95,10 +95,10 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
         exec(compile(program.source(rank), f"rank{rank}.py", "exec"), names)
         for name in BUFFERS:
             if name in names:
-                sights.sight("final", name, names[name], finally_=True)
+                probes.probe("final", name, names[name], finally_=True)
         collectives.drain()
         tracer.flush(everything=True)
-        records.extend(sights.told(sights.READ))
+        records.extend(probes.collected(probes.READ))
     finally:
         tracer.close()
     return _Told(records, [tuple(one) if isinstance(one, list) else (one,) for one in names["seen"]], names["answers"])

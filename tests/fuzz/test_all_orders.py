@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from repro.replay.deviations import Delay
-from repro.replay.recording import Recording
-from repro.replay.replayer import READ
-from repro.trace import Alloc, Collective, Launch, Stack
+from replay.deviations import Delay
+from replay.recording import Recording
+from replay.replayer import READ
+from simgpu.trace import Alloc, Collective, Launch, Stack
 from tests.examples import examples
 from tests.fuzz.oracle import (
     BUFFERS,
@@ -102,7 +102,7 @@ class Bound:
         self._first: list[int] = []  # places before all nodes: the buffers' first values
         self._last: list[int] = []  # behind them: what is there at the end
         for place, effect in enumerate(subject.replayer.graph.effects):
-            if effect.what == "sight":
+            if effect.what == "probe":
                 self._last.append(place)
                 continue
             if effect.what in ("back", "inherit", "inherited"):

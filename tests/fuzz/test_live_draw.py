@@ -6,8 +6,8 @@ from random import Random
 
 from fuzz.live.draw import draw
 from fuzz.live.recorded import Recorded
-from repro.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 from simgpu.timing import Delay, Stretch, Timing
+from simgpu.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
 
 def recorded(rank: int) -> Recorded:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.shrink import identity, shrink
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.names import OperationName
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.names import OperationName
 from tests.examples import examples
 
 US = 1000

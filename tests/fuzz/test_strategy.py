@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fuzz.strategy import draw_timing, stream_timings
 from fuzz.subject import Subject
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.device_timing import DeviceTiming
-from repro.replay.names import Names, OperationName
-from repro.replay.tokens import Token
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.device_timing import DeviceTiming
+from replay.names import Names, OperationName
+from replay.tokens import Token
 from simgpu.costs import Costs
 from simgpu.hardware import Timing, load_profile
 from tests.examples import examples

@@ -16,9 +16,9 @@ from fuzz.search.pct import Pct
 from fuzz.search.random_timings import RandomTimings
 from fuzz.strategy import stream_timings
 from fuzz.subject import Subject
-from repro.replay.record import record
-from repro.trace import Launch
+from replay.record import record
 from scenarios.textbook import TEXTBOOK
+from simgpu.trace import Launch
 from tests.examples import examples
 from tests.fuzz.first import first_divergence
 

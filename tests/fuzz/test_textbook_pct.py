@@ -10,8 +10,8 @@ import pytest
 from fuzz.search.pct import Pct, Steps, steps_of
 from fuzz.search.reversals import deviations_of
 from fuzz.subject import Subject
-from repro.replay.host import HOST
-from repro.replay.record import record
+from replay.host import HOST
+from replay.record import record
 from scenarios.textbook import TEXTBOOK
 from tests.fuzz.orders import kept
 

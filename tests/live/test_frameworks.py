@@ -23,8 +23,8 @@ from transformers.data import default_data_collator
 
 from detectors import BadValue, Cause, Finding, Kind, WatchError, WatchFailed
 from detectors.live import huggingface, lightning, patches
-from repro import deepspeed as adapter
-from repro.cluster import Rank, run_ranks
+from frameworks.deepspeed import adapter
+from simgpu.ranks.cluster import Rank, run_ranks
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 pytestmark = [

@@ -19,7 +19,7 @@ from torch.optim import optimizer as torch_optimizer
 from detectors import Cause, Finding, Kind, NanWatch, WatchError, WatchFailed
 from detectors.live import incident, ops
 from detectors.live.actions import BadValueWarning
-from repro.cluster import Rank, run_ranks
+from simgpu.ranks.cluster import Rank, run_ranks
 from tests.live.training import Model, hooks_left
 
 STEPS = 3
@@ -145,7 +145,7 @@ def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
 
 def _in_deepspeed(me: Rank) -> None:
     """What the watch says of a model that DeepSpeed is to take, or has taken, without telling the watch."""
-    from repro import deepspeed as adapter
+    from frameworks.deepspeed import adapter
 
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1")
     adapter.use_plain()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from detectors.live.incident import load
-from repro import processor
 from repro.__main__ import main
+from simgpu import processor
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +68,7 @@ DEEPSPEED = """
 import sys
 import torch, deepspeed
 from torch import nn
-from repro import deepspeed as adapter
+from frameworks.deepspeed import adapter
 
 adapter.use_plain()
 deepspeed.init_distributed("gloo")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from detectors import BadValue, Finding, NanWatch
-from repro.cluster import Rank, run_ranks
+from simgpu.ranks.cluster import Rank, run_ranks
 
 EVERY = -1  # rank
 VOCABULARY, WIDTH = 40, 24
@@ -159,7 +159,7 @@ class Job:
         rank, world = str(me.rank), str(me.world)
         os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)
         if form in STAGES:
-            from repro import deepspeed as adapter
+            from frameworks.deepspeed import adapter
 
             adapter.use_plain()
         if me.world > 1:

@@ -13,7 +13,18 @@ import pytest
 from tests.package.conftest import ROOT, EnvironmentOf
 
 pytestmark = pytest.mark.package
-PACKAGES = ("repro", "accounts", "detectors", "frameworks", "fuzz", "scenarios", "simgpu", "studies", "reports")
+PACKAGES = (
+    "repro",
+    "reports",
+    "studies",
+    "scenarios",
+    "frameworks",
+    "fuzz",
+    "replay",
+    "metrics",
+    "detectors",
+    "simgpu",
+)
 EXTRAS = ("", "watch", "deepspeed", "reports")
 
 TRAINING = """

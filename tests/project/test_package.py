@@ -21,7 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-PACKAGES = ("repro", "accounts", "detectors", "frameworks", "fuzz", "scenarios", "simgpu", "studies", "reports")
+PACKAGES = (
+    "repro",
+    "reports",
+    "studies",
+    "scenarios",
+    "frameworks",
+    "fuzz",
+    "replay",
+    "metrics",
+    "detectors",
+    "simgpu",
+)
 # Callbacks for trainers, and the plugin: who imports them has what they are for.
 OF_OTHERS = {"transformers", "lightning", "pytorch_lightning", "pytest"}
 COMES_WITH = {"pydantic_core": "pydantic"}
@@ -108,7 +119,7 @@ before = set(sys.modules)
 from detectors import HappensBefore
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_") and name != "cython_runtime"))
-from repro.trace import Access, Alloc, Begin, Launch, Stack
+from simgpu.trace import Access, Alloc, Begin, Launch, Stack
 both = (Access(1, 0, 8),)
 detector = HappensBefore()
 detector.feed(0, [
@@ -120,7 +131,7 @@ print(len(detector.races), "race")
 """,
         with_extra="",
     )
-    assert done.stdout.splitlines() == ["['detectors', 'numpy', 'repro']", "1 race"], done.stderr
+    assert done.stdout.splitlines() == ["['detectors', 'numpy', 'simgpu']", "1 race"], done.stderr
 
 
 def test_the_nan_watch_finds_and_saves_with_numpy_and_torch_alone(tmp_path: Path) -> None:

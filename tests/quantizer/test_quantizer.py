@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from frameworks.deepspeed import quantizer
 from frameworks.deepspeed.quantizer import Symmetric
-from repro.replay.record import record
-from repro.replay.replayer import Replayer
-from repro.trace import Call
+from replay.record import record
+from replay.replayer import Replayer
 from simgpu.device import Device
+from simgpu.trace import Call
 from tests.examples import examples
 
 HALF = torch.float16
@@ -309,7 +309,7 @@ def steps(device: Device) -> None:
     values = torch.arange(64.0, device="cuda").to(HALF) - 32
     quantized, scales = quantizer.swizzle_quant(values, 8, 4, Symmetric, 1, 2, 2)
     total, sums = quantizer.quantized_reduction(quantized, scales, 8, 4, 4, Symmetric, 2)
-    device.sight("loss", "", quantizer.dequantize(total, sums, 4, 4, Symmetric).float().sum(), lambda value: None)
+    device.probe("loss", "", quantizer.dequantize(total, sums, 4, 4, Symmetric).float().sum(), lambda value: None)
 
 
 def test_each_call_is_one_launch_and_replays_to_the_same_bits() -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from repro.replay.exchange import Exchange
+from replay.exchange import Exchange
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.device_timing import DeviceTiming
-from repro.replay.names import Names, OperationName, UnknownOperation
-from repro.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.device_timing import DeviceTiming
+from replay.names import Names, OperationName, UnknownOperation
 from simgpu.costs import Costs
 from simgpu.hardware import Timing, load_profile
+from simgpu.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
 from tests.examples import examples
 
 COPY, GATHER = "aten::copy_", "nccl::all_gather"

@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from repro.replay.graph import Graph
-from repro.replay.record import record_ranks
-from repro.replay.replayer import Replayer
-from repro.trace import Collective, Group, TraceReader, begin, file_of
+from replay.graph import Graph
+from replay.record import record_ranks
+from replay.replayer import Replayer
 from simgpu.device import Device
 from simgpu.hardware import Timing, load_profile
+from simgpu.trace import Collective, Group, TraceReader, begin, file_of
 
 PROFILE = load_profile("dgx-a100-roce")
 NODES = (0, 0, 1, 1)
@@ -34,7 +34,7 @@ def opposite(device: Device) -> None:
         ):
             assert work is not None
             work.wait()
-        device.sight("loss", "", got.sum(), lambda value: None)
+        device.probe("loss", "", got.sum(), lambda value: None)
 
 
 def test_a_replay_and_a_new_timing_know_how_many_share_the_network(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.names import OperationName
-from repro.replay.tokens import EXAMPLE, Token
-from repro.tokens import MOST_DEVIATIONS, TokenError
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.names import OperationName
+from replay.tokens import EXAMPLE, Token
+from simgpu.tokens import MOST_DEVIATIONS, TokenError
 from tests.examples import examples
 
 Q = "model.layers.0.self_attn.q_proj.weight"

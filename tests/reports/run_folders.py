@@ -20,7 +20,7 @@ import pandas as pd
 from detectors import Race, Values, compare
 from reports.data import findings, tables
 from reports.data.findings import Cost, Findings, WitnessOf
-from repro.trace import Begin, Frame, Stack, TraceWriter, file_of
+from simgpu.trace import Begin, Frame, Stack, TraceWriter, file_of
 from tests.detectors.story import Story
 
 PARAMETERS = ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight")

@@ -17,7 +17,7 @@ from markdown_it.token import Token
 
 from reports.data.loading import Run, load
 from reports.pages import bundle, markdown
-from repro.trace import Launch, Phase, TraceWriter
+from simgpu.trace import Launch, Phase, TraceWriter
 from tests.examples import examples
 from tests.reports.run_folders import PARAMETERS, TOKEN, run_folder
 

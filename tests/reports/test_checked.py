@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detectors.holding import Held, Holding, Site
+from detectors.confidence.holding import Held, Holding, Site
 from reports.data.checked import Checked, Seen, Witnessed, write
 from reports.data.loading import load
 from reports.pages import bundle, summary
 from reports.screen import checked as screen
-from repro.trace import Frame
+from simgpu.trace import Frame
 from tests.detectors.story import Story
 
 

@@ -13,7 +13,7 @@ from reports.charts import moment_chart
 from reports.charts.frame import Chart
 from reports.timelines import moment
 from reports.timelines.moment import Moment
-from repro.trace import Begin, HostWait, TraceWriter
+from simgpu.trace import Begin, HostWait, TraceWriter
 from tests.detectors.story import Story
 
 EVIL = "<script>alert(1)</script>\u202e$$x$$" + "x" * 10_000

@@ -12,7 +12,7 @@ import pytest
 
 from detectors import Race
 from reports.timelines import perfetto
-from repro.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
+from simgpu.trace import Alloc, Begin, End, Free, HostWait, Label, StreamName, TraceError, TraceWriter
 from tests.detectors.story import Story
 
 Event = dict[str, Any]

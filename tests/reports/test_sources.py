@@ -12,7 +12,7 @@ import pytest
 from detectors import Race
 from reports.data import sources
 from reports.data.loading import load
-from repro.trace import Frame
+from simgpu.trace import Frame
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from repro.__main__ import main
-from repro.trace import TraceReader
 from scenarios.scenario import Scenario, load
+from simgpu.trace import TraceReader
 from tests.warm import Here
 
 

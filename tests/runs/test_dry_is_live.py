@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from detectors import HappensBefore, Race
-from repro.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
 from scenarios import program
 from scenarios.scenario import Scenario, scenario
+from simgpu.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
 
-_STARTERS = ("scenarios/program.py", "repro/cluster.py")  # a dry run is started from another line
+_STARTERS = ("scenarios/program.py", "simgpu/ranks/cluster.py")  # a dry run is started from another line
 
 # Each setting stands in one of the first three; those that they imply are wide.
 TRAININGS = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install
 from repro.commands.releases import row_of
-from repro.releases import KNOWN, ReleaseError, environment, install
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch says the same, from inside

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from frameworks.deepspeed import adapter
+from frameworks.deepspeed.fixes import CURES, Fix, Where
 from reports.data.findings import Findings, Verdict
-from repro import deepspeed as adapter
-from repro.toggles import CURES, Fix, Where
 from scenarios.scenario import scenario
 from studies import sites
 from studies.sites import Site

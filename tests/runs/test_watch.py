@@ -11,7 +11,7 @@ import pytest
 
 from detectors import Cause, Kind
 from reports.data.findings import Findings, Verdict
-from repro.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
+from simgpu.trace import HOST_STREAM, Collective, Launch, Stack, StreamName, TraceReader, file_of
 from tests.runs.timings import TIMINGS as ALL
 
 Run = Callable[..., Findings]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from repro.replay.device_timing import DeviceTiming
-from repro.tokens import Jitter
+from replay.device_timing import DeviceTiming
 from simgpu.hardware import load_profile
+from simgpu.tokens import Jitter
 
 TIMINGS: dict[str, dict[str, Any]] = {
     "paper": {"hardware": "a100-12.5gbps"},

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.cluster import Rank, run_ranks
-from repro.trace import file_of
 from simgpu.device import Device
 from simgpu.hardware import Timing, load_profile
+from simgpu.ranks.cluster import Rank, run_ranks
+from simgpu.trace import file_of
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 

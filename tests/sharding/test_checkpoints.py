@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from detectors import HappensBefore
-from repro.cluster import Rank
-from repro.trace import TraceReader, file_of
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint import load, save
 from scenarios.sharding.checkpoint_index import read
@@ -19,6 +17,8 @@ from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
+from simgpu.trace import TraceReader, file_of
 from tests.sharding.interrupted import MICRO_BATCHES, alone, begun, bits, go_on, model
 from tests.sharding.ranks import together
 from tests.sharding.training import adamw, engine, forked, net, values

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from detectors import HappensBefore, Race
-from repro.trace import TraceRecord
 from scenarios.sharding.strategy import ShardingError, legal, strategy
 from scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
 from scenarios.sharding.topology import Topology
+from simgpu.trace import TraceRecord
 from tests.sharding.training import engine, forked, net, rehearsal, rehearsed, train
 
 

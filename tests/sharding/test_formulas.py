@@ -1,4 +1,4 @@
-"""The closed forms of sharding: as the paper prints them, by hand, and as the account and the simulator count."""
+"""The closed forms of sharding: as the paper prints them, by hand, and as the metric and the simulator count."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounts import TrafficAccount
-from repro.trace import TraceRecord
+from metrics import TrafficMetrics
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
     Exchange,
@@ -33,8 +32,9 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, Ring, Scheme, Where, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
 from simgpu.hardware import Clock, Timing, load_profile
-from tests.accounts.trace import begin, collective, groups
+from simgpu.trace import TraceRecord
 from tests.examples import examples
+from tests.metrics.trace import begin, collective, groups
 
 WITHIN, BETWEEN, ACROSS = Where
 GATHER, SCATTER, REDUCE = Kind
@@ -243,9 +243,9 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
     records: list[TraceRecord] = [begin(world=cluster.ranks), *groups(*members(cluster).values())]
     for exchange in found:
         records += [collective(exchange.kind, list(Where).index(exchange.where), int(exchange.nbytes))] * exchange.times
-    account = TrafficAccount([rank // cluster.gpus for rank in range(cluster.ranks)])
-    account.feed(records)
-    counted = account.result()
+    metric = TrafficMetrics([rank // cluster.gpus for rank in range(cluster.ranks)])
+    metric.feed(records)
+    counted = metric.result()
     assert sent(found, cluster) == Sent(counted.within, counted.between, counted.crossing)
 
 

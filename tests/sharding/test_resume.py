@@ -15,14 +15,14 @@ from torch import Tensor
 
 from detectors import Values
 from reports.screen.terminal import Progress
-from repro.cluster import RankFailed
-from repro.commands import session
+from repro.sessions import session
 from scenarios import program
 from scenarios.mmlu import SAMPLE, load
 from scenarios.mmlu_batches import batches
 from scenarios.scenario import Scenario, ScenarioError, save, scenario
 from scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
 from scenarios.sharding.rings import TorchCollectives
+from simgpu.ranks.cluster import RankFailed
 from tests.cluster.patience import in_vain
 
 OPTIONS: dict[str, Any] = {

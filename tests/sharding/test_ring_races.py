@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 
 from detectors import HappensBefore
-from repro.cluster import Rank
-from repro.trace import TraceReader, file_of
 from scenarios.sharding import ring_hops, rings
 from scenarios.sharding.lanes import Mark, Order, Streams
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
+from simgpu.trace import TraceReader, file_of
 from tests.sharding import ring_cases as of
 from tests.sharding.ranks import together
 

@@ -28,14 +28,14 @@ import pytest
 
 from benchmarks import rings as benched
 from detectors import HappensBefore
-from repro.cluster import Rank
-from repro.replay.graph import Graph
-from repro.replay.recording import Recording
-from repro.trace import End
+from replay.graph import Graph
+from replay.recording import Recording
 from scenarios.sharding.lanes import Order, TracedStreams
 from scenarios.sharding.rings import CHUNK, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
+from simgpu.trace import End
 from tests.sharding.ranks import LAUNCH, together
 
 PROFILE = benched.PROFILE

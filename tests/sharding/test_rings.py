@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from detectors import find_races
-from repro.cluster import Rank
 from scenarios.sharding.lanes import NoStreams, Order
 from scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
 from tests.sharding import ring_cases as of
 from tests.sharding.ranks import together
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repro.cluster import Rank
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.strategy import legal, strategy
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.ranks.cluster import Rank
 from tests.sharding.ranks import together
 from tests.sharding.training import adamw, batch, by_ddp, engine, few_bits, net, train, values
 

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.trace import TraceRecord, begin
 from scenarios.sharding.engine import ShardedEngine
 from scenarios.sharding.lanes import NoStreams, TracedStreams
 from scenarios.sharding.strategy import Strategy
@@ -20,7 +19,8 @@ from scenarios.sharding.units import Piece
 from simgpu import costs, dry
 from simgpu.clocked import clocked
 from simgpu.device import COMPUTE, Device
-from simgpu.trace import Tracer
+from simgpu.trace import TraceRecord, begin
+from simgpu.tracing import Tracer
 from tests.sharding.ranks import timing_of
 
 _KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py
@@ -138,12 +138,12 @@ def values(trained: ShardedEngine) -> list[Tensor]:
     return [whole[name].cpu() for name, _ in trained.model.named_parameters()]
 
 
-def sighted(trained: ShardedEngine, device: Device) -> None:
+def probed(trained: ShardedEngine, device: Device) -> None:
     """Let the trace know what the parameters are whenever they are about to be used."""
 
     def see(piece: Piece) -> None:
         for part in piece.parts:
-            device.sight("parameter", part.name, part.parameter.detach(), lambda value: None)
+            device.probe("parameter", part.name, part.parameter.detach(), lambda value: None)
 
     trained.parameters.listener = see
 
@@ -182,7 +182,7 @@ def rehearsed(
 
 def forked(target: Callable[[], Any], folder: Any) -> Any:
     """What ``target`` gives in a process of its own."""
-    from repro.cluster import run_ranks
+    from simgpu.ranks.cluster import run_ranks
 
     said: list[Any] = []
     run_ranks(1, lambda me: me.say({"result": target()}), folder=folder, hear=lambda _, message: said.append(message))

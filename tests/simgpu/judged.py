@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from detectors import HappensBefore
-from detectors.races import Race
-from repro.trace import Launch, TraceRecord
+from detectors.order.races import Race
 from simgpu.costs import Costs, use
-from simgpu.trace import Tracer
+from simgpu.trace import Launch, TraceRecord
+from simgpu.tracing import Tracer
 
 
 class Story:

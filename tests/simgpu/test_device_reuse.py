@@ -7,7 +7,7 @@ import inspect
 import torch
 from judged import story
 
-from repro.trace import Alloc, Free, Reuse
+from simgpu.trace import Alloc, Free, Reuse
 
 _SLOW = {"mm": 10000.0}
 

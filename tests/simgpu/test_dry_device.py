@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.trace import HostStep, HostWait, TraceReader
+from simgpu.trace import HostStep, HostWait, TraceReader
 
 
 def begin(folder: Path, *, answers: bool = True) -> Any:

@@ -7,7 +7,7 @@ import torch
 from judged import Story, story
 from torch import Tensor
 
-from repro.trace import Stack
+from simgpu.trace import Stack
 
 
 def sites(told: Story) -> dict[str, list[tuple[str, int]]]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from judged import story
 
-from repro.trace import HostStep, HostWait, Launch, Phase, StreamName, Wait
-from simgpu import trace
+from simgpu import tracing
+from simgpu.trace import HostStep, HostWait, Launch, Phase, StreamName, Wait
 
 
 def product_and_sum(*, wait: bool) -> torch.Tensor:
@@ -154,13 +154,13 @@ def test_records_of_ones_own_stand_where_they_were_written() -> None:
     a = torch.zeros(8, device="cuda")
     with story() as told:
         a.add_(1)
-        trace.note(Phase(1, 1, "forward"))
+        tracing.note(Phase(1, 1, "forward"))
         a.mul_(2)
         side = torch.cuda.Stream()
-        trace.name_stream(side.stream_id, "gather")
+        tracing.name_stream(side.stream_id, "gather")
         with torch.cuda.stream(side):
             a.sub_(1)
-    trace.note(Phase(2, 1, "nobody records now"))
+    tracing.note(Phase(2, 1, "nobody records now"))
     kinds = [type(one).__name__ for one in told.records if isinstance(one, (Launch, Phase))]
     assert kinds == ["Launch", "Phase", "Launch", "Launch"]
     assert {one.name for one in told.of(StreamName) if one.stream == side.stream_id} == {"gather"}

@@ -10,7 +10,7 @@ import torch
 from judged import story
 from torch import nn
 
-from repro.trace import Record, Wait
+from simgpu.trace import Record, Wait
 
 
 def model() -> nn.Module:

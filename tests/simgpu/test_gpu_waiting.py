@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from world import races, together
 
-from repro.trace import Collective, End, TraceReader, file_of
+from simgpu.trace import Collective, End, TraceReader, file_of
 
 SLOW = {"stream:0": 20.0}
 Program = Callable[[int, int], Any]

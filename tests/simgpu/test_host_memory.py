@@ -9,7 +9,7 @@ import pytest
 import torch
 from judged import story
 
-from repro.trace import Export
+from simgpu.trace import Export
 
 _SLOW = {"mm": 10000.0}
 

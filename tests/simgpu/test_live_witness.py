@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from detectors import find_races
-from detectors.races import Race
+from detectors.order.races import Race
 from fuzz.live.examine import Witness, examine
 from fuzz.live.runs import Runner
-from repro.trace import file_of
 from simgpu.timing import Delay, Timing
+from simgpu.trace import file_of
 from tests.warm import ROOT, with_simulated_gpu
 
 pytestmark = pytest.mark.host

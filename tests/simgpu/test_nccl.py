@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from world import pairs, races, together
 
-from repro.trace import Collective, HostWait, TraceReader, file_of
 from simgpu.ranks import processes
 from simgpu.ranks.processes import RankFailed
+from simgpu.trace import Collective, HostWait, TraceReader, file_of
 
 SLOW = {"kernel:nccl::*": 50.0}
 

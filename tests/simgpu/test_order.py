@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from judged import story
 
-from repro.trace import HostWait, Record, Wait
 from simgpu import costs
 from simgpu.library import functions
+from simgpu.trace import HostWait, Record, Wait
 
 LAUNCH, KERNEL, SYNCHRONIZE = 5000, 2000, 5000  # virtual nanoseconds (simgpu.costs)
 SLOW = {"fill_": 1000.0}  # which takes 2 ms: torch.ones is one

@@ -16,8 +16,8 @@ from recorded import Program, here, live, replayed, replayed_times, seen, times
 from samples import Raised, apart, forward, in_place, into, name_of, operators, samples
 from torch import Tensor
 
-from repro.replay.faults import ReplayError
-from repro.replay.replayer import Replayer
+from replay.faults import ReplayError
+from replay.replayer import Replayer
 from tests.examples import examples
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)

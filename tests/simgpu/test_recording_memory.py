@@ -10,9 +10,9 @@ import pytest
 import torch
 from recorded import here, live, replayed, same, seen
 
-from repro.replay.faults import ReplayError
-from repro.replay.recording import Recording
-from repro.replay.replayer import Replayer
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.replayer import Replayer
 
 SLOW = "t1,x60:stream:1"
 
@@ -81,16 +81,16 @@ def test_memory_that_nobody_wrote_is_what_the_device_has(tmp_path: Path) -> None
 
 def test_what_training_uses_is_looked_at_where_it_is_used(tmp_path: Path) -> None:
     def program(rank: int, world: int) -> object:
-        from simgpu import sights
+        from simgpu import probes
 
         side, looks = torch.cuda.Stream(), []
         a = torch.ones(8, 8, device="cuda")
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
             a.mul_(3)
-        sights.sight("loss", "", (a[1:3].t() * 2).sum(), looks.append)
-        sights.sight("parameter", "a", a[1:3].t(), looks.append)
-        sights.sight("final", "a", a, looks.append, finally_=True)
+        probes.probe("loss", "", (a[1:3].t() * 2).sum(), looks.append)
+        probes.probe("parameter", "a", a[1:3].t(), looks.append)
+        probes.probe("final", "a", a, looks.append, finally_=True)
         torch.cuda.synchronize()
         assert len(looks) == 3
         return a
@@ -204,8 +204,8 @@ def test_memory_from_before_the_recording_is_refused() -> None:
 
 
 def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
-    from repro.trace import TraceWriter, file_of
-    from simgpu.trace import Tracer
+    from simgpu.trace import TraceWriter, file_of
+    from simgpu.tracing import Tracer
 
     writer = TraceWriter(file_of(tmp_path, 0), rank=0, world=1, info={})
     tracer = Tracer(writer.write)
@@ -219,7 +219,7 @@ def test_a_trace_that_is_no_recording_is_refused(tmp_path: Path) -> None:
 def test_without_a_recording_nothing_is_written_down() -> None:
     from judged import story
 
-    from repro.trace import Call, Initial
+    from simgpu.trace import Call, Initial
 
     with story() as told:
         torch.ones(3).cuda().add_(1)

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from recorded import Program, live, same, seen, times
 from test_nccl import PROGRAMS, mine
 
-from repro.replay.replayer import Replayer
-from repro.tokens import Stretch
+from replay.replayer import Replayer
 from simgpu import hardware
+from simgpu.tokens import Stretch
 
 TIMING = "t1,x9:kernel:nccl::%2A,x3:rank:1,jitter:80:5"
 Told = Callable[[int, int, str], Any]
@@ -105,4 +105,4 @@ def test_a_run_on_a_hardware_profile_is_stretched_by_names(what: str, tmp_path: 
     }
     outcome = replayer.run([deviation])
     looks = zip(replayer.looks, outcome.checksums, strict=True)
-    assert {(one.rank, one.kind, one.sight): told for one, told in looks} == seen(there)
+    assert {(one.rank, one.kind, one.probe): told for one, told in looks} == seen(there)

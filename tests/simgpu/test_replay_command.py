@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.replay.recording import Recording
+from replay.recording import Recording
 from simgpu.launch import main
 from tests.warm import shell, with_simulated_gpu
 

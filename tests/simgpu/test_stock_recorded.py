@@ -9,7 +9,7 @@ from recorded import live, same
 from stock import DDP, FSDP1, FSDP2, HYBRID1, HYBRID2, warm
 from test_recording_ranks import on_the_device
 
-from repro.replay.replayer import Replayer
+from replay.replayer import Replayer
 
 TIMING = "t1,jitter:90:4"
 WAYS = {**DDP, **FSDP1, **FSDP2}

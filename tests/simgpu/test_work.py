@@ -6,8 +6,8 @@ import pytest
 import torch
 from judged import story
 
-from repro.trace import Collective
 from simgpu import work
+from simgpu.trace import Collective
 
 
 def test_an_effect_happens_at_the_end_of_its_work_in_virtual_time() -> None:

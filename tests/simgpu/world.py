@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from detectors import find_races
-from detectors.races import Race
-from repro.trace import TraceWriter, file_of
+from detectors.order.races import Race
 from simgpu import collectives
 from simgpu.costs import Costs, use
 from simgpu.ranks import processes
-from simgpu.trace import Tracer
+from simgpu.trace import TraceWriter, file_of
+from simgpu.tracing import Tracer
 
 Program = Callable[[int, int, str], Any]
 """Gets rank, world and device; what it gives is pickled."""

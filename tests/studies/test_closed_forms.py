@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from accounts import Flow
-from accounts.memory import rounded
-from repro.trace import Alloc, Free, TraceReader
+from metrics import Flow
+from metrics.memory import rounded
 from scenarios import rehearsal
 from scenarios.full_size import subject
 from scenarios.job import Job
+from simgpu.trace import Alloc, Free, TraceReader
 from studies.rehearsed import Rehearsed, rehearse
 
 NODES, GPUS = 2, 4

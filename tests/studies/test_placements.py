@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from frameworks.deepspeed.fixes import Fix
 from reports.pictures import placements as placement_chart
 from repro.commands import placements as command
-from repro.toggles import Fix
 from scenarios.scenario import ScenarioError
 from studies import placements
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from frameworks.deepspeed.fixes import Fix
 from reports.pictures import sweep as sweep_charts
-from repro.toggles import Fix
 from studies import sweep as study
 from tests.studies.small import small
 

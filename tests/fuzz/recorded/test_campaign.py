@@ -13,8 +13,8 @@ from fuzz.campaign import Campaign, campaign
 from fuzz.interval import wilson
 from fuzz.subject import Subject
 from fuzz.verdict import Verdict
-from repro.replay.deviations import Delay, Deviation
-from repro.replay.tokens import Token
+from replay.deviations import Delay, Deviation
+from replay.tokens import Token
 
 US = 1000
 Subjects = Callable[[str], Subject]

@@ -6,7 +6,7 @@ from random import Random
 from fuzz.search.pct import Pct, steps_of
 from fuzz.search.reversals import deviations_of
 from fuzz.subject import Subject
-from repro.replay.host import HOST
+from replay.host import HOST
 from tests.fuzz.orders import kept
 
 

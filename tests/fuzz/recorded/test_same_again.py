@@ -12,7 +12,7 @@ import pytest
 
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from repro.replay.tokens import Token
+from replay.tokens import Token
 
 _PROCESSES = 2
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from fuzz.strategy import draw_timing
 from fuzz.subject import Subject
-from repro.replay.tokens import Token
+from replay.tokens import Token
 
 subject, seed = Subject.load(Path(sys.argv[1])), int(sys.argv[2])
 tokens, random = [Token.parse(text) for text in sys.argv[4:]], Random(seed)

@@ -12,9 +12,9 @@ import pytest
 
 from fuzz.confirm import checksums
 from fuzz.subject import Subject
-from repro.replay.deviations import Delay, Deviation, Jitter, Stretch
-from repro.replay.graph import Graph
-from repro.replay.recording import Recording
+from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.graph import Graph
+from replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
 from simgpu.hardware import Timing

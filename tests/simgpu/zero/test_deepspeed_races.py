@@ -14,9 +14,9 @@ import torch
 from zero_cases import BF16, Case, simulate
 
 from detectors import find_races
-from detectors.races import Race
+from detectors.order.races import Race
 from frameworks.deepspeed.exercised import SecondaryPartitions
-from repro.trace import Access, Frame, Launch, Stack, TraceReader, file_of
+from simgpu.trace import Access, Frame, Launch, Stack, TraceReader, file_of
 
 pytestmark = pytest.mark.imports("tests.simgpu.zero.zero_imports")
 # The longer biases are sharded too, so parameters are fetched together as well as alone.

@@ -10,8 +10,8 @@ import pytest
 from test_deepspeed_races import HPZ, without_the_fix
 from zero_cases import FEW, MANY, Case, simulate
 
-from repro.replay.recording import Recording
-from repro.replay.replayer import Replayer
+from replay.recording import Recording
+from replay.replayer import Replayer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

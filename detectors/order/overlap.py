@@ -1,0 +1,98 @@
+"""Do two accesses of the same block touch a common byte?
+
+Dense accesses are intervals. A strided access (a column, every second element, a transposed part)
+is a set of equally long *runs* of bytes; two such sets whose intervals overlap may still be
+disjoint, as the interleaved columns of a matrix are. torch's CSAN compares storages only and would
+report these; here the answer is exact up to a size.
+
+**The limit.** If, within the bytes that the two intervals share, one of the sets has more than
+:data:`MAX_RUNS` runs, the answer is that of the intervals: they overlap. That can report a race
+between two very large interleaved views; it never hides one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""``(itemsize, sizes, strides)``, strides in bytes, see :class:`simgpu.trace.Access`."""
+
+MAX_RUNS = 1 << 18
+
+_Dims = list[tuple[int, int]]  # (stride, size), the longest stride first
+
+
+def overlap(lo: int, hi: int, layout: Layout | None, other_lo: int, other_hi: int, other_layout: Layout | None) -> bool:
+    """Whether the two sets of bytes intersect. ``lo`` and ``hi`` bound the set, ``hi`` exclusive."""
+    if lo >= other_hi or other_lo >= hi:
+        return False
+    if layout is None and other_layout is None:
+        return True
+    # Which of them lies where in the block does not matter: training repeats the same pairs of
+    # layouts at the same distance, so the answers are kept.
+    return _strided(other_lo - lo, hi - lo, layout, other_hi - other_lo, other_layout)
+
+
+@lru_cache(maxsize=1 << 14)
+def _strided(distance: int, length: int, layout: Layout | None, other_length: int, other_layout: Layout | None) -> bool:
+    left, right = max(0, distance), min(length, distance + other_length)
+    starts, run = _runs(0, length, layout, left, right)
+    other_starts, other_run = _runs(distance, other_length, other_layout, left, right)
+    if starts is None or other_starts is None:
+        return True
+    # Runs [s, s + run) and [o, o + other_run) meet if and only if s - other_run < o < s + run.
+    nearest = np.searchsorted(other_starts, starts - other_run, side="right")
+    there = nearest < len(other_starts)
+    return bool(np.any(other_starts[nearest[there]] < starts[there] + run))
+
+
+def _runs(
+    lo: int, length: int, layout: Layout | None, left: int, right: int
+) -> tuple[npt.NDArray[np.int64] | None, int]:
+    """Sorted starts of the runs that may touch [left, right), and their length; None if they are too many."""
+    run, dims = _normal(length, layout)
+    starts = np.array([lo], dtype=np.int64)
+    inner = [run] * (len(dims) + 1)  # inner[k]: bytes spanned by the dimensions k and later
+    for k in range(len(dims) - 1, -1, -1):
+        inner[k] = inner[k + 1] + dims[k][0] * (dims[k][1] - 1)
+    for k, (stride, size) in enumerate(dims):
+        if len(starts) == 1:  # an outer dimension: only the indices that lead into [left, right)
+            base = int(starts[0])
+            first = max(0, -((base + inner[k + 1] - 1 - left) // stride))
+            last = min(size - 1, (right - 1 - base) // stride)
+            steps = np.arange(first, last + 1, dtype=np.int64) * stride
+        else:
+            if len(starts) * size > 4 * MAX_RUNS:
+                return None, run
+            steps = np.arange(size, dtype=np.int64) * stride
+        if len(starts) * len(steps) > 4 * MAX_RUNS:
+            return None, run
+        starts = (starts[:, None] + steps).ravel()
+        starts = starts[(starts < right) & (starts + inner[k + 1] > left)]
+        if len(starts) > MAX_RUNS:
+            return None, run
+    starts.sort()
+    return starts, run
+
+
+def _normal(length: int, layout: Layout | None) -> tuple[int, _Dims]:
+    """The longest runs and the dimensions that repeat them, after joining what is contiguous."""
+    if layout is None:
+        return length, []
+    run, sizes, strides = layout
+    dims: _Dims = []
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size == 0:
+            return run, [(1, 0)]
+        if size == 1 or stride == 0:
+            continue
+        if not dims and stride <= run:
+            run = stride * (size - 1) + run
+        elif dims and stride == dims[-1][0] * dims[-1][1]:
+            dims[-1] = (dims[-1][0], dims[-1][1] * size)
+        else:
+            dims.append((stride, size))
+    return run, dims[::-1]

@@ -1,0 +1,144 @@
+"""What a collective orders.
+
+A collective is a meeting of one stream of each member. A member whose output depends on another's
+input cannot finish before that other has started: the receiver joins the sender's clock, as a
+message's receiver does (Lamport 1978; Mattern 1989). So the order depends on the kind:
+
+* all-reduce, all-gather, reduce-scatter, all-to-all, barrier (no root): everyone joins everyone,
+* broadcast, scatter: everyone joins the root, the root joins nobody,
+* reduce, gather to a root: the root joins everyone, the others join nobody,
+* send and receive: the receiver joins the source (``root``).
+
+What is joined is each member's clock at its *read* epoch. The writes happen in an epoch of their own, of which peers
+never learn: that one member is done says nothing about another's outputs.
+
+**Mirrored traces** (``Begin.info["mirrored"]``): one rank was traced, and every other does the same at the same
+virtual time. Such a rank waits for nobody, and what its peers bring adds nothing. For map each event of each rank to
+the event of mine that stands at the same place of the program. An edge within a rank becomes the same edge within
+mine. An edge of a collective, from one member's start to another's end, becomes one from my start to my end of
+that collective, which are on one stream in this order. So each path through other ranks that begins and ends with me
+becomes a path of my own: whatever a peer can tell me about my threads, I know. That holds whatever the groups and
+roots are. It does not hold for a send and a receive, which are different places of the program: a path through them
+may be lost. Less order is known then, so a race may be reported that is none; none is hidden.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from detectors.order.clocks import Snapshot, Vector, join
+from simgpu.trace import Collective, TraceError
+
+
+class Arrival(NamedTuple):
+    """One member's part: its record and its clock when it starts to read."""
+
+    record: Collective
+    position: Snapshot
+
+
+def is_point_to_point(record: Collective) -> bool:
+    return record.root >= 0 and ("send" in record.kernel or "recv" in record.kernel)
+
+
+class Meeting:
+    """One collective, while its members arrive."""
+
+    def __init__(self, expected: frozenset[int]) -> None:
+        self.expected = expected
+        self.arrivals: dict[int, Arrival] = {}
+        self.forced = False  # given up waiting for the rest
+        self._merged: Vector | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.forced or len(self.arrivals) == len(self.expected)
+
+    def arrive(self, rank: int, arrival: Arrival) -> None:
+        self.arrivals[rank] = arrival
+        self._merged = None
+
+    def outcome(self, rank: int) -> Vector:
+        """What ``rank`` knows when the collective is done."""
+        record, position = self.arrivals[rank]
+        root, kernel = record.root, record.kernel
+        if root < 0:
+            return self._everyone()
+        if is_point_to_point(record) or "broadcast" in kernel or "scatter" in kernel:
+            source = self.arrivals.get(root)
+            if source is None:  # a source that never came brings nothing
+                return position.known
+            return _joined(position.known, source.position)
+        if "reduce" in kernel or "gather" in kernel:
+            return self._everyone() if root == rank else position.known
+        return self._everyone()
+
+    def _everyone(self) -> Vector:
+        """The join of all members' clocks: one vector for all of them."""
+        if self._merged is None:
+            positions = [arrival.position for arrival in self.arrivals.values()]
+            merged = positions[0].known
+            for position in positions[1:]:
+                if position.known is not merged:
+                    merged = join(merged, position.known)
+            merged = list(merged)
+            for position in positions:
+                merged[position.thread] = max(merged[position.thread], position.epoch)
+            self._merged = merged
+        return self._merged
+
+
+def _joined(known: Vector, position: Snapshot) -> Vector:
+    joined = join(known, position.known)
+    joined[position.thread] = max(joined[position.thread], position.epoch)
+    return joined
+
+
+class Meetings:
+    """All collectives that some member has begun and some other has not."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, tuple[int, ...]] = {}
+        self._mirrored: set[int] = set()
+        self._open: dict[tuple[int, int, int], Meeting] = {}
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    def declare(self, group: int, ranks: tuple[int, ...]) -> None:
+        """Raises :class:`TraceError` where two ranks disagree on a group."""
+        if self.groups.setdefault(group, ranks) != ranks:
+            raise TraceError(f"group {group} has ranks {self.groups[group]} in one trace and {ranks} in another")
+
+    def mirror(self, rank: int) -> None:
+        """``rank`` stands for all others, which have no traces: it waits for none of them (see the top)."""
+        self._mirrored.add(rank)
+
+    def arrive(self, rank: int, arrival: Arrival) -> Meeting:
+        """Note that ``rank`` has begun its part. The meeting may be complete then."""
+        record = arrival.record
+        members = self.groups.get(record.group)
+        if members is None or rank not in members or (record.root >= 0 and record.root not in members):
+            raise TraceError(
+                f"rank {rank}, op {record.op} ({record.kernel}): group {record.group} has ranks {members}, "
+                f"which do not fit rank {rank} and root {record.root}"
+            )
+        if rank in self._mirrored:
+            alone = Meeting(frozenset({rank}))
+            alone.arrive(rank, arrival)
+            return alone
+        expected, key = frozenset(members), (record.group, record.number, -1)
+        if is_point_to_point(record):
+            # Only two members take part, and the record does not name the receiver: the source need
+            # not wait for it, and the receiver waits for the source alone.
+            key = (record.group, record.number, record.root)
+            expected = frozenset({record.root, rank})
+        meeting = self._open.get(key)
+        if meeting is None:
+            meeting = self._open[key] = Meeting(expected)
+        meeting.expected |= expected
+        meeting.arrive(rank, arrival)
+        if len(meeting.arrivals) == len(meeting.expected) and (len(meeting.expected) > 1 or len(members) == 1):
+            del self._open[key]
+        return meeting

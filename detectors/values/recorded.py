@@ -1,0 +1,237 @@
+"""Two recorded runs (:mod:`detectors.values.recordings`): where do they first differ, and can rounding explain it?
+
+**The rule.** A copy does not round: a first difference in a *gathered* parameter whose partitions were recorded and
+equal is never explained. A loss or gradient norm is explained within the bound. The optimizer works element by element
+and sums nothing, so a first difference *after the step* comes from gradients. These have no checksums, and their last
+bits average out below the norm's: it is explained if the norms of the step are known, finite and equal, and the
+largest values (where known) within the norm's bound; that is possible, not proven. Finite in one run only: never.
+
+**Not claimed.** Only the first difference is judged: later ones grow chaotically. Sums that cancel may differ by more,
+and so may a loss behind many layers: this bounds its last sum. Adam moves a parameter whose exact gradient is 0 by
+rounding alone, by any part of its size. Equal norms do not prove equal gradients: memory that goes wrong in the step
+itself, without a new largest value, passes for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from detectors.values.recordings import Recording, RecordingError, StepRecord, UseRecord, number
+from detectors.values.rounding import UNKNOWN, rounding_bound
+
+
+@dataclass(frozen=True)
+class RecordedDivergence:
+    """The first difference of a run to its reference. ``what`` is "parameter", "loss", "gradient norm", or "".
+
+    ``value`` and ``reference``: of a parameter, the largest absolute values. ``parts``: which of its parts differ.
+    ``ranks``: all that have this difference first. ``growth``, by step: the largest relative difference of a loss and
+    of the gradient norm (NaN: finite in one run only), and how many uses differ. ``compared``: values that both have;
+    ``unmatched``: those that only one has, in a step of both. ``bounds``: the relative differences of a loss and of a
+    gradient norm that reordered sums explain.
+    """
+
+    growth: tuple[tuple[int, float, float, int], ...]
+    compared: int
+    unmatched: int
+    bounds: tuple[float, float]
+    step: int = -1
+    phase: str = ""
+    micro_batch: int = -1
+    rank: int = -1
+    what: str = ""
+    parameter: str = ""
+    parts: tuple[int, ...] = ()
+    value: float = math.nan
+    reference: float = math.nan
+    ranks: tuple[int, ...] = ()
+    explained: bool = False
+    why: str = ""
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.what or self.unmatched)
+
+    def sentence(self) -> str:
+        """What was found, for a person."""
+        steps = f"steps {self.growth[0][0]} to {self.growth[-1][0]}"
+        if not self.diverged:
+            return f"No difference: all {self.compared} values of {steps} are equal, bit for bit."
+        if not self.what:
+            return f"Of {steps}, {self.unmatched} values are in only one of the recordings; {self.compared} are equal."
+        verdict = "Within what reordered sums explain" if self.explained else "Reordered sums do not explain it"
+        name = f"parameter {self.parameter}" if self.parameter else f"the {self.what}"
+        ranks = f"rank {', '.join(map(str, self.ranks[:8]))}{' and more' if len(self.ranks) > 8 else ''}"
+        where = f"step {self.step}, micro-batch {self.micro_batch}, {self.phase}, {ranks}"
+        return f"The runs differ first in {where}: {name}. {verdict}: {self.why}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready; what is not finite becomes text, which JSON has no number for."""
+        data = {**asdict(self), "diverged": self.diverged}
+        data["growth"] = [[step, number(loss), number(norm), uses] for step, loss, norm, uses in self.growth]
+        data["bounds"] = [number(bound) for bound in self.bounds]
+        return {**data, "value": number(self.value), "reference": number(self.reference)}
+
+
+class _Difference(NamedTuple):
+    """``order`` is (step, stage, micro-batch, place in it, position, rank), and sorts by execution."""
+
+    order: tuple[int, int, int, int, int, int]
+    phase: str
+    micro_batch: int
+    what: str
+    parameter: str
+    parts: tuple[int, ...]
+    value: float
+    reference: float
+
+
+_OPENING, _PASSES, _END = range(3)  # stages of a step
+_FORWARD, _LOSS, _BACKWARD = range(3)  # places in a micro-batch
+_Pairs = dict[int, tuple[StepRecord, StepRecord]]  # by step: the reference's and the run's
+
+
+def compare(reference: Recording, run: Recording) -> RecordedDivergence:
+    """The first difference of ``run``, in what both have. Raises :class:`RecordingError` where they do not fit."""
+    steps = _common_steps(reference, run)
+    growth = {step: [0.0, 0.0, 0.0] for step in sorted({step for pairs in steps.values() for step in pairs})}
+    firsts: dict[int, _Difference] = {}  # by rank
+    compared = unmatched = 0
+    for rank, pairs in steps.items():
+        for step, (expected, record) in pairs.items():
+            found, both, alone = _compare_step(rank, expected, record, growth[step])
+            compared, unmatched = compared + both, unmatched + alone
+            if found:
+                firsts.setdefault(rank, min(found))
+    precision, terms = str(run.info[0].get("precision")), (run.info[0].get(key) or UNKNOWN[key] for key in UNKNOWN)
+    loss, norm = (rounding_bound(count, precision) for count in terms)
+    curve = tuple((step, row[0], row[1], int(row[2])) for step, row in growth.items())
+    result = RecordedDivergence(curve, compared, unmatched, (loss, norm))
+    if not firsts:
+        return result
+    first = min(firsts.values())
+    same = [rank for rank, one in firsts.items() if (one.order[:4], one[1:5]) == (first.order[:4], first[1:5])]
+    explained, why = _judged(first, steps, result.bounds)
+    facts = {key: value for key, value in first._asdict().items() if key != "order"}
+    facts |= {"step": first.order[0], "rank": first.order[-1], "ranks": tuple(same)}
+    return replace(result, **facts, explained=explained, why=why)
+
+
+def _common_steps(reference: Recording, run: Recording) -> dict[int, _Pairs]:
+    """By rank. Raises :class:`RecordingError` where the two are not recordings of the same training."""
+    facts: list[tuple[str, Any, Any]] = [("the number of ranks", reference.world, run.world)]
+    facts += [(key, reference.info[0].get(key), run.info[0].get(key)) for key in ("precision", "parameters")]
+    steps: dict[int, _Pairs] = {}
+    for rank in range(min(reference.world, run.world)):
+        known = {record.step: record for record in reference.steps[rank]}
+        steps[rank] = {one.step: (known[one.step], one) for one in run.steps[rank] if one.step in known}
+    start = min((step for pairs in steps.values() for step in pairs), default=0)
+    both = [pairs[start] for pairs in steps.values() if start in pairs]
+    ours, theirs = ({use.parameter for pair in both for use in pair[which].uses} for which in (0, 1))
+    # Only of the first step: later, runs that have diverged may use other experts.
+    facts += [(f"parameter {name}", name in ours, name in theirs) for name in sorted(ours ^ theirs)]
+    for what, expected, value in facts:
+        if expected != value:
+            raise RecordingError(f"cannot compare: {what} is {value} in the run, {expected} in the reference")
+    if not both:
+        raise RecordingError("cannot compare: no step is in both: record the same steps of both runs")
+    return steps
+
+
+def _compare_step(
+    rank: int, expected: StepRecord, record: StepRecord, growth: list[float]
+) -> tuple[list[_Difference], int, int]:
+    """All that differs; how many values both have, and how many only one. Brings ``growth`` up to date."""
+    found: list[_Difference] = []
+    ours, theirs = _by_occurrence(expected.uses), _by_occurrence(record.uses)
+    opening = _opening(expected.uses)
+    for position, (key, wanted) in enumerate(ours.items()):
+        use = theirs.get(key, wanted)
+        if len(use.sums) != len(wanted.sums):
+            raise RecordingError(f"cannot compare: {use.parameter} has {len(use.sums)} parts, not {len(wanted.sums)}")
+        parts = tuple(part for part, pair in enumerate(zip(use.sums, wanted.sums, strict=True)) if pair[0] != pair[1])
+        if parts:
+            place = (_OPENING, 0, 0) if position in opening else (_END, 0, 1)
+            if use.phase != "step":
+                place = (_PASSES, use.micro_batch, _FORWARD if use.phase == "forward" else _BACKWARD)
+            at = (use.phase, use.micro_batch, "parameter", use.parameter, parts)
+            found.append(_Difference((record.step, *place, position, rank), *at, use.largest, wanted.largest))
+            growth[2] += 1
+    both = [*zip(record.losses, expected.losses, strict=False)]
+    norms = [one.gradient_norm for one in (record, expected) if one.gradient_norm is not None]
+    numbers = [((_PASSES, index, _LOSS), "forward", "loss", *pair) for index, pair in enumerate(both, 1)]
+    if len(norms) == 2:
+        numbers.append(((_END, 0, 0), "step", "gradient norm", norms[0], norms[1]))
+    for place, phase, what, value, reference in numbers:
+        change = _relative(value, reference)
+        curve = int(what != "loss")
+        growth[curve] = math.nan if math.isnan(change + growth[curve]) else max(change, growth[curve])
+        if change != 0:
+            at = (phase, place[1] or max(len(both), 1), what, "", ())
+            found.append(_Difference((record.step, *place, 0, rank), *at, value, reference))
+    alone = len(ours.keys() ^ theirs.keys()) + abs(len(expected.losses) - len(record.losses)) + (len(norms) == 1)
+    return found, len(ours.keys() & theirs.keys()) + len(numbers), alone
+
+
+def _by_occurrence(uses: Sequence[UseRecord]) -> dict[tuple[int, str, str, int], UseRecord]:
+    """Uses by what they are: a parameter may be used several times in one phase."""
+    seen: Counter[tuple[int, str, str]] = Counter()
+    named = {}
+    for use in uses:
+        seen[use[:3]] += 1
+        named[(*use[:3], seen[use[:3]])] = use
+    return named
+
+
+def _opening(uses: Sequence[UseRecord]) -> set[int]:
+    """Where partitions were recorded before the passes, not behind the optimizer step: at the start, or edited."""
+    passes = next((index for index, use in enumerate(uses) if use.phase != "step"), 0)
+    last = {use.parameter: index for index, use in enumerate(uses)}
+    return {i for i, use in enumerate(uses) if use.phase == "step" and (i < passes or last[use.parameter] != i)}
+
+
+def _relative(value: float, reference: float) -> float:
+    """0 where equal; NaN where only one is finite, or they are not finite and differ."""
+    if value == reference or (math.isnan(value) and math.isnan(reference)):
+        return 0.0
+    if not (math.isfinite(value) and math.isfinite(reference)):
+        return math.nan
+    return abs(value - reference) / max(abs(value), abs(reference))
+
+
+def _partitions_known(pairs: _Pairs, step: int) -> bool:
+    """Whether this rank's partitions were recorded, and so compared, between the step before and the passes."""
+    before = pairs[step - 1][0].uses if step - 1 in pairs else ()
+    return any(use.phase == "step" for use in before) or bool(step in pairs and _opening(pairs[step][0].uses))
+
+
+def _judged(first: _Difference, steps: Mapping[int, _Pairs], bounds: tuple[float, float]) -> tuple[bool, str]:
+    """Whether the rule explains the first difference, and the end of a sentence that says why."""
+    step, stage, _, _, position, rank = first.order
+    change = _relative(first.value, first.reference)
+    if math.isnan(change):
+        return False, "it is finite in one run only, or not finite in another way"
+    if first.what != "parameter":
+        bound = bounds[first.what != "loss"]
+        values = f"{first.value:.9g} for {first.reference:.9g} is {change:.2g} apart, relatively"
+        return change <= bound, f"{values}, where sums in another order explain {bound:.2g}"
+    if stage == _PASSES:
+        before = steps[rank][step][0].uses[:position]
+        gathered = any(use.parameter == first.parameter and use.phase != "step" for use in before)
+        if gathered or all(_partitions_known(pairs, step) for pairs in steps.values()):
+            return False, "it was equal before, and a copy does not round"
+    updated = steps[rank].get(step if stage == _END else step - 1)
+    if updated is None:
+        return False, "the step before is not in both recordings, so the runs may not start from the same values"
+    if stage == _OPENING:
+        return False, "it was edited before the step, and differently"
+    norms = [one.gradient_norm for one in updated]
+    if norms[0] is None or norms[1] is None or not math.isfinite(norms[0]):
+        return False, "no finite gradient norm is recorded that would show that the gradients were equal"
+    if change > bounds[1]:
+        return False, f"its largest value is {change:.2g} apart, relatively, where gradients explain {bounds[1]:.2g}"
+    return True, "the gradient norms are equal, and single gradients may still differ by their last bits"

@@ -1,0 +1,138 @@
+"""Stale: every access is ordered, and yet a parameter is used in an older version.
+
+The evidence is the version: each part of a parameter that is used is looked up among the values that
+the same part had before. A race delivers what was never a version (poison, zeros, a mixture).
+
+**Where weights are quantized for the all-gather** (qwZ), one version has several values: blocks span whatever is
+gathered together, so a backward pass holds other values than its own forward pass, and they may be those of an earlier
+micro-batch. Two rules keep this from being taken for stale:
+
+* Parameters change between steps. What was seen in a forward pass of the *same* step is no older version, in any run.
+* If the reference's backward passes hold other values than its forward passes already in the first step, where there is
+  no older version, then it quantizes; and then a use that holds what the reference holds there is right. (An update
+  may be too small for a block to show it: one value in two steps.) What is lost by that is a run and a reference that
+  are stale alike. Without quantization this rule stays out: a backward pass must hold what its forward pass held,
+  whatever the reference does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from detectors.values.divergence import Use, Values
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Parameters that are used in an older version.
+
+    The first such use, on the lowest rank that has it; ``version`` is the step whose values it holds
+    (``edited``: those before an edit after that step). ``uses``, ``names`` and ``distance`` are of all:
+    how many, of which parameters, and the largest absolute difference between backward and forward pass.
+    """
+
+    step: int
+    micro_batch: int
+    phase: str
+    rank: int
+    name: str
+    version: int
+    edited: bool
+    uses: int
+    names: tuple[str, ...]
+    ranks: tuple[int, ...]
+    distance: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "distance": self.distance if math.isfinite(self.distance) else str(self.distance)}
+
+    def sentence(self) -> str:
+        """What is proven, for a person."""
+        held = f"before the edit after step {self.version}" if self.edited else f"of step {self.version}"
+        return (
+            f"{self.name} in {self.phase} of step {self.step}, micro-batch {self.micro_batch}, holds the values {held}"
+        )
+
+
+def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) -> Stale | None:
+    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary).
+
+    Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
+    """
+    found: list[tuple[Use, int, int, bool]] = []
+    quantized = any(map(_quantizes, reference.uses.values()))
+    for rank, uses in sorted(run.uses.items()):
+        older = _of_rank(uses, reference.uses.get(rank, ()), quantized)
+        found += [(use, rank, *version) for use, version in older if use.name not in racing]
+    if not found:
+        return None
+    first, rank, version, edited = min(found, key=lambda one: (one[0].step, one[0].micro_batch, one[1]))
+    return Stale(
+        step=first.step,
+        micro_batch=first.micro_batch,
+        phase=first.phase,
+        rank=rank,
+        name=first.name,
+        version=version,
+        edited=edited,
+        uses=len(found),
+        names=tuple(sorted({use.name for use, *_ in found})),
+        ranks=tuple(sorted({where for _, where, *_ in found})),
+        distance=max(use.distance for use, *_ in found),
+    )
+
+
+def _quantizes(reference: Iterable[Use]) -> bool:
+    """In the first step a backward pass holds other values than its forward pass."""
+    first: int | None = None
+    forward: dict[tuple[int, str], tuple[int, ...]] = {}
+    for use in reference:
+        first = use.step if first is None else first
+        if use.step != first:
+            break
+        if use.phase == "forward":
+            forward[use.micro_batch, use.name] = use.checksums
+        elif use.phase == "backward" and use.checksums != forward.get((use.micro_batch, use.name), use.checksums):
+            return True
+    return False
+
+
+def _of_rank(uses: Sequence[Use], reference: Sequence[Use], quantized: bool) -> Iterator[tuple[Use, tuple[int, bool]]]:
+    expected = {use[:4]: use.checksums for use in reference if use.phase == "forward"}
+    same = set(_numbered(reference)) if quantized else set()
+    versions: dict[tuple[str, int, int], tuple[int, bool]] = {}  # by name, part and checksum
+    forward: dict[str, tuple[int, ...]] = {}
+    right = True  # the run computed what the reference did, so far
+    for use, numbered in zip(uses, _numbered(uses), strict=True):
+        if use.phase == "backward":
+            wanted = forward.get(use.name, use.checksums)
+        else:
+            wanted = expected.get(use[:4], use.checksums) if right else use.checksums
+        if use.checksums != wanted and numbered not in same:
+            held = [
+                versions.get((use.name, part, have))
+                for part, (have, want) in enumerate(zip(use.checksums, wanted, strict=True))
+                if have != want
+            ]
+            known = [version for version in held if version is not None]
+            older = [version for version in known if version != (use.step, False)]
+            if older and len(known) == len(held):
+                yield use, min(older)
+            right = False
+        if use.phase == "forward":
+            forward[use.name] = use.checksums
+        if use.phase != "backward":
+            for part, checksum in enumerate(use.checksums):
+                versions.setdefault((use.name, part, checksum), (use.step, use.phase == "edit"))
+
+
+def _numbered(uses: Iterable[Use]) -> Iterator[tuple[Any, ...]]:
+    """What each use holds, when and of what: the first, second ... time in its phase."""
+    times: Counter[tuple[Any, ...]] = Counter()
+    for use in uses:
+        times[use[:4]] += 1
+        yield (*use[:4], times[use[:4]], use.checksums)

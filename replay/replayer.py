@@ -1,0 +1,383 @@
+"""Executes a recording again, in one process, under any timing that keeps its ordering edges.
+
+Every effect of every rank takes place on real memory, in the order of virtual time. The host's program
+does not run: what it issued is recorded. So a replay is exact up to the first value that the *host* read
+and that is another one than when it was recorded (:class:`Departure`): there the program might have gone
+another way, and what follows is what the recorded work would have computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from replay import device_work, work
+from replay.device_timing import Deviation, DeviceTiming
+from replay.faults import ReplayError
+from replay.graph import Graph
+from replay.host import Effect
+from replay.memory import Arena
+from replay.names import OperationName
+from replay.placement import Hold, Holds
+from replay.recording import Recording
+from replay.touched import Block, touched
+from replay.transfers import DeviceExchange
+from simgpu.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
+
+READ = "read"
+_MEMORIES = 6
+
+
+class Departure(NamedTuple):
+    """The host read another value than it did when the run was recorded."""
+
+    operation: OperationName
+    recorded: Any
+    value: Any
+
+
+class Look(NamedTuple):
+    """A value that training uses: where in the program, and what it is called (a loss has no name)."""
+
+    rank: int
+    probe: int
+    step: int
+    micro_batch: int
+    phase: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one replay.
+
+    ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
+    ``bad``: how many values are not finite, by place, where the checksum is not the expected one.
+    ``order``: the places of all effects (:attr:`Graph.effects`) in the order in which they took place.
+    """
+
+    checksums: tuple[int, ...]
+    losses: dict[int, float]
+    bad: dict[int, int]
+    departure: Departure | None
+    order: npt.NDArray[np.int64]
+
+
+@dataclass
+class _Memory:
+    """Memory of all ranks, and what each effect (by place) does there."""
+
+    arena: Arena
+    effects: list[work.Effect]
+
+
+class _Holds:
+    """Which holds are over in time, by an order of all effects."""
+
+    def __init__(self, recording: Recording, graph: Graph) -> None:
+        self._all = [(rank, one) for rank, records in recording.records.items() for one in Holds(records).all]
+        backs = [graph.place(rank, "back", one.former) for rank, one in self._all]
+        heirs = [graph.place(rank, "inherit", one.block) for rank, one in self._all]
+        self._backs, self._heirs = np.array(backs, dtype=np.int64), np.array(heirs, dtype=np.int64)
+
+    def late(self, order: npt.NDArray[np.int64], settled: npt.NDArray[np.bool_]) -> frozenset[tuple[int, Hold]]:
+        """Those of which the memory had not come back when it was needed; of what is settled the recorded order is."""
+        if not self._all:
+            return frozenset()
+        when = np.empty(len(order), dtype=np.int64)
+        when[order] = np.arange(len(order))
+        late = np.flatnonzero((when[self._backs] > when[self._heirs]) & ~settled[self._heirs])
+        return frozenset(self._all[at] for at in late.tolist())
+
+
+class Replayer:
+    """A recording made ready to be executed many times.
+
+    ``looks`` are the values that training uses, by rank in the order of the program; ``recorded`` their checksums
+    in the live run, ``expected`` (may be set) those in the run that others are compared with.
+
+    Raises :class:`ReplayError` for a recording that is damaged.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.graph = Graph(recording)
+        self.looks: list[Look] = []
+        self.recorded: tuple[int, ...] = ()
+        self.expected: tuple[int, ...] = ()
+        self._settled = np.zeros(len(self.graph.effects), dtype=np.bool_)  # by place: executed before all replays
+        self._checksums: list[int] = []
+        self._losses: dict[int, float] = {}
+        self._bad: dict[int, int] = {}
+        self._departure: Departure | None = None
+        self._calls: dict[tuple[int, int], Call] = {}
+        self._threads = int(recording.info.get("threads", 0))
+        self._probes: dict[tuple[int, int, str], Probe] = {}
+        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the probes
+        self._launches: dict[tuple[int, int], Launch] = {}
+        self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._holds = _Holds(recording, self.graph)
+        self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
+        self._touched: set[Block] = set()
+        try:
+            self._read()
+            arena = Arena([recording.records[rank] for rank in range(recording.world)])
+            self._memory = self._as_recorded = _Memory(arena, self._bind(arena))
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, NotImplementedError) as error:
+            raise ReplayError(f"the recording cannot be replayed: {error}") from error
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def run(self, deviations: Sequence[Deviation] = ()) -> Outcome:
+        """Execute under the recorded timing, changed by ``deviations``.
+
+        Raises :class:`replay.names.UnknownOperation` for one that names what is not there.
+        """
+        return self.run_timing(self.recording.deviated(deviations) if deviations else None)
+
+    def run_timing(self, timing: DeviceTiming | None) -> Outcome:
+        """Execute under ``timing``; None: as recorded."""
+        return self.run_order(self.graph.order(self.graph.times(timing)))
+
+    def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
+        """Execute the effects in this order, which must keep the recorded edges."""
+        self._memory = self._memory_of(self._holds.late(order, self._settled))
+        self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
+        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+
+    def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
+        self._checksums = list(self.recorded)
+        self._losses, self._bad, self._departure = {}, {}, None
+        effects = memory.effects
+        memory.arena.reset()
+        with self._as_live():
+            try:
+                for place in places.tolist():
+                    effects[place]()
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                raise ReplayError(f"the recorded work cannot be executed: {error}") from error
+
+    @contextmanager
+    def _as_live(self) -> Iterator[None]:
+        """What a kernel asks beside its arguments."""
+        threads = torch.get_num_threads()
+        other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
+        if other:
+            torch.set_num_threads(self._threads)  # sums are split among them
+        # Where gradients are wanted some kernels compute in another way: the simulated GPU always lets them.
+        try:
+            with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
+                yield
+        finally:
+            if other:
+                torch.set_num_threads(threads)
+
+    def verify(self) -> Outcome:
+        """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
+        outcome = self.run_order(self.graph.order(self.graph.times()))
+        wrong = [
+            look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
+        ]
+        if wrong:
+            then, now = self.recording.info.get("kernels"), torch.backends.cpu.get_cpu_capability()
+            why = f"; it was computed by kernels for {then}, here they are for {now}" if then and then != now else ""
+            first = f"{wrong[0]} is the first of {len(wrong)}"
+            raise ReplayError(f"the replay does not give the recorded bits: {first}{why}")
+        if outcome.departure is not None:
+            raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
+        return outcome
+
+    def tensor(self, rank: int, view: View) -> Tensor:
+        """What a recorded tensor holds now: after the last execution."""
+        return self._memory.arena.view(rank, view)
+
+    def settle(self, effects: Collection[int]) -> None:
+        """Execute ``effects`` (places) once, now, as recorded, and begin every replay behind them.
+
+        Allowed for what comes before all that is left in every timing, or races with nothing.
+        """
+        chosen = np.zeros(len(self.graph.effects), dtype=np.bool_)
+        chosen[list(effects)] = True
+        order = self.graph.order(self.graph.times())
+        self._memory = self._as_recorded
+        self._execute(self._memory, order[chosen[order]])
+        self._touched = touched(
+            self.recording, [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
+        )
+        self._memory.arena.settle(self._touched)
+        self._settled = chosen
+        self._memories.clear()
+
+    # -- memory ------------------------------------------------------------------------------------------
+
+    def _memory_of(self, late: frozenset[tuple[int, Hold]]) -> _Memory:
+        """Where everything lies when these holds are not over in time. Timings have few such sets among them."""
+        if not late:
+            return self._as_recorded
+        memory = self._memories.pop(late, None)
+        if memory is None:
+            while len(self._memories) >= _MEMORIES:
+                del self._memories[next(iter(self._memories))]
+            by_rank: dict[int, set[Hold]] = {}
+            for rank, hold in late:
+                by_rank.setdefault(rank, set()).add(hold)
+            records = self.recording.records
+            arena = Arena([records[rank] for rank in range(self.recording.world)], by_rank)
+            memory = _Memory(arena, self._bind(arena))
+            if self._settled.any():
+                self._as_recorded.arena.reset()
+                arena.take(self._as_recorded.arena)
+                arena.settle(self._touched)
+        self._memories[late] = memory
+        return memory
+
+    # -- binding ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What the effects are made of."""
+        records = self.recording.records
+        seen: dict[int, int] = {}
+        for rank in range(self.recording.world):
+            phase = Phase(0, 0, "init")
+            begun: dict[int, Collective] = {}
+            last: dict[int, int] = {}  # by probe: its place among the looks; the device tells Probed behind each
+            for record in records[rank]:
+                if isinstance(record, Call):
+                    self._calls[rank, record.op] = record
+                elif isinstance(record, Collective):
+                    begun[record.op] = record
+                elif isinstance(record, Transfer):
+                    one = begun[record.op]
+                    self._parts.setdefault((one.group, one.number), {})[rank] = (one, record)
+                elif isinstance(record, Phase):
+                    phase = record
+                elif isinstance(record, Launch):
+                    self._launches[rank, record.op] = record
+                elif isinstance(record, Probe):
+                    key = (rank, record.probe, READ if record.kind == READ else "")
+                    self._places[key] = last[record.probe] = len(self.looks)
+                    self._probes[key] = record
+                    self.looks.append(Look(rank, record.probe, *phase, record.kind, record.name))
+                elif isinstance(record, Probed):
+                    seen[last[record.probe]] = record.checksum
+                elif isinstance(record, Group):
+                    self._members[record.group] = record.ranks
+        self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
+
+    def _bind(self, arena: Arena) -> list[work.Effect]:
+        """What each effect does in this memory; nothing, where it is settled."""
+        records = self.recording.records
+        exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
+        for (group, _), those in self._parts.items():
+            exchange = self._exchange(arena, self._members[group], those)
+            for member, rank in enumerate(self._members[group]):
+                exchanges[rank, those[rank][0].op] = (exchange, member)
+        finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
+
+        def bound(effect: Effect) -> work.Effect:
+            key = (effect.rank, effect.item)
+            if effect.what in ("kernel", "read", "host"):
+                return self._on_device(effect.what, key, arena)
+            if effect.what == "arrive":
+                exchange, member = exchanges[key]
+                return exchange.read(member)
+            if effect.what == "leave":
+                exchange, member = exchanges[key]
+                return exchange.write(member)
+            if effect.what == "probe":
+                place, probe = self._places[(*key, "")], self._probes[(*key, "")]
+                if probe.kind == "final" and probe.view[1] == "uint8":
+                    return self._final(place, finals[effect.rank].glimpse(probe))
+                return self._probe(place, probe, arena)
+            if effect.what in ("inherit", "inherited"):
+                return arena.inherit(*key) or _nothing
+            return _nothing
+
+        effects = zip(self.graph.effects, self._settled, strict=True)
+        return [_nothing if done else bound(effect) for effect, done in effects]
+
+    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
+        """A piece of work of the simulated GPU's."""
+        told = self._places.get((*key, READ))
+        see = self._seeing(told, *key)
+        if what == "host":
+            return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
+        call = self._calls[key]
+        if what == "kernel":
+            delivered = self._telling(told) if told is not None and call.function != LOOK else see
+            return device_work.device_kernel(call, key[0], arena, delivered)
+        return device_work.device_read(call, key[0], arena, see or _nobody)
+
+    def _exchange(
+        self, arena: Arena, members: tuple[int, ...], parts: dict[int, tuple[Collective, Transfer]]
+    ) -> DeviceExchange:
+        records = [parts[rank] for rank in members]
+        first, _ = records[0]
+        kernel = first.kernel.rpartition("::")[2]
+        if kernel in ("send", "recv"):
+            kernel = "send_recv"
+        root = members.index(first.root) if first.root >= 0 else -1
+
+        def tensors(place: int, views: Sequence[View]) -> list[Tensor]:
+            return [arena.view(members[place], view) for view in views]
+
+        return DeviceExchange(kernel, [one for _, one in records], tensors, root)
+
+    def _telling(self, place: int) -> device_work.See:
+        def tell(now: int) -> None:
+            self._checksums[place] = now
+
+        return tell
+
+    def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
+        """What the host learns; another value than then is a departure."""
+        if place is None:
+            return None
+
+        def see(now: int) -> None:
+            self._checksums[place] = now
+            if now != self.recorded[place] and self._departure is None:
+                self._departure = Departure(self.recording.names.name(rank, op), self.recorded[place], now)
+
+        return see
+
+    def _final(self, place: int, glimpse: Callable[[], int]) -> work.Effect:
+        def see() -> None:
+            self._checksums[place] = glimpse()
+
+        return see
+
+    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Effect:
+        glimpse = work.Glimpse(probe.view, self.looks[place].rank, arena)
+        if probe.kind == "loss":
+
+            def see_loss() -> None:
+                self._checksums[place] = glimpse.checksum()
+                self._losses[place] = float(glimpse.tensor)
+
+            return see_loss
+
+        def see() -> None:
+            now = glimpse.checksum()
+            self._checksums[place] = now
+            if now != self.expected[place]:
+                self._bad[place] = glimpse.bad()
+
+        return see
+
+
+def _nothing() -> None:
+    """A moment, and nothing that happens."""
+
+
+def _nobody(checksum: int) -> None:
+    """Nobody looks."""

@@ -1,0 +1,131 @@
+"""Judges what a program left: its races, what orders the rest, what was not exercised and not seen."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+from detectors import Race, find_races
+from detectors.confidence.exercise import BUILT_IN, Mechanism
+from detectors.confidence.exports import Exports
+from detectors.confidence.holding import Holding, Waits, holding
+from frameworks.deepspeed.exercised import SecondaryPartitions
+from reports.data import checked as checked_file
+from reports.data import sources
+from reports.data.checked import Checked, Seen, Witnessed
+from repro.sessions.rehearsed import Rehearsed
+from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
+
+_PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
+
+
+class Witnesses(Protocol):
+    """Runs the program again, with the two accesses of each race the other way round; gives one for each."""
+
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
+        """``trace``: the folder of the traces that were judged."""
+        ...
+
+
+class _Reader(Protocol):
+    def feed(self, rank: int, records: list[TraceRecord]) -> None: ...
+
+
+class Escapes(_Reader, Protocol):
+    """Reads all ranks' records, and knows which accesses the trace cannot have."""
+
+    def unseen(self) -> Sequence[str]:
+        """A sentence, without a full stop, for each thing that was not seen."""
+        ...
+
+
+MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN, SecondaryPartitions]
+ESCAPES: list[Callable[[], Escapes]] = [Exports]
+
+
+def judge(
+    folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
+    dry: Path | None = None,
+) -> Checked:  # fmt: skip
+    """Judge the traces in ``folder``; write all that is found there. ``beside``: where the script's modules are.
+
+    ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: it was a
+    dry run, which left this file if it came to its end.
+    """
+    trace = folder / "trace"
+    waits, count, rehearsed = Waits(), _Count(), Rehearsed(asked) if dry else None
+    mechanisms, escapes = [one() for one in MECHANISMS], [one() for one in ESCAPES]
+    readers: tuple[_Reader, ...] = (waits, count, *mechanisms, *escapes, *([rehearsed] if rehearsed else []))
+
+    def show(rank: int, records: list[TraceRecord]) -> None:
+        for one in readers:
+            one.feed(rank, records)
+
+    races: list[Race] = []
+    held = Holding()
+    try:
+        races = find_races(trace, beside=show)
+        if not races and not failure:
+            held = holding(waits, lambda keep: find_races(trace, keep=keep, examples=None))
+    except TraceError as error:
+        failure = failure or str(error)
+    if not failure and count.open:
+        failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
+    checked = Checked(
+        asked=asked,
+        versions=versions(),
+        races=races,
+        holding=held,
+        unexercised=[sentence for one in mechanisms for sentence in one.unexercised()],
+        unseen=[sentence for one in escapes for sentence in one.unseen()],
+        seen=count.seen(),
+        failure=failure,
+        witnesses=witnesses(trace, races) if witnesses is not None and races else (),
+        dry=rehearsed.told(dry) if rehearsed and dry else None,
+    )
+    sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
+    checked_file.write(checked, folder)
+    return checked
+
+
+def versions() -> dict[str, str]:
+    """What is installed here of what a program may use, by package."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class _Count:
+    """How much there was to be looked at, and which ranks' traces have no end."""
+
+    def __init__(self) -> None:
+        self._launches = 0
+        self._streams: dict[int, set[int]] = {}
+        self._hosts: dict[int, set[int]] = {}
+        self._ended: set[int] = set()
+
+    def feed(self, rank: int, records: list[TraceRecord]) -> None:
+        streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                if record.stream not in hosts:
+                    self._launches += 1
+                    streams.add(record.stream)
+            elif isinstance(record, StreamName) and record.name == HOST_STREAM:
+                hosts.add(record.stream)
+            elif isinstance(record, End):
+                self._ended.add(rank)
+
+    @property
+    def open(self) -> list[int]:
+        return sorted(self._streams.keys() - self._ended)
+
+    def seen(self) -> Seen:
+        return Seen(len(self._streams), self._launches, len(set().union(*self._streams.values())))

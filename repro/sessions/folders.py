@@ -1,0 +1,102 @@
+"""The folder of a run of a program of the user's own: its name, and who makes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simgpu.scripts import WrongUse
+
+MARK = "check.json"
+_RANKS = "ranks"
+
+
+def asked(
+    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = "", nodes: int = 0
+) -> dict[str, Any]:
+    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run."""
+    words = ["-m", *program] if module else list(program)
+    return {
+        "program": shlex.join(words),
+        "ranks": ranks,
+        "slow": dict(slow),
+        **({"timing": timing} if timing else {}),
+        **({"dry_on_nodes": nodes} if nodes else {}),
+    }
+
+
+def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
+    """Make the folder ``path`` for a run, with :data:`MARK` in it, which says what was asked. ``key``: of its launcher.
+
+    Raises :class:`WrongUse` where it is taken, or cannot be made.
+    """
+    if path.exists() and not path.is_dir():
+        raise WrongUse(f"{path} is a file: choose another --name")
+    if path.is_dir() and any(path.iterdir()):
+        if not overwrite:
+            raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
+        if not (path / MARK).exists():
+            raise WrongUse(f"{path} is no run of this command, so it is not overwritten: choose another --name")
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        for inner in ("trace", _RANKS) if key else ("trace",):
+            (path / inner).mkdir(parents=True)
+        put(path / MARK, {"asked": dict(what), "key": key})
+    except OSError as error:
+        raise WrongUse(f"cannot make the run folder {path}: {error.strerror}") from None
+    return path
+
+
+def key_of(path: Path) -> str | None:
+    """The key of the launcher for which the folder was made. None: it is not there yet."""
+    try:
+        key = json.loads((path / MARK).read_text(encoding="utf-8"))["key"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return str(key)
+
+
+def put(file: Path, data: Mapping[str, Any]) -> None:
+    """Written whole or not at all: others look for it."""
+    beside = file.with_name(f".{file.name}.part")
+    beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    beside.replace(file)
+
+
+def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
+    """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
+    from simgpu.trace import Begin, TraceError, TraceReader, file_of
+
+    for path in (Path(word) for word in words if Path(word).is_dir()):
+        for trace in (path / "trace", path):
+            try:
+                reader = TraceReader(file_of(trace, 0))
+                first = next(iter(reader.read()), None)
+                reader.close()
+            except TraceError:
+                continue
+            told = first.info.get("processor") if isinstance(first, Begin) else None
+            if isinstance(told, dict):
+                return {str(name): None if value is None else str(value) for name, value in told.items()}
+    return None
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    """Where a launcher's rank says how it ended."""
+    return path / _RANKS / f"{rank}.json"
+
+
+def forget_ranks(path: Path) -> None:
+    """The run is judged, and nobody asks any more how each rank ended."""
+    shutil.rmtree(path / _RANKS, ignore_errors=True)
+
+
+def name_of(program: Sequence[str]) -> str:
+    """A name for a run of this program, without its time: ``train``."""
+    stem = Path(program[0]).stem if program else ""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "program"

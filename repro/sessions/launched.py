@@ -1,0 +1,130 @@
+"""One rank among those that a launcher started: ``torchrun --nproc-per-node 4 -m repro check train.py``.
+
+Each rank records into the same run folder, which rank 0 makes; each says there how it ended, and rank 0 judges when all
+have. The others wait for that: a launcher ends all ranks as soon as one fails, also the one that judges. No network
+and no store: the ranks of a simulated run are processes of one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from repro.sessions import folders
+from repro.sessions.child import Ended
+from simgpu.scripts import WrongUse
+
+_LOOK_S = 0.05
+_FOLDER_S = 60.0  # until rank 0 has made the folder
+
+
+class Launched(NamedTuple):
+    """``key`` is the same on all ranks of a start, and on no others; ``began`` is when their launcher was started."""
+
+    rank: int
+    world: int
+    key: str
+    began: datetime
+
+
+def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """What a launcher says of this process; None where there is none, or it starts one rank alone.
+
+    Raises :class:`WrongUse` where its ranks are on several machines.
+    """
+    world = int(environment.get("WORLD_SIZE", "1"))
+    if world < 2:
+        return None
+    if int(environment.get("LOCAL_WORLD_SIZE", world)) != world:
+        raise WrongUse("the ranks of a simulated run are processes of one machine: start all of them here")
+    launcher, began = os.getppid(), _began(os.getppid())
+    again = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Launched(int(environment["RANK"]), world, f"{launcher}-{began.timestamp():.2f}-{again}", began)
+
+
+def join(path: Path, me: Launched) -> None:
+    """Wait until rank 0 has made the folder for this start. Raises :class:`WrongUse` where it does not."""
+    until = time.monotonic() + _FOLDER_S
+    while folders.key_of(path) != me.key:
+        if time.monotonic() > until:
+            raise WrongUse(f"rank 0 has not made the run folder {path}: see what it says")
+        time.sleep(_LOOK_S)
+
+
+def tell(path: Path, me: Launched, ended: Ended) -> None:
+    """Say how this rank ended."""
+    folders.put(folders.of_rank(path, me.rank), ended._asdict())
+
+
+def present(path: Path, me: Launched) -> None:
+    """Say that this rank is there: whoever waits for it looks whether its process still runs."""
+    folders.put(folders.of_rank(path, me.rank).with_suffix(".pid"), {"pid": os.getpid()})
+
+
+def failed(path: Path, me: Launched) -> bool:
+    """Has another rank ended badly?"""
+    others = (_ended(path, rank) for rank in range(me.world) if rank != me.rank)
+    return any(ended is not None and ended.status for ended in others)
+
+
+def all_ended(path: Path, me: Launched) -> dict[int, Ended]:
+    """How all ranks ended, as soon as they have. One that is gone without a word was killed."""
+    ended: dict[int, Ended] = {}
+
+    def look() -> bool:
+        for rank in range(me.world):
+            if rank not in ended:
+                one = _ended(path, rank)
+                if one is None and _gone(path, rank):
+                    one = _ended(path, rank) or Ended(137, "it was killed")
+                if one is not None:
+                    ended[rank] = one
+        return len(ended) == me.world
+
+    _until(look)
+    return ended
+
+
+def judged(path: Path) -> None:
+    """Wait until rank 0 has judged, or is gone."""
+    _until(lambda: (path / "findings.json").exists() or _gone(path, 0))
+
+
+def _until(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(_LOOK_S)
+
+
+def _ended(path: Path, rank: int) -> Ended | None:
+    try:
+        return Ended(**json.loads(folders.of_rank(path, rank).read_text(encoding="utf-8")))
+    except OSError:
+        return None
+
+
+def _gone(path: Path, rank: int) -> bool:
+    try:
+        process = int(json.loads(folders.of_rank(path, rank).with_suffix(".pid").read_text(encoding="utf-8"))["pid"])
+    except OSError:
+        return False  # it has not begun
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _began(process: int) -> datetime:
+    """When a process was started (proc(5): field 22 of ``stat``, in clock ticks since the machine was)."""
+    stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    ticks = int(stat.rpartition(")")[2].split()[19])
+    lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime"))
+    return datetime.fromtimestamp(booted + ticks / os.sysconf("SC_CLK_TCK"))

@@ -1,0 +1,109 @@
+"""Recordings of scenarios, kept: the same scenario under the same code is recorded once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from frameworks.deepspeed.releases import installed
+from fuzz.subject import Subject
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.tokens import Token
+from reports.screen.terminal import doing
+from scenarios.named import from_text, named
+from scenarios.scenario import Scenario, save
+from simgpu import timing
+from simgpu.hardware import Timing
+from simgpu.tokens import TokenError
+
+_FOLDER = "recordings"
+_MOST = 20  # recordings that are kept, the newest ones
+_ROOT = Path(__file__).resolve().parents[2]
+_OURS = ("repro", "detectors", "scenarios", "frameworks", "simgpu")
+
+
+def token_of(text: str) -> Token:
+    """Read the token of a scenario. Raises :class:`TokenError`, which knows other tokens too."""
+    try:
+        return Token.parse(text)
+    except TokenError:
+        try:
+            timing.Timing.parse(text)
+        except TokenError:
+            pass
+        else:
+            raise TokenError(
+                f"{text} is the timing of a test or of a program of yours: 'pytest TEST --stream-timing', 'repro check "
+                "--timing' and 'repro replay FOLDER --timing' take it"
+            ) from None
+        raise
+
+
+def scenario_of(token: Token) -> Scenario:
+    """The scenario that a token is about. Raises :class:`TokenError` or a ScenarioError."""
+    if token.scenario == "test":
+        raise TokenError("this is the token of a test, of an older release: run the test again, and it tells a new one")
+    return named(token.scenario, from_text(token.options))
+
+
+def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subject, Path]:
+    """The scenario, recorded and ready to be executed; and the folder of its recording (in ``runs/recordings``)."""
+    folder = runs / _FOLDER / _key(scenario)
+    if not (folder / "scenario.json").exists():
+        with doing(console, "recording one live run"):
+            _record(scenario, folder)
+    with doing(console, "reading the recording"):
+        try:
+            return Subject.load(folder / "trace"), folder
+        except ReplayError:
+            shutil.rmtree(folder, ignore_errors=True)  # it is only a copy of what can be had again
+            _record(scenario, folder)
+            return Subject.load(folder / "trace"), folder
+
+
+def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
+    """Run the scenario on real ranks in the timing ``under``. Raises :class:`RankFailed`, ReplayError."""
+    from scenarios import program
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    program.preload()
+    program.run(scenario, simulated=True, folder=folder, hear=_nobody, record=True, timing=under)
+    return Recording.load(folder / "trace")
+
+
+def _record(scenario: Scenario, folder: Path) -> None:
+    """Into a folder of its own first: a recording that was cut off is none."""
+    begun = folder.with_name(f"{folder.name}.{os.getpid()}")
+    live_run(scenario, scenario.timing(), begun)
+    save(scenario, begun / "scenario.json")
+    shutil.rmtree(folder, ignore_errors=True)
+    begun.rename(folder)
+    others = [path for path in folder.parent.iterdir() if (path / "scenario.json").exists() and path != folder]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in others[_MOST:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _key(scenario: Scenario) -> str:
+    """Of the scenario and everything that decides what is recorded."""
+    digest = sha256(scenario.model_dump_json().encode())
+    for what in (torch.__version__, installed() or "", version("transformers")):
+        digest.update(what.encode())
+    for package in _OURS:
+        for path in sorted((_ROOT / package).rglob("*")):
+            if path.suffix in (".py", ".cpp", ".h"):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _nobody(rank: int, message: dict[str, Any]) -> None:
+    """What the ranks say is in the recording."""

@@ -1,0 +1,34 @@
+"""What a dry run tells beside its races: how much memory each GPU needs, and how long a step takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from metrics import MemoryMetrics
+from reports.data.checked import Dry
+from simgpu.trace import TraceRecord
+
+
+class Rehearsed:
+    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.sessions.folders.asked`."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
+        self._memory = MemoryMetrics()
+
+    def feed(self, rank: int, records: list[TraceRecord]) -> None:
+        self._memory.feed(records)
+
+    def told(self, file: Path) -> Dry:
+        """``file``: what the run left at its end. A script that ended its process itself left none."""
+        ends, capacity = [], 0
+        try:
+            left = json.loads(file.read_text(encoding="utf-8"))
+            ends, capacity = [int(one) for one in left["step_ends"]], int(left["capacity"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass
+        step = ends[-1] - ends[-2] if len(ends) > 1 else 0
+        return Dry(self._ranks, self._nodes, self._memory.result().peak, capacity, step)

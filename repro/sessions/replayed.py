@@ -1,0 +1,106 @@
+"""A recorded program, executed again from its run's folder: what another timing does to the values it sees."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from replay.faults import ReplayError
+from replay.recording import Recording
+from replay.replayer import READ, Outcome, Replayer
+from repro.sessions.folders import MARK
+from simgpu.timing import Timing
+from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
+
+
+def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
+    """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and tell what comes out.
+
+    Raises :class:`ReplayError` for what is no recording, :class:`simgpu.tokens.TokenError` for no token, and
+    :class:`replay.names.UnknownOperation` for the token of another program.
+    """
+    timing = Timing.parse(token or "t1")
+    replayer = Replayer(_load(folder))
+    replayer.verify()
+    outcomes = [replayer.run(timing.deviations) for _ in range(times)]
+    fingerprints = {zlib.crc32(repr(one.checksums).encode()) for one in outcomes}
+    told = _told(replayer, outcomes[0])
+    if as_json:
+        print(json.dumps({"timing": str(timing), **told, "fingerprint": f"{min(fingerprints):08x}"}))
+    else:
+        _print(folder, timing, told)
+        print(f"Fingerprint of all values: {min(fingerprints):08x}")
+    if len(fingerprints) > 1:
+        raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")
+
+
+def _load(folder: Path) -> Recording:
+    trace = folder / "trace" if (folder / "trace").is_dir() else folder
+    if (folder / MARK).exists() and not _recorded(trace):
+        raise ReplayError(f"{folder} says when work ran, not what it was: check the program with --record")
+    return Recording.load(trace)
+
+
+def _recorded(trace: Path) -> bool:
+    from simgpu.trace import TraceError, TraceReader, file_of
+
+    try:
+        reader = TraceReader(file_of(trace, 0))
+    except TraceError:
+        return True  # whoever loads it says what is wrong
+    first = next(iter(reader.read()), None)
+    reader.close()
+    return not isinstance(first, Begin) or bool(first.info.get("recorded"))
+
+
+def _told(replayer: Replayer, outcome: Outcome) -> dict[str, Any]:
+    looks = list(zip(replayer.looks, outcome.checksums, replayer.recorded, strict=True))
+    read = [now != then for look, now, then in looks if look.kind == READ]
+    held = [now != then for look, now, then in looks if look.kind != READ]
+    departure = None
+    if outcome.departure is not None:
+        name = outcome.departure.operation
+        records = replayer.recording.records[name.rank]
+        kernel, frame = _place(records, replayer.recording.names.number(name))
+        departure = {"rank": name.rank, "kernel": kernel, "file": frame.file, "line": frame.line}
+    return {
+        "ranks": replayer.recording.world,
+        "operations": len(replayer.graph.ends),
+        "read": len(read),
+        "read_otherwise": sum(read),
+        "blocks": len(held),
+        "blocks_otherwise": sum(held),
+        "departure": departure,
+    }
+
+
+def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
+    """What an operation is, and where in the program it was issued."""
+    work = next(one for one in records if isinstance(one, (Launch, Collective)) and one.op == op)
+    frames = next((one.frames for one in records if isinstance(one, Stack) and one.id == work.stack), ())
+    called = next((one.function for one in records if isinstance(one, Call) and one.op == op and one.host), "")
+    return called.rpartition(".")[0] or work.kernel, frames[0] if frames else Frame("?", 0, "?")
+
+
+def _print(folder: Path, timing: Timing, told: dict[str, Any]) -> None:
+    ranks = "1 rank" if told["ranks"] == 1 else f"{told['ranks']} ranks"
+    print(f"{folder}: {told['operations']} operations of {ranks}, and their recorded bits come out again.")
+    if not timing.deviations:
+        return
+    if not told["read_otherwise"] and not told["blocks_otherwise"]:
+        print(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
+        return
+    print(
+        f"In {timing} {told['read_otherwise']} of {told['read']} values that the host reads are others, and "
+        f"{told['blocks_otherwise']} of {told['blocks']} blocks of memory hold others at the end."
+    )
+    if (there := told["departure"]) is not None:
+        print(
+            f"The first of them that the host reads: {there['kernel']} at {there['file']}:{there['line']}, rank "
+            f"{there['rank']}. The program might have gone another way from there on."
+        )

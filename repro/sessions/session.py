@@ -1,0 +1,224 @@
+"""Runs a scenario beside its reference, and feeds the detectors while it runs."""
+
+from __future__ import annotations
+
+import math
+import platform
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
+from frameworks.deepspeed.releases import PINNED
+from metrics import EndMetrics
+from reports.data import findings as findings_file
+from reports.data import sources, tables
+from reports.data.findings import Cost, Findings
+from reports.screen.terminal import Progress
+from repro.sessions import witnesses
+from scenarios import program
+from scenarios.job import Job
+from scenarios.scenario import Scenario, ScenarioError, save
+from simgpu.ranks.cluster import RankFailed
+from simgpu.trace import TraceReader, file_of
+
+_PACKAGES = ("torch", "deepspeed", "transformers")
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or a rank that failed: what was known is written, ``findings`` has it."""
+
+    def __init__(self, findings: Findings, cause: RankFailed | None) -> None:
+        super().__init__(str(cause or "interrupted"))
+        self.findings = findings
+        self.cause = cause
+
+
+def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
+    """A folder for a run, with the scenario in it: by that it is known as a run.
+
+    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
+    """
+    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
+        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
+    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
+
+
+def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
+    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
+
+    def write(file: Path) -> None:
+        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    return marked_folder(path, "job.json", write, overwrite=overwrite)
+
+
+def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
+    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
+    if path.exists():
+        if not path.is_dir():
+            raise ScenarioError(f"{path} is a file: choose another --name")
+        if any(path.iterdir()):
+            if not overwrite:
+                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
+            if not (path / mark).exists():
+                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
+            shutil.rmtree(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write(path / mark)
+    except OSError as error:
+        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
+    return path
+
+
+def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
+    """What should come out: the same program on the CPU with gloo, without our accelerator.
+
+    Where hpZ itself may compute wrong values (another release, an edit between steps), without hpZ: that
+    changes no value where hpZ is right.
+    """
+    values = Values()
+    parts = scenario.hpz if scenario.hpz > 1 else scenario.ranks
+    if scenario.deepspeed != PINNED or scenario.edit_after:
+        scenario = scenario.model_copy(update={"hpz": 1})
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        _take(values, rank, message)
+        if message["kind"] == "step":
+            for step, _, loss in message["losses"]:
+                progress.row(step).reference.append(loss)
+            progress.update()
+
+    who = "our own engine" if scenario.sharding else "stock DeepSpeed"
+    progress.doing(f"reference: {who} on CPU with gloo")
+    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
+    return values
+
+
+def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
+    """Run on the simulated GPU; write what is found into ``folder``.
+
+    Raises :class:`Interrupted`.
+    """
+    values, detector, coverage = Values(), HappensBefore(), Coverage()
+    readers: dict[int, TraceReader] = {}
+    clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    ends: dict[int, EndMetrics] = defaultdict(EndMetrics)
+    done: dict[int, int] = {}
+    expected = {
+        rank: {(loss.step, loss.micro_batch): loss.value for loss in losses}
+        for rank, losses in reference.losses.items()
+    }
+
+    def follow(rank: int) -> None:
+        records = list(readers[rank].read())
+        detector.feed(rank, records)
+        coverage.feed(rank, records)
+        ends[rank].feed(records)
+
+    def hear(rank: int, message: dict[str, Any]) -> None:
+        _take(values, rank, message)
+        if message["kind"] == "watch":
+            seen.append(Finding.from_dict(message["finding"]))
+        if rank not in readers:
+            readers[rank] = TraceReader(file_of(folder / "trace", rank))
+        follow(rank)
+        if message["kind"] == "ready":
+            clocks[rank][0] = (message["clock"], message["blocked"])
+            if len(readers) == scenario.ranks:
+                progress.doing("simulated GPU: training")
+        if message["kind"] == "step":
+            done[rank] = message["step"]
+            clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
+            for step, micro_batch, loss in message["losses"]:
+                row = progress.row(step)
+                row.losses.append(loss)
+                row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
+            complete = min(done.values()) if len(done) == scenario.ranks else 0
+            begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
+            for step in range(begun, complete + 1):
+                row = progress.row(step)
+                row.races = row.races or detector.count
+            full = scenario.ranks * scenario.accumulation
+            progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
+
+    seen: list[Finding] = []  # by the NaN watch: the same from each rank
+
+    def conclude(failure: str | None) -> Findings:
+        for rank in readers:
+            follow(rank)
+        detector.finish()
+        races = detector.races
+        found = Findings(
+            scenario=scenario.model_dump(mode="json"),
+            versions=versions(),
+            profile=asdict(scenario.profile()),
+            races=races,
+            stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
+            uncovered=coverage.uncovered,
+            divergence=compare(reference, values),
+            cost=_cost(clocks, {rank: one.result() for rank, one in ends.items()}, scenario.steps),
+            steps_done=min(done.values(), default=0),
+            failure=failure,
+            watch=seen[0] if seen else None,
+            witnesses=witnesses.of(scenario, folder / "trace", races) if failure is None else (),
+            distance=_distance(values),
+        )
+        tables.write(values, reference, folder)
+        sources.write(races, folder)
+        findings_file.write(found, folder)  # last: where they are, the run is whole
+        return found
+
+    progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
+    try:
+        program.run(scenario, simulated=True, folder=folder, hear=hear)
+    except RankFailed as error:
+        raise Interrupted(conclude(str(error)), error) from error
+    except KeyboardInterrupt:
+        raise Interrupted(conclude("interrupted"), None) from None
+    return conclude(None)
+
+
+def versions() -> dict[str, str]:
+    """What runs here, by package."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+
+
+def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
+    if message["kind"] == "step":
+        values.add(rank, message["losses"], message["parameters"], message["norms"])
+    elif message["kind"] == "end":
+        values.final[rank] = message["final"]
+
+
+def _distance(values: Values) -> float:
+    """The largest; not a number if one is."""
+    distances = [use.distance for uses in values.uses.values() for use in uses]
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
+
+
+def _cost(clocks: dict[int, dict[int, tuple[int, int]]], ends: dict[int, dict[int, int]], steps: int) -> Cost | None:
+    """Averages over the ranks, the first step left out when there are more.
+
+    ``clocks``: the host's clock after each step, and how long it was blocked so far; ``ends``: when the step's work had
+    ended. A step is over when both are: a host that never waits goes through all steps before the first has run.
+    """
+    rows = []
+    for rank, hosts in clocks.items():
+        by_step = {
+            step: (max(clock, ends.get(rank, {}).get(step, 0)), blocked) for step, (clock, blocked) in hosts.items()
+        }
+        done = sorted(step for step in by_step if step)  # a resumed run does not begin with the first
+        first = done[0] if len(done) > 1 else 0
+        if steps in by_step and first in by_step:
+            clock, blocked = (now - then for now, then in zip(by_step[steps], by_step[first], strict=True))
+            many = steps - first if first else len(done)
+            rows.append((clock / many, blocked / many))
+    if not rows:
+        return None
+    return Cost(sum(row[0] for row in rows) / len(rows), sum(row[1] for row in rows) / len(rows))

@@ -1,0 +1,92 @@
+"""What a race does to the program that was checked: it runs again, with the two accesses the other way round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detectors import Race
+from reports.data.checked import Witnessed
+from simgpu.timing import Timing
+from simgpu.tokens import Stretch, TokenError
+from simgpu.trace import TraceError
+
+_PATIENCE = 5  # times as long as the program took the first time, and never less than
+_LEAST_S = 30.0
+
+
+def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
+    """The timing in which a program runs with ``--timing`` and ``--slow``; None where no token can say the latter.
+
+    Raises :class:`simgpu.tokens.TokenError` where ``token`` is none.
+    """
+    timing = Timing.parse(token or "t1")
+    if any(factor != int(factor) or factor < 2 for factor in slow.values()):
+        return None
+    try:
+        return Timing((*(Stretch(what, int(factor)) for what, factor in slow.items()), *timing.deviations))
+    except TokenError:
+        return None
+
+
+@dataclass(frozen=True)
+class Again:
+    """Runs the program again for up to ``limit`` races. ``command``: its words behind ``python -m simgpu``.
+
+    ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
+    started its ranks, so it is not ours to start again. ``failed``: it broke off.
+    """
+
+    command: Sequence[str]
+    timing: Timing | None
+    limit: int
+    took_s: float
+    launched: bool = False
+    failed: bool = False
+
+    def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
+        """One for each race, in their order; none at all where none was wanted."""
+        if not self.limit:
+            return ()
+        if why := self._cannot():
+            return [_none(why)] * len(races)
+        from rich.console import Console
+
+        from fuzz.live.examine import examine
+
+        assert self.timing is not None
+        many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
+        began = time.monotonic()
+        console = Console(stderr=True)
+        try:
+            with console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"):
+                found = examine(
+                    trace,
+                    races,
+                    self.command,
+                    timing=self.timing,
+                    limit=self.limit,
+                    shown=("python", "-m", "repro", "check", "--witnesses", "0"),
+                    patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
+                )
+        except KeyboardInterrupt:
+            told = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
+            return [told] * len(races)
+        except (TraceError, RuntimeError, OSError) as problem:
+            return [_none(f"the program cannot be run again: {problem}")] * len(races)
+        return [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+
+    def _cannot(self) -> str:
+        if self.failed:
+            return "the program broke off"
+        if self.launched:
+            return "a launcher started the ranks: 'repro check --ranks N' runs the program again for a witness"
+        if self.timing is None:
+            return "no token can say what --slow asks for: give whole factors from 2 on"
+        return ""
+
+
+def _none(why: str) -> Witnessed:
+    return Witnessed("not confirmed", why)

@@ -1,0 +1,43 @@
+"""The witness tokens that go with the races of a run. Nothing is executed for them: 'repro replay' does that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from detectors import Race
+from fuzz.witness import reverse
+from replay.faults import ReplayError
+from replay.graph import Graph
+from replay.recording import Recording
+from replay.tokens import Token
+from reports.data.findings import WitnessOf
+from scenarios.named import NAMED, difference
+from scenarios.scenario import Scenario
+
+
+def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:
+    """The shortest name for a timing of the scenario."""
+    options = {name: difference(name, scenario) for name in NAMED}
+    name = min(options, key=lambda one: (len(options[one]), one))
+    return Token(name, options[name], tuple(deviations))  # type: ignore[arg-type]
+
+
+def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[WitnessOf]:
+    """For each race a token, or why there is none."""
+    if not races:
+        return []
+    try:
+        recording = Recording.load(trace, calls=False)
+        graph = Graph(recording)
+    except ReplayError as error:
+        return [WitnessOf("", str(error)) for _ in races]
+    found = []
+    for race in races:
+        reversals = (reverse(recording, graph, race, one) for one in race.examples)
+        reversal = next((one for one in reversals if not one.reason), None)
+        if reversal is None:
+            found.append(WitnessOf("", reverse(recording, graph, race, race.examples[0]).reason))
+        else:
+            found.append(WitnessOf(str(token(scenario, reversal.deviations)), ""))
+    return found

@@ -1,0 +1,111 @@
+#include "probes.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace simgpu {
+
+Probes& probes() {
+  static auto* one = new Probes;
+  return *one;
+}
+
+namespace {
+
+// CRC-32 as zlib's (ISO 3309), a byte at a time.
+uint32_t crc32(uint32_t crc, const void* data, size_t nbytes) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> made{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      made[i] = i;
+      for (int bit = 0; bit < 8; ++bit) made[i] = made[i] >> 1 ^ (made[i] & 1 ? 0xEDB88320u : 0);
+    }
+    return made;
+  }();
+  auto* bytes = static_cast<const unsigned char*>(data);
+  crc = ~crc;
+  for (size_t i = 0; i < nbytes; ++i) crc = table[(crc ^ bytes[i]) & 0xFF] ^ crc >> 8;
+  return ~crc;
+}
+
+void add(std::map<int64_t, int64_t>& ranges, int64_t lo, int64_t hi) {
+  auto behind = ranges.upper_bound(lo);
+  if (behind != ranges.begin()) {
+    auto before = std::prev(behind);
+    if (before->second >= hi) return;
+    if (before->second >= lo) lo = before->first, behind = before;
+  }
+  while (behind != ranges.end() && behind->first <= hi) {
+    hi = std::max(hi, behind->second);
+    behind = ranges.erase(behind);
+  }
+  ranges.emplace_hint(behind, lo, hi);
+}
+
+}  // namespace
+
+void Probes::begin() {
+  *this = Probes();
+  on = true;
+}
+
+void Probes::made(int64_t block, const char* data) {
+  if (on) blocks_.try_emplace(block, Kept{data, {}});
+}
+
+void Probes::dropped(int64_t block) {
+  if (on) dropped_.push_back(block);
+}
+
+void Probes::given_back(const char* from, const char* to) {
+  if (!on) return;
+  for (int64_t block : dropped_) {
+    auto kept = blocks_.find(block);
+    if (kept != blocks_.end() && kept->second.data >= from && kept->second.data < to) blocks_.erase(kept);
+  }
+}
+
+void Probes::launched(const Accesses& accesses, bool collective) {
+  if (!on) return;
+  if (!collective && !accesses.writes.empty()) {  // neither a barrier nor a look makes a program go on
+    for (int64_t block : dropped_) blocks_.erase(block);
+    dropped_.clear();
+  }
+  for (auto& access : accesses.writes) {
+    auto kept = blocks_.find(access.block);
+    if (kept == blocks_.end()) continue;
+    each_run(access, [&](int64_t lo, int64_t hi) { add(kept->second.written, lo, hi); });
+  }
+}
+
+void Probes::read(int64_t op, const void* data, size_t nbytes) {
+  if (!on) return;
+  auto& seen = reads_[op];
+  seen.nbytes += static_cast<int64_t>(nbytes);
+  seen.checksum = crc32(seen.checksum, data, nbytes);
+}
+
+void Probes::read(int64_t op, const Access& access) {
+  auto kept = blocks_.find(access.block);
+  if (!on || kept == blocks_.end()) return;
+  each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo)); });
+}
+
+const int64_t* Probes::take(int64_t* count) {
+  taken_.clear();
+  for (auto& [op, seen] : reads_) taken_.insert(taken_.end(), {0, op, seen.nbytes, seen.checksum});
+  for (auto& [block, kept] : blocks_) {
+    if (kept.written.empty()) continue;
+    Probed seen;
+    for (auto& [lo, hi] : kept.written) {
+      seen.nbytes += hi - lo;
+      seen.checksum = crc32(seen.checksum, kept.data + lo, static_cast<size_t>(hi - lo));
+    }
+    taken_.insert(taken_.end(), {1, block, seen.nbytes, seen.checksum});
+  }
+  *count = static_cast<int64_t>(taken_.size());
+  return taken_.data();
+}
+
+}  // namespace simgpu

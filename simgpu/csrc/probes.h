@@ -1,0 +1,51 @@
+// What a program came to see of its own work, as checksums: the values that the host read, and what its memory holds at
+// the end. Two runs of one program that see the same computed the same, whatever the order between. A look takes no
+// time and orders nothing.
+//
+// Only bytes that work has written count: what else lies in a block is left from another owner, and differs with the
+// timing in sound programs too. The end of the program is its last kernel, so what it lets go of behind that counts.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "trace.h"
+
+namespace simgpu {
+
+class Probes {
+ public:
+  bool on = false;
+
+  void begin();
+  void made(int64_t block, const char* data);
+  void dropped(int64_t block);
+  void given_back(const char* from, const char* to);  // memory that is the host's again
+  void launched(const Accesses& accesses, bool collective);
+
+  // The host gets to know these bytes by operation `op`; several of one operation are taken together.
+  void read(int64_t op, const void* data, size_t nbytes);
+  void read(int64_t op, const Access& access);
+
+  // In fours: 0, an operation, how many bytes the host read by it, their CRC-32; 1, a block, how many of its bytes
+  // were written, their CRC-32. Once all work is done. Valid until the next call.
+  const int64_t* take(int64_t* count);
+
+ private:
+  struct Kept {
+    const char* data;
+    std::map<int64_t, int64_t> written;  // ranges, from -> to, apart from each other
+  };
+  struct Probed {
+    int64_t nbytes = 0;
+    uint32_t checksum = 0;
+  };
+  std::map<int64_t, Kept> blocks_;
+  std::vector<int64_t> dropped_;  // since the last kernel
+  std::map<int64_t, Probed> reads_;
+  std::vector<int64_t> taken_;
+};
+
+Probes& probes();
+
+}  // namespace simgpu
