@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from metrics import MemoryAccount
+from metrics import MemoryMetrics
 from reports.data.checked import Dry
 from simgpu.trace import TraceRecord
 
@@ -17,7 +17,7 @@ class Rehearsed:
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
-        self._memory = MemoryAccount()
+        self._memory = MemoryMetrics()
 
     def feed(self, rank: int, records: list[TraceRecord]) -> None:
         self._memory.feed(records)
