@@ -10,7 +10,7 @@ from fuzz.verdict import in_order
 from replay.deviations import Deviation
 from replay.recording import Recording
 from replay.replayer import READ, Look
-from simgpu.trace import Phase, Seen, Sight
+from simgpu.trace import Phase, Probe, Probed
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def checksums(live: Recording) -> dict[Look, int]:
         for record in records:
             if isinstance(record, Phase):
                 phase = record
-            elif isinstance(record, Sight):
-                looks[record.sight] = Look(rank, record.sight, *phase, record.kind, record.name)
-            elif isinstance(record, Seen):
-                found[looks[record.sight]] = record.checksum
+            elif isinstance(record, Probe):
+                looks[record.probe] = Look(rank, record.probe, *phase, record.kind, record.name)
+            elif isinstance(record, Probed):
+                found[looks[record.probe]] = record.checksum
     return found

@@ -66,7 +66,7 @@ def _position(look: Look) -> tuple[object, ...]:
         look.micro_batch,
         _PHASES.index(look.phase) if look.phase in _PHASES else len(_PHASES),
         look.kind == "loss",
-        look.sight,
+        look.probe,
         look.rank,
     )
 

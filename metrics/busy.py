@@ -96,7 +96,7 @@ class _Spans:
             self.last = end
 
 
-class BusyAccount:
+class BusyMetrics:
     """Feed it one rank's records, in order. It keeps 16 bytes for each stretch of a stream without a pause."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from simgpu.trace import Collective, Launch, Phase, TraceRecord
 
 
-class EndsAccount:
+class EndMetrics:
     """Feed it one rank's records, in order."""
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ def rounded(nbytes: int) -> int:
     return -(-nbytes // GRANULE) * GRANULE
 
 
-class MemoryAccount:
+class MemoryMetrics:
     """Feed it one rank's records, in order. ``capacity``: bytes of device memory that there are.
 
     It keeps 16 bytes for each allocation and 8 for each free, and the labels of what is alive.

@@ -132,7 +132,7 @@ class Traffic:
         }
 
 
-class TrafficAccount:
+class TrafficMetrics:
     """Feed it one rank's records, in order. ``nodes_of[rank]`` is the node of each rank of the world."""
 
     def __init__(self, nodes_of: Sequence[int]) -> None:

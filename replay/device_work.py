@@ -1,6 +1,6 @@
 """What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
 
-The checksums are those that the device told of the live run (``simgpu/csrc/sights.h``), taken of the same bytes in the
+The checksums are those that the device told of the live run (``simgpu/csrc/probes.h``), taken of the same bytes in the
 same order. What the host writes is what it wrote then: its program does not run again.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from replay.faults import ReplayError
 from replay.memory import Arena
 from replay.work import Effect, bound, kernel
-from simgpu.trace import LOOK, Access, Call, Collective, Launch, Sight, TraceRecord
+from simgpu.trace import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
 from simgpu.values import dtype_of
 
 _NUMBERS: dict[type, Callable[[Any], bytes]] = {
@@ -106,7 +106,7 @@ def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see:
 
 
 class Finals:
-    """What each block of a rank holds that anything wrote: of such bytes the final sights are."""
+    """What each block of a rank holds that anything wrote: of such bytes the final probes are."""
 
     def __init__(self, rank: int, records: Iterable[TraceRecord], arena: Arena) -> None:
         self._rank, self._arena = rank, arena
@@ -116,9 +116,9 @@ class Finals:
                 for access in record.writes:
                     self._written.setdefault(access[0], []).append(access)
 
-    def glimpse(self, sight: Sight) -> Callable[[], int]:
+    def glimpse(self, probe: Probe) -> Callable[[], int]:
         """Gives the checksum of a block's written bytes."""
-        block = sight.view[0]
+        block = probe.view[0]
         whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
         mask = np.zeros(whole.size, dtype=np.bool_)
         for access in dict.fromkeys(self._written.get(block, ())):

@@ -22,9 +22,9 @@ from simgpu.trace import (
     HostWait,
     Launch,
     Phase,
+    Probe,
     Record,
     Reuse,
-    Sight,
     StreamName,
     TraceRecord,
     Wait,
@@ -38,9 +38,9 @@ class Effect(NamedTuple):
     """Something that happens to memory, at the time of ``node``.
 
     ``what``: kernel, read (the host runs an operator), arrive (a collective takes its inputs), leave (it
-    writes its outputs), sight, host (it reads or writes pinned memory), back (a block
+    writes its outputs), probe, host (it reads or writes pinned memory), back (a block
     that other streams used may be handed out), inherit and inherited (a new block begins with what stood in others, if
-    it has memory of its own). ``item``: the op, the block or the sight.
+    it has memory of its own). ``item``: the op, the block or the probe.
     ``seq``: where in its rank's records. ``stream``: which executes it, or :data:`HOST`.
     """
 
@@ -142,7 +142,7 @@ class Host:
             HostWait: self._host_wait,
             HostStep: self._host_step,
             Call: self._call,
-            Sight: self._sight,
+            Probe: self._probe,
             Alloc: self._alloc,
             Free: self._free,
             Reuse: self._reuse,
@@ -243,11 +243,11 @@ class Host:
         if record.host and record.function != WROTE:
             self._effect(self._now, "read", record.op, HOST)
 
-    def _sight(self, record: Sight) -> None:
+    def _probe(self, record: Probe) -> None:
         if record.kind == "read":  # what the host reads is looked at where it does
             return
         tails = list(self._tails.values()) if record.stream < 0 else [self._tail(record.stream)]
-        self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "sight", record.sight, HOST)
+        self._effect(self._nodes.add(self._rank, HOST, self._now, *tails), "probe", record.probe, HOST)
 
     def _effect(self, node: int, what: str, item: int, stream: int) -> None:
         self._nodes.effects.append(Effect(self._rank, self._seq, node, what, item, stream))

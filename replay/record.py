@@ -20,7 +20,7 @@ from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.trace import file_of
 
 Program = Callable[[Device], object]
-"""It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.sight`)."""
+"""It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.probe`)."""
 
 _PATIENCE_S = 60.0  # of torch.distributed
 
@@ -33,7 +33,7 @@ def plain_timing(world: int = 1, profile: str = "a100-100gbps") -> Timing:
 def record(program: Program, timing: Timing | None = None) -> Recording:
     """Run ``program`` on a simulated GPU, as the only rank, in a fork of this process, and record it.
 
-    The program gets the device; values that it calls right or wrong are given to :meth:`Device.sight`. This process
+    The program gets the device; values that it calls right or wrong are given to :meth:`Device.probe`. This process
     must have a simulated GPU (``python -m simgpu``, ``pytest --stream-device cuda``), may have used it, and may not
     have run a backward pass on it. Raises RuntimeError where it has none, :class:`RankFailed` where the
     program raises, with what it printed as a note, and :class:`replay.faults.ReplayError` where it did what

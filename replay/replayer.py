@@ -29,7 +29,7 @@ from replay.placement import Hold, Holds
 from replay.recording import Recording
 from replay.touched import Block, touched
 from replay.transfers import DeviceExchange
-from simgpu.trace import LOOK, Call, Collective, Group, Launch, Phase, Seen, Sight, Transfer, View
+from simgpu.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 
 READ = "read"
 _MEMORIES = 6
@@ -47,7 +47,7 @@ class Look(NamedTuple):
     """A value that training uses: where in the program, and what it is called (a loss has no name)."""
 
     rank: int
-    sight: int
+    probe: int
     step: int
     micro_batch: int
     phase: str
@@ -120,8 +120,8 @@ class Replayer:
         self._departure: Departure | None = None
         self._calls: dict[tuple[int, int], Call] = {}
         self._threads = int(recording.info.get("threads", 0))
-        self._sights: dict[tuple[int, int, str], Sight] = {}
-        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the sights
+        self._probes: dict[tuple[int, int, str], Probe] = {}
+        self._places: dict[tuple[int, int, str], int] = {}  # among the looks, of the probes
         self._launches: dict[tuple[int, int], Launch] = {}
         self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
@@ -249,7 +249,7 @@ class Replayer:
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
-            last: dict[int, int] = {}  # by sight: its place among the looks; the device tells Seen behind each
+            last: dict[int, int] = {}  # by probe: its place among the looks; the device tells Probed behind each
             for record in records[rank]:
                 if isinstance(record, Call):
                     self._calls[rank, record.op] = record
@@ -262,13 +262,13 @@ class Replayer:
                     phase = record
                 elif isinstance(record, Launch):
                     self._launches[rank, record.op] = record
-                elif isinstance(record, Sight):
-                    key = (rank, record.sight, READ if record.kind == READ else "")
-                    self._places[key] = last[record.sight] = len(self.looks)
-                    self._sights[key] = record
-                    self.looks.append(Look(rank, record.sight, *phase, record.kind, record.name))
-                elif isinstance(record, Seen):
-                    seen[last[record.sight]] = record.checksum
+                elif isinstance(record, Probe):
+                    key = (rank, record.probe, READ if record.kind == READ else "")
+                    self._places[key] = last[record.probe] = len(self.looks)
+                    self._probes[key] = record
+                    self.looks.append(Look(rank, record.probe, *phase, record.kind, record.name))
+                elif isinstance(record, Probed):
+                    seen[last[record.probe]] = record.checksum
                 elif isinstance(record, Group):
                     self._members[record.group] = record.ranks
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
@@ -293,11 +293,11 @@ class Replayer:
             if effect.what == "leave":
                 exchange, member = exchanges[key]
                 return exchange.write(member)
-            if effect.what == "sight":
-                place, sight = self._places[(*key, "")], self._sights[(*key, "")]
-                if sight.kind == "final" and sight.view[1] == "uint8":
-                    return self._final(place, finals[effect.rank].glimpse(sight))
-                return self._sight(place, sight, arena)
+            if effect.what == "probe":
+                place, probe = self._places[(*key, "")], self._probes[(*key, "")]
+                if probe.kind == "final" and probe.view[1] == "uint8":
+                    return self._final(place, finals[effect.rank].glimpse(probe))
+                return self._probe(place, probe, arena)
             if effect.what in ("inherit", "inherited"):
                 return arena.inherit(*key) or _nothing
             return _nothing
@@ -356,9 +356,9 @@ class Replayer:
 
         return see
 
-    def _sight(self, place: int, sight: Sight, arena: Arena) -> work.Effect:
-        glimpse = work.Glimpse(sight.view, self.looks[place].rank, arena)
-        if sight.kind == "loss":
+    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Effect:
+        glimpse = work.Glimpse(probe.view, self.looks[place].rank, arena)
+        if probe.kind == "loss":
 
             def see_loss() -> None:
                 self._checksums[place] = glimpse.checksum()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from replay.host import HOST, Effect
 from replay.recording import Recording
-from simgpu.sights import READ
-from simgpu.trace import Access, Alloc, Call, Collective, Launch, Sight
+from simgpu.probes import READ
+from simgpu.trace import Access, Alloc, Call, Collective, Launch, Probe
 
 Block = tuple[int, int]
 """Rank and number."""
@@ -21,7 +21,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
     """
     operations: dict[tuple[int, int], Launch | Collective] = {}
     calls: dict[tuple[int, int], Call] = {}
-    sights: dict[tuple[int, int], Sight] = {}
+    probes: dict[tuple[int, int], Probe] = {}
     sizes: dict[Block, int] = {}
     for rank, records in recording.records.items():
         for record in records:
@@ -29,8 +29,8 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
                 operations[rank, record.op] = record
             elif isinstance(record, Call):
                 calls[rank, record.op] = record
-            elif isinstance(record, Sight) and record.kind != READ:
-                sights[rank, record.sight] = record
+            elif isinstance(record, Probe) and record.kind != READ:
+                probes[rank, record.probe] = record
             elif isinstance(record, Alloc):
                 sizes[rank, record.block] = record.nbytes
     streams: dict[Block, set[int]] = {}
@@ -46,9 +46,9 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
             continue
         if effect.what in ("inherit", "inherited"):
             note(rank, effect.item, HOST, whole=False)
-        elif effect.what == "sight":
-            sight = sights[rank, effect.item]
-            note(rank, sight.view[0], sight.stream, whole=False)
+        elif effect.what == "probe":
+            probe = probes[rank, effect.item]
+            note(rank, probe.view[0], probe.stream, whole=False)
         else:
             record = operations[rank, effect.item]
             for access in record.reads:

@@ -91,7 +91,7 @@ def _afresh(func: Any, call: Call, rank: int, arena: Arena) -> Any:
 
 
 class Glimpse:
-    """One sight: a value that training uses, and its checksum."""
+    """One probe: a value that training uses, and its checksum."""
 
     def __init__(self, view: View, rank: int, arena: Arena) -> None:
         self.tensor = arena.view(rank, view)

@@ -79,7 +79,7 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
 
 
 def _explain(error: Exception) -> int:
-    if _is_one(error, (("repro.commands.session", "Interrupted"),)):
+    if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
         print(f"Ended after {done} whole steps: {error}. What was found is written.", file=sys.stderr)
         return 3 if cause else 130

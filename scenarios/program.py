@@ -33,9 +33,9 @@ from simgpu.clocked import NOTHING
 from simgpu.device import Device
 from simgpu.hardware import Timing
 from simgpu.library import functions
+from simgpu.overrides import Override, Site, count, put
 from simgpu.ranks.cluster import Rank, run_ranks
 from simgpu.ranks.forks import seldom
-from simgpu.rules import Rule, Site, count, put
 from simgpu.trace import file_of
 
 Hear = Callable[[int, dict[str, Any]], None]
@@ -57,7 +57,7 @@ def run(
     started: Callable[[list[int]], None] | None = None,
     record: bool = False,
     timing: Timing | None = None,
-    rules: Sequence[Rule] = (),
+    overrides: Sequence[Override] = (),
     calls: bool = False,
 ) -> None:
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
@@ -72,10 +72,10 @@ def run(
       in virtual nanoseconds; and ``"norms": [[step, norm], ...]``, DeepSpeed's own of the gradients of all ranks,
     * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
     * ``{"kind": "calls", "calls": [[operation, file, line, function, count], ...]}`` at the end, with ``calls``: the
-      calls that order something (:class:`simgpu.rules.Site`) and how often they were made in the last step,
+      calls that order something (:class:`simgpu.overrides.Site`) and how often they were made in the last step,
     * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
 
-    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``rules``: further calls
+    ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
     that do something else, besides the fix. ``calls``: see above.
 
     Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
@@ -95,7 +95,7 @@ def run(
             return
         timed = timing or scenario.timing()
         gpu = _gpu(me, scenario, timed, trace, record=record)
-        put(rules)
+        put(overrides)
         counts = count() if calls else None
         _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
 
@@ -233,7 +233,7 @@ def _train(
     if device is not None:
         if record:
             for name, tensor in training.partitions():
-                device.sight("final", name, tensor, lambda value: None, finally_=True)
+                device.probe("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
         watch.say(scenario.steps, 0.0)
     final = (
@@ -327,7 +327,7 @@ class _Watch:
     def norm(self, step: int, norm: Tensor | float | None) -> None:
         """A tensor, where DeepSpeed left it on the device; a number, where it has read it or skipped the step."""
         if isinstance(norm, Tensor) and self._device is not None:
-            # Not a sight: training does not use it, and a recording need not have it.
+            # Not a probe: training does not use it, and a recording need not have it.
             self._device.observe([norm.detach()], lambda values: self._norms.append([step, float(values[0])]))
         elif norm is not None:
             self._norms.append([step, float(norm)])
@@ -359,7 +359,7 @@ class _Watch:
             return
         if kind == "parameter":
             self._device.label(tensor, "gathered", name)
-        self._device.sight(kind, name, tensor, note)
+        self._device.probe(kind, name, tensor, note)
 
     def say(self, step: int, seconds: float) -> None:
         self._me.say(

@@ -100,7 +100,7 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
     Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see
-    :func:`simgpu.dry.install`. It may take more memory than the machine has: accounts tell how much it needs.
+    :func:`simgpu.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
     """
     world = dry.World(len(timing.nodes_of), per_node)
     dry.install(world, profile=timing.profile, answers=answers, limited=False)

@@ -84,7 +84,7 @@ def freed_early(device: Device, *, fixed: bool = False) -> None:
     del activation
     gradient = torch.zeros(_SIZE, device="cuda")
     _look(device, offload, "activation", stashed)
-    device.sight("parameter", "gradient", gradient, _nothing)
+    device.probe("parameter", "gradient", gradient, _nothing)
 
 
 def early_event(device: Device, *, fixed: bool = False) -> None:
@@ -124,7 +124,7 @@ def swapped_weights(device: Device, *, fixed: bool = False) -> None:
     with stream(save):
         snapshot = weights.clone()
     _look(device, save, "weights", snapshot)
-    device.sight("loss", "", evaluation, _nothing)
+    device.probe("loss", "", evaluation, _nothing)
 
 
 def torn_snapshot(device: Device, *, fixed: bool = False) -> None:
@@ -156,7 +156,7 @@ def _behind(device: Device, name: str) -> Stream:
 def _look(device: Device, used: Stream, name: str, value: Tensor, *, kind: str = "parameter") -> None:
     """What training uses in the end. The host waits for all streams, as a training loop does when it prints."""
     with stream(used):
-        device.sight(kind, name, value, _nothing)
+        device.probe(kind, name, value, _nothing)
     torch.cuda.synchronize()
 
 

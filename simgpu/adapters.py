@@ -14,7 +14,7 @@ from types import ModuleType
 
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
-    "detectors.live.ops": "simgpu.probes",
+    "detectors.live.ops": "simgpu.wholes",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from simgpu import costs, recording, streams, tracing, work
 from simgpu.library import functions
+from simgpu.overrides import overridden, part
 from simgpu.ranks.exchange import NEVER, PipeExchange
-from simgpu.rules import part, ruled
 from simgpu.trace import Transfer
 
 _PATIENCE = 50  # looks at a transfer before this rank blocks for it
@@ -128,7 +128,7 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""
         current = torch.cuda.current_stream()
-        if (self._event is not None or self._blocks) and not ruled("work.wait", current):
+        if (self._event is not None or self._blocks) and not overridden("work.wait", current):
             if self._event is not None:
                 part(self._event.wait, current)
             if self._blocks:

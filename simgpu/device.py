@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simgpu import collectives, costs, cuda, dry, recording, sights, tracing, work
+from simgpu import collectives, costs, cuda, dry, probes, recording, tracing, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
 from simgpu.hardware import Timing
 from simgpu.library import functions
-from simgpu.rules import Rule, rules
+from simgpu.overrides import Override, overrides
 from simgpu.tokens import Jitter
 from simgpu.trace import Label, Phase, TraceWriter
 
@@ -68,14 +68,14 @@ class Device:
         for op, late, longer in delays:
             self._functions.delay_operation(op, late, longer)
         timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
-        told = {**info, **timed, "delays": delays, **dry.info()}
-        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
+        header = {**info, **timed, "delays": delays, **dry.info()}
+        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=header)
         self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:
-            sights.begin()
+            probes.begin()
         self.name_stream(torch.cuda.default_stream(), COMPUTE)
 
-    # -- what a rank tells of itself -----------------------------------------------------------------
+    # -- what a rank reports of itself -----------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -103,12 +103,12 @@ class Device:
         self._tracer.flush()
 
     def finish(self) -> None:
-        """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
+        """Let everything end, and let the other ranks know that nothing more comes from this one. Once."""
         assert self._tracer is not None and self._writer is not None
         collectives.leave()
-        if tracing.recording():  # what the host read: of memory, the program's own sights are told
+        if tracing.recording():  # what the host read: of memory, the program's own probes say it
             self._tracer.flush(everything=True)
-            self._writer.write(sights.told(sights.READ))
+            self._writer.write(probes.collected(probes.READ))
         self._tracer.close()
         self._writer.close()
 
@@ -148,21 +148,21 @@ class Device:
         stream = -1 if finally_ else torch.cuda.current_stream().stream_id
         self._functions.observe(stream, work.ticket(lambda: look(aliases)))
 
-    def sight(
+    def probe(
         self, kind: str, name: str, tensor: Tensor, look: Callable[[Tensor], None], *, finally_: bool = False
     ) -> None:
         """Look at a value that training uses, as :meth:`observe` does, and record it where the run is recorded."""
         if not tracing.recording():
             self.observe([tensor], lambda values: look(values[0]), finally_=finally_)
             return
-        sights.sight(kind, name, tensor, look, finally_=finally_)
+        probes.probe(kind, name, tensor, look, finally_=finally_)
 
     # -- streams, and what orders them -------------------------------------------------------------------
 
     @property
-    def rules(self) -> list[Rule]:
-        """Calls that do something else (:mod:`simgpu.rules`)."""
-        return rules
+    def overrides(self) -> list[Override]:
+        """Calls that do something else (:mod:`simgpu.overrides`)."""
+        return overrides
 
     def default_stream(self) -> torch.cuda.Stream:
         return torch.cuda.default_stream()

@@ -146,7 +146,7 @@ def traced(
 
     ``skipped``, ``record``: see :class:`simgpu.tracing.Tracer`. ``token``: the timing of the run, for a recording.
     """
-    from simgpu import collectives, dry, recording, sights
+    from simgpu import collectives, dry, probes, recording
     from simgpu.trace import TraceWriter
     from simgpu.tracing import Tracer
 
@@ -157,7 +157,7 @@ def traced(
         writer = TraceWriter(trace, rank=rank, world=world, info=info)
         tracer = Tracer(writer.write, skipped=skipped, record=record)
         if not dry.active():
-            sights.begin()
+            probes.begin()
     done = False
     try:
         yield
@@ -171,7 +171,7 @@ def traced(
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
             if not dry.active():
-                writer.write(sights.told())
+                writer.write(probes.collected())
             tracer.close(done=done)
             writer.close()
 

@@ -16,7 +16,7 @@ from simgpu.build import library, torch_folder
 
 _KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64, POINTER(c_int64))
 _Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
-_Told = CFUNCTYPE(c_int, c_void_p)
+_ReportedFrame = CFUNCTYPE(c_int, c_void_p)
 _Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
 _Backward = CFUNCTYPE(c_int64, c_int64)
 _Effect = CFUNCTYPE(None, c_int64, c_int64)
@@ -25,7 +25,7 @@ _Receive = CFUNCTYPE(c_int, c_double)
 _Promise = CFUNCTYPE(None, c_int64)
 _HandOn = CFUNCTYPE(None)
 _Asked = CFUNCTYPE(c_int, c_char_p, c_int, POINTER(c_double))
-_Ruled = CFUNCTYPE(c_int, c_int, c_int64)
+_Overridden = CFUNCTYPE(c_int, c_int, c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "problem": (c_char_p, ()),
@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "forget_factors": (None, ()),
     "observe": (None, (c_int64, c_int64)),
     "drain": (c_int64, ()),
-    "trace": (None, (c_int, _Told, _Define, _Backward)),
+    "trace": (None, (c_int, _ReportedFrame, _Define, _Backward)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
     "record": (None, (c_int,)),
     "recorded": (c_void_p, (c_int64, POINTER(c_int64))),
@@ -59,14 +59,14 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "arrived": (None, (c_int64, c_int64, c_int, c_int64)),
     "promised": (None, (c_int, c_int64)),
     "hand_on": (None, (_HandOn,)),
-    "rules": (None, (_Ruled,)),
+    "overrides": (None, (_Overridden,)),
     "deviate_never": (None, ()),
     "jitter": (None, (c_double, c_int64, c_int64)),
     "delay": (c_int64, (c_int64, c_char_p, c_int64, c_int64, c_int64)),
     "delay_operation": (None, (c_int64, c_int64, c_int64)),
     "delay_met": (c_int, (c_int64,)),
-    "sights_begin": (None, ()),
-    "sights_take": (POINTER(c_int64), (POINTER(c_int64),)),
+    "probes_begin": (None, ()),
+    "probes_take": (POINTER(c_int64), (POINTER(c_int64),)),
     "memory": (None, (c_int64, c_int64)),
     "dry": (None, (c_int64, _Asked)),
     "dry_refusal": (None, (c_char_p,)),
@@ -92,8 +92,15 @@ class Functions:
         return made
 
 
-KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
-Post, Receive, Promise, HandOn, Asked, Ruled = _Post, _Receive, _Promise, _HandOn, _Asked, _Ruled
+KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (
+    _KernelCost,
+    _Factor,
+    _ReportedFrame,
+    _Define,
+    _Backward,
+    _Effect,
+)
+Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden
 
 _functions: Functions | None = None
 

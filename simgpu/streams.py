@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import tracing
-from simgpu.rules import part, ruled
+from simgpu.overrides import overridden, part
 
 _EXTERNAL = "simgpu: a stream of another library (ExternalStream) cannot be simulated: use torch.cuda.Stream()"
 
@@ -32,15 +32,15 @@ class Stream(torch.Stream):
         return event
 
     def wait_event(self, event: torch.Event) -> None:
-        if not ruled("stream.wait_event", self):
+        if not overridden("stream.wait_event", self):
             part(event.wait, self)
 
     def wait_stream(self, stream: torch.Stream) -> None:
-        if not ruled("stream.wait_stream", self):
+        if not overridden("stream.wait_stream", self):
             self.come_behind(stream)
 
     def synchronize(self) -> None:
-        if not ruled("stream.synchronize", self):
+        if not overridden("stream.synchronize", self):
             super().synchronize()
 
     def come_behind(self, stream: torch.Stream) -> None:

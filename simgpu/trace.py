@@ -12,7 +12,7 @@ Everything is reduced to four ordering primitives, so that a detector needs no m
 * :class:`HostWait`: stream to host (``synchronize``, a device-to-host read, a ``query()`` that answered True).
 
 A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
-with their arguments), :class:`Initial` (memory that the host brought along), :class:`Sight` and :class:`Seen` (values
+with their arguments), :class:`Initial` (memory that the host brought along), :class:`Probe` and :class:`Probed` (values
 that training used). :mod:`replay` reads these; detectors pass over them.
 
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
@@ -71,7 +71,7 @@ class Begin(NamedTuple):
 
 
 def begin(rank: int, world: int, info: dict[str, Any] | None = None) -> Begin:
-    """The first record of a trace as it is written today: nobody else says its version."""
+    """The first record of a trace as it is written today: the one place that knows its version."""
     return Begin(FORMAT, VERSION, rank, world, info or {})
 
 
@@ -129,7 +129,7 @@ class Free(NamedTuple):
     """The host dropped its last reference: from now on the allocator may hand the memory out again.
 
     ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
-    ``quiet``: it touched nothing, and who gets the memory is told by :class:`Reuse`.
+    ``quiet``: it touched nothing, and who gets the memory is recorded by :class:`Reuse`.
     """
 
     block: int
@@ -207,7 +207,7 @@ class Collective(NamedTuple):
     their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
     (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
     stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
-    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not told);
+    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not recorded);
     ``link``: what carries it, as a timing names it.
     """
 
@@ -313,23 +313,23 @@ class Initial(NamedTuple):
     data: bytes
 
 
-class Sight(NamedTuple):
+class Probe(NamedTuple):
     """A value that training uses at this point of the current stream (``final``: after all streams).
 
-    ``kind``: loss, parameter or final; :mod:`simgpu.sights` has its own. Takes no time and orders nothing.
+    ``kind``: loss, parameter or final; :mod:`simgpu.probes` has its own. Takes no time and orders nothing.
     """
 
-    sight: int
+    probe: int
     kind: str
     name: str
     view: View
     stream: int
 
 
-class Seen(NamedTuple):
-    """The CRC-32 of a :class:`Sight`'s bytes in row order, told when the value was there."""
+class Probed(NamedTuple):
+    """The CRC-32 of a :class:`Probe`'s bytes in row order, taken when the value was there."""
 
-    sight: int
+    probe: int
     checksum: int
 
 
@@ -353,7 +353,7 @@ class End(NamedTuple):
 
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
-    | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Sight | Seen | Unrepeatable
+    | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
     | Seal | Reuse | Export
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 The issuer names what is read and written; the values are moved by two Python functions, one when the work starts and
 one when it ends. A collective's start, and so its end, stays open until all its members have arrived, which the
-processes tell each other through an :class:`Exchange`.
+processes send each other through an :class:`Exchange`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from simgpu import dry
 from simgpu.library import Post, Promise, PythonEffect, Receive, functions
 from simgpu.sanitizer import unseen
 
@@ -25,16 +24,16 @@ _START, _END = 0, 1
 
 
 class Exchange(Protocol):
-    """How ranks tell each other when they arrive. ``receive`` calls :func:`arrived` and :func:`promised`."""
+    """How ranks send each other their arrivals. ``receive`` calls :func:`arrived` and :func:`promised`."""
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
-        """Tell the other members that this rank arrives at the collective at ``arrival``."""
+        """Send the other members that this rank arrives at the collective at ``arrival``."""
 
     def receive(self, timeout: float | None) -> bool:
         """Take in messages; wait for one up to ``timeout`` seconds (None: for ever). True if there was any."""
 
     def promise(self, floor: int) -> None:
-        """Tell all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
+        """Promise all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def launch(
     """
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
-    some = (at_start is not None or at_end is not None) and not dry.active()
+    some = (at_start is not None or at_end is not None) and not _valueless
     effects = ticket(at_end, at_start) if some else -1
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():
@@ -78,6 +77,11 @@ def launch(
             met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
         )  # fmt: skip
     return number
+
+
+def leave_values_out() -> None:
+    """From now on work moves no values: this process is on a dry run."""
+    _valueless.append(True)
 
 
 def ticket(at_end: Effect | None, at_start: Effect | None = None) -> int:
@@ -138,6 +142,7 @@ def promised(rank: int, floor: int) -> None:
     functions().promised(rank, floor)
 
 
+_valueless: list[bool] = []  # not empty on a dry run
 _tickets = itertools.count()
 _effects: dict[int, tuple[Effect | None, Effect | None]] = {}
 
@@ -155,6 +160,6 @@ def _run(ticket: int, moment: int) -> None:
 
 
 def install() -> None:
-    """Tell the device how to run Python effects."""
+    """Give the device the way to run Python effects."""
     f = functions()
     f.effects(f.callback("effect", PythonEffect, _run))

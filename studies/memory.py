@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from metrics import MemoryAccount
+from metrics import MemoryMetrics
 from scenarios import rehearsal
 from scenarios.base import ScenarioError
 from scenarios.job import Job, job
@@ -117,7 +117,7 @@ def study(
 def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     made: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.configuration}".replace(" ", "")
-    account, path = MemoryAccount(), file_of(folder / name / "trace", 0)
+    metric, path = MemoryMetrics(), file_of(folder / name / "trace", 0)
     readers: list[TraceReader] = []
     parameters = 0
 
@@ -127,7 +127,7 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
         if not readers and path.exists():
             readers.append(TraceReader(path))
         for reader in readers:
-            account.feed(reader.read())
+            metric.feed(reader.read())
 
     try:
         rehearsal.run(made, folder=folder / name, hear=hear)
@@ -138,7 +138,7 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
         for reader in readers:
             reader.close()
     shutil.rmtree(folder / name)
-    found = account.result()
+    found = metric.result()
     assert found.moment is not None
     formula = 2 * parameters / case.group if case.group > 1 else 0.0
     secondary = found.kind_peaks.get("secondary", 0)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from detectors import HappensBefore
-from metrics import BusyAccount, MemoryAccount, TrafficAccount
+from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
 from scenarios.models import build
@@ -149,13 +149,13 @@ def _run(one: Scenario, folder: Path) -> _Found:
     nodes_of = one.timing().nodes_of
     program.run(one, simulated=True, folder=folder, hear=_listening(found))
     for rank in range(one.ranks):
-        memory, traffic, busy = MemoryAccount(), TrafficAccount(nodes_of), BusyAccount()
+        memory, traffic, busy = MemoryMetrics(), TrafficMetrics(nodes_of), BusyMetrics()
         reader = TraceReader(file_of(folder / "trace", rank))
         records = list(reader.read())
         reader.close()
         detector.feed(rank, records)
-        for account in (memory, traffic, busy):
-            account.feed(records)
+        for metric in (memory, traffic, busy):
+            metric.feed(records)
         kinds, went = memory.result().kind_peaks, traffic.result().only(step=one.steps)
         state = kinds.get("master", 0) + kinds.get("optimizer", 0)
         kept = (kinds.get("primary", 0), kinds.get("gradient", 0), state)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from metrics import MemoryAccount
+from metrics import MemoryMetrics
 from replay.graph import Graph
 from replay.recording import Recording
 from scenarios import rehearsal
@@ -64,7 +64,7 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     rehearsal.run(few, folder=folder, hear=hear, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
     steps = Steps(recording, recorded)
-    memory = MemoryAccount()
+    memory = MemoryMetrics()
     memory.feed(recording.records[0])
     shutil.rmtree(folder)
     return Timed(

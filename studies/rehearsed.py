@@ -9,7 +9,7 @@ from typing import Any
 
 from detectors import HappensBefore, Race
 from detectors.order.tally import EXAMPLES
-from metrics import BusyAccount, MemoryAccount, MemoryUse, StepTime, Traffic, TrafficAccount
+from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from scenarios import rehearsal
 from scenarios.job import Job
 from simgpu.trace import TraceReader, file_of
@@ -130,8 +130,8 @@ def rehearse(
     :class:`simgpu.ranks.cluster.RankFailed` when the dry run itself breaks.
     """
     timing, profile = job.timing(), job.profile()
-    detector, memory = HappensBefore(examples), MemoryAccount(profile.capacity)
-    traffic, busy = TrafficAccount(timing.nodes_of), BusyAccount()
+    detector, memory = HappensBefore(examples), MemoryMetrics(profile.capacity)
+    traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
     heard = _Heard()
     path = file_of(folder / "trace", 0)
     readers: list[TraceReader] = []
@@ -143,8 +143,8 @@ def rehearse(
             records = list(reader.read())
             if races:
                 detector.feed(0, records)
-            for account in (memory, traffic, busy):
-                account.feed(records)
+            for metric in (memory, traffic, busy):
+                metric.feed(records)
 
     who = f"our engine ({job.sharding})" if job.sharding else "DeepSpeed"
 

@@ -1,7 +1,7 @@
 """Each synchronisation of stock ZeRO-3 by itself: which ones carry load?
 
 The device tells which calls that order something a small live run comes by, so that none is forgotten. Then the same
-training runs once for each site, with a rule that does nothing there: is a race found, do values differ from the
+training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
 reference, does the run break?
 """
 
@@ -18,8 +18,8 @@ from detectors import HappensBefore, Race, Values, compare
 from scenarios import program
 from scenarios.base import ScenarioError
 from scenarios.scenario import Scenario, scenario
+from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
-from simgpu.rules import Rule, Site
 from simgpu.trace import TraceReader, file_of
 from studies.placements import pair
 
@@ -67,9 +67,9 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     values = Values()
     sites: dict[Site, int] = {}
     broke = ""
-    rules = [] if without is None else [_rule(without)]
+    overrides = [] if without is None else [_override(without)]
     try:
-        program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), rules=rules, calls=True)
+        program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), overrides=overrides, calls=True)
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
     detector = HappensBefore()
@@ -141,8 +141,8 @@ def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.Da
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rule(site: Site) -> Rule:
-    return Rule(site.operation, site.function, site.file, _nothing, site.line)
+def _override(site: Site) -> Override:
+    return Override(site.operation, site.function, site.file, _nothing, site.line)
 
 
 def _nothing(stream: object) -> None:

@@ -36,7 +36,7 @@ FILES = (
     "tests/replay/test_replay.py",
     "tests/replay/test_sends.py",
     "tests/reports/test_study_pages.py",
-    "tests/sharding/test_accounted.py",
+    "tests/sharding/test_measured.py",
     "tests/sharding/test_checkpoints.py",
     "tests/sharding/test_engine_races.py",
     "tests/sharding/test_engine_timings.py",

@@ -11,7 +11,7 @@ why:
   accelerator says which builder there is (``get_op_builder``), but ``deepspeed.ops.op_builder.QuantizerBuilder`` asks
   the accelerator that DeepSpeed finds while it is imported, and ``set_accelerator`` asks no one again: the name is
   set anew with the accelerator (:func:`_use`).
-* Single synchronisations are ruled out by :class:`simgpu.rules.Rule` (frameworks.deepspeed.fixes),
+* Single synchronisations are taken out by :class:`simgpu.overrides.Override` (frameworks.deepspeed.fixes),
   by the place they are called from; DeepSpeed's function runs as it is.
 * A fix that does not stand where DeepSpeed's own does is called from a wrapper around one function of DeepSpeed,
   which runs as it is (:func:`put`; which function, and why that one, is said there).
@@ -124,7 +124,7 @@ def _use(accelerator: Any) -> None:
 def put(fix: Fix, device: Device) -> None:
     """Put ``fix`` in its place, for as long as this process lives. Before ``deepspeed.initialize``.
 
-    After each copy it stands where stock DeepSpeed's own synchronisation stands: a rule does. Elsewhere one function is
+    After each copy it stands where stock DeepSpeed's own synchronisation stands: an override. Elsewhere one function is
     wrapped, of :data:`frameworks.deepspeed.releases.PINNED`:
 
     * *after each module*, behind ``PartitionedParameterCoordinator.release_sub_module``: there a module's parameters
@@ -143,7 +143,7 @@ def put(fix: Fix, device: Device) -> None:
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
     ordering = Ordering(fix, device)
-    device.rules.extend(ordering.rules)
+    device.overrides.extend(ordering.overrides)
 
     def fetching(coordinator: Any, parameters: Any, *rest: Any, **more: Any) -> None:
         read = [

@@ -1,8 +1,8 @@
 """The fixes: what orders the secondary copy before the all-gather that reads it, and where.
 
 DeepSpeed's own fix is the host-blocking ``current_stream().synchronize()`` at the end of ``_partition_param_sec``,
-behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix takes it away by a rule. What it
-does instead stands at one of the four :class:`Where` between a copy and the all-gather that reads it:
+behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix overrides it. What
+it does instead stands at one of the four :class:`Where` between a copy and the all-gather that reads it:
 :mod:`frameworks.deepspeed.adapter` calls an :class:`Ordering` there.
 
 That a fix stands somewhere does not say that it is enough: which ones are is found by running them (``make
@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from simgpu.rules import Rule
+from simgpu.overrides import Override
 
 ALL_GATHER = "all-gather"
 """The name of the stream on which DeepSpeed fetches parameters."""
@@ -85,7 +85,7 @@ CURES = (
 class Ordering:
     """One rank's fix at work. DeepSpeed's hooks tell it where the program is; it acts where its fix stands.
 
-    ``rules`` is what to put into the device's rules: nothing for stock DeepSpeed.
+    ``overrides`` is what to put into the device's overrides: nothing for stock DeepSpeed.
     """
 
     def __init__(self, fix: Fix, device: Any) -> None:
@@ -93,9 +93,11 @@ class Ordering:
         self._device = device
         self._copied: Any = None  # the stream of a copy that nothing was done about yet
         self._events: dict[int, Any] = {}  # behind the last copy of each parameter, by its id
-        self.rules: list[Rule] = []
+        self.overrides: list[Override] = []
         if fix is not Fix.STREAM_SYNC:
-            self.rules = [Rule("stream.synchronize", "_partition_param_sec", "partition_parameters.py", self._copy)]
+            self.overrides = [
+                Override("stream.synchronize", "_partition_param_sec", "partition_parameters.py", self._copy)
+            ]
 
     def _copy(self, stream: Any) -> None:
         """Instead of the stock synchronisation: a copy was given to ``stream``."""

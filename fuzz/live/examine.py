@@ -1,7 +1,7 @@
 """Does a race of a program on the simulated GPU harm it? The program runs again with the accesses the other way round.
 
 The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
-new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.sights`): the one that was
+new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.probes`): the one that was
 judged, a *control* in the same timing, which shows that the program repeats itself, and the witness. The delay also
 moves what waits for the delayed work, so where a program has several races the difference may come from another.
 """

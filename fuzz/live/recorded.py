@@ -21,8 +21,8 @@ from simgpu.trace import (
     HostStep,
     HostWait,
     Launch,
-    Seen,
-    Sight,
+    Probe,
+    Probed,
     Stack,
     StreamName,
     TraceReader,
@@ -71,7 +71,7 @@ class Recorded:
         made = cls(rank)
         counts: Counter[tuple[int, str]] = Counter()
         freed: list[int] = []
-        sight: Sight | None = None
+        probe: Probe | None = None
         for record in records:
             if isinstance(record, (Launch, Collective)):
                 counts[record.stream, record.kernel] += 1
@@ -82,12 +82,12 @@ class Recorded:
                     made._reused[freed.pop()] = record.op
             elif isinstance(record, Free):
                 freed.append(record.block)
-            elif isinstance(record, Sight):
-                sight = record
-            elif isinstance(record, Seen) and sight is not None:
-                (nbytes,) = sight.view[2]
-                if sight.kind == "read":
-                    made.reads.append(Look(record.sight, nbytes, record.checksum))
+            elif isinstance(record, Probe):
+                probe = record
+            elif isinstance(record, Probed) and probe is not None:
+                (nbytes,) = probe.view[2]
+                if probe.kind == "read":
+                    made.reads.append(Look(record.probe, nbytes, record.checksum))
                 else:
                     made.final.append(Look(0, nbytes, record.checksum))
             elif isinstance(record, Stack):

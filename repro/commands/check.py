@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from repro.commands import child, folders, launched
-from repro.commands.child import Ended
 from repro.commands.factors import factors
-from repro.commands.launched import Launched
-from repro.commands.witnessed import Again, timing_of
+from repro.sessions import child, folders, launched
+from repro.sessions.child import Ended
+from repro.sessions.launched import Launched
+from repro.sessions.witnessed import Again, timing_of
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.scripts import Program, WrongUse
@@ -255,7 +255,7 @@ def _conclude(
 
     from reports.data.findings import Verdict
     from reports.screen import checked as screen
-    from repro.commands.checked import judge
+    from repro.sessions.checked import judge
 
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None

@@ -32,7 +32,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
-    from repro.commands import session
+    from repro.sessions import session
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies.rehearsed import rehearse

@@ -60,10 +60,10 @@ def fuzz(
     from reports.pages.folders import write
     from reports.screen import timings
     from reports.screen.terminal import doing
-    from repro.commands import witnesses
-    from repro.commands.recordings import live_run, subject_of
-    from repro.commands.release import become
-    from repro.commands.session import versions
+    from repro.sessions import witnesses
+    from repro.sessions.recordings import live_run, subject_of
+    from repro.sessions.release import become
+    from repro.sessions.session import versions
     from scenarios.named import named
 
     console = Console()

@@ -64,7 +64,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     # A recording is executed by the kernels that computed it, which are chosen while torch is imported.
     recorded = None
     if arguments[:1] == ["replay"]:
-        from repro.commands.folders import processor_of
+        from repro.sessions.folders import processor_of
 
         recorded = processor_of(arguments[1:])
     for name, value in (recorded or {}).items():

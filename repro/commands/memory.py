@@ -49,8 +49,8 @@ def memory(
     """
     from reports.pictures import memory as memory_chart
     from reports.screen.terminal import doing
-    from repro.commands import session
     from repro.commands.progress import counting
+    from repro.sessions import session
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import memory as study

@@ -32,8 +32,8 @@ def paper(
 ) -> None:
     """What the papers and threads report, beside what dry runs and a live run give, each with its relative error."""
     from reports.screen.terminal import doing
-    from repro.commands import session
     from repro.commands.progress import counting
+    from repro.sessions import session
     from scenarios import rehearsal
     from scenarios.job import job
     from studies import paper as study

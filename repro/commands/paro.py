@@ -42,7 +42,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
-    from repro.commands import session
+    from repro.sessions import session
 
     part = part or "live"
     parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {

@@ -45,7 +45,7 @@ def placements(
     """
     from reports.pictures import placements as report
     from reports.screen.terminal import doing
-    from repro.commands import session, studied
+    from repro.sessions import session, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import placements as study

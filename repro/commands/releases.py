@@ -14,8 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError, environment, install, installed
-from repro.commands import studied
-from repro.commands.release import FOLDER
+from repro.sessions import studied
+from repro.sessions.release import FOLDER
 from simgpu.hardware import ProfileError, load_profile
 
 _LIMIT_S = 600

@@ -27,7 +27,7 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
     if Path(token).is_dir():
-        from repro.commands.replayed import again
+        from repro.sessions.replayed import again
 
         if live:
             raise click.UsageError("--live runs a scenario: run your program with 'repro check --timing TOKEN SCRIPT'.")
@@ -38,8 +38,8 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     from fuzz.confirm import confirm
     from reports.screen import timings
     from reports.screen.terminal import doing
-    from repro.commands.recordings import live_run, scenario_of, subject_of, token_of
-    from repro.commands.release import become
+    from repro.sessions.recordings import live_run, scenario_of, subject_of, token_of
+    from repro.sessions.release import become
 
     console = Console(stderr=as_json)
     asked = token_of(token)

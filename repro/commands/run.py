@@ -12,7 +12,7 @@ from rich.console import Console
 from frameworks.deepspeed.releases import PINNED
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
-from repro.commands.release import become
+from repro.sessions.release import become
 
 EXPECTATIONS = {
     "unstable": {"unstable"},
@@ -44,8 +44,8 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     """
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.commands import session
-    from repro.commands.rests import rests_on
+    from repro.sessions import session
+    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -79,8 +79,8 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.commands import session
-    from repro.commands.rests import rests_on
+    from repro.sessions import session
+    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 

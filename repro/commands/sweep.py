@@ -36,8 +36,8 @@ def sweep(
     """
     from reports.pictures import sweep as charts
     from reports.screen.terminal import doing
-    from repro.commands import session, studied
     from repro.commands.progress import counting
+    from repro.sessions import session, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sweep as study

@@ -1,6 +1,6 @@
 #include "allocator.h"
 
-#include "sights.h"
+#include "probes.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -131,7 +131,7 @@ void empty_cache() {
       count(stats().segment, *chunk, 1, true);
       ++stats().num_device_free;
       take_away(chunk->data, chunk->size);
-      sights().given_back(chunk->data, chunk->data + chunk->size);
+      probes().given_back(chunk->data, chunk->data + chunk->size);
       Instant last;
       for (int64_t stream = 0; stream < timeline().streams(); ++stream) last.join(timeline().position(stream));
       timeline().shadow(last, [segment = chunk->segment] {
@@ -207,7 +207,7 @@ void free_block(void* context) {
   tell(&Told::trace_gpu_memory_deallocation, reinterpret_cast<uintptr_t>(block->data));
   Chunk* chunk = block->chunk;
   let_go(*block);
-  sights().dropped(block->number);
+  probes().dropped(block->number);
   dry().dropped(block->number);
   count(stats().allocation, *chunk, 1, true);
   count(stats().allocated_bytes, *chunk, chunk->size, true);
@@ -257,15 +257,15 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     Lock lock;
-    auto told = stats();
-    told.max_split_size = -1;
+    auto all = stats();
+    all.max_split_size = -1;
     for (auto& [key, pool] : state().pools)
       for (Chunk* chunk : pool)
         if (chunk->before || chunk->behind) {
-          count(told.inactive_split, *chunk, 1);
-          count(told.inactive_split_bytes, *chunk, chunk->size);
+          count(all.inactive_split, *chunk, 1);
+          count(all.inactive_split_bytes, *chunk, chunk->size);
         }
-    return told;
+    return all;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
   void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }
@@ -305,7 +305,7 @@ char* memory_of_host(size_t size) {
 Block* make_block(size_t nbytes, char* data, int64_t stream) {
   auto* block = new Block{++state().blocks, nbytes, data, stream};
   block->alias = c10::Storage(c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)), nullptr, false);
-  sights().made(block->number, data);
+  probes().made(block->number, data);
   dry().made(block->number, nbytes, stream == kHost);
   trace().note(Kind::kAlloc, {block->number, static_cast<int64_t>(nbytes), stream, timeline().now});
   return block;

@@ -11,7 +11,7 @@
 #include "generator.h"
 #include "operators.h"
 #include "recorder.h"
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 namespace {
@@ -218,7 +218,7 @@ void simgpu_observe(int64_t stream, int64_t ticket) {  // below 0: when all stre
   instant.join(timeline().position(std::max(stream, int64_t{0})));
   timeline().shadow(instant, python(ticket, 1));
 }
-void simgpu_rules(int (*ruled)(int, int64_t)) { event_ruled = ruled; }
+void simgpu_overrides(int (*overridden)(int, int64_t)) { event_overridden = overridden; }
 int64_t simgpu_drain() {
   return told([] {
     Lock lock;
@@ -280,13 +280,13 @@ void simgpu_delay_operation(int64_t op, int64_t late, int64_t longer) {
 }
 int simgpu_delay_met(int64_t delay) { return deviations().met(delay); }
 
-void simgpu_sights_begin() {
+void simgpu_probes_begin() {
   Lock lock;
-  sights().begin();
+  probes().begin();
 }
-const int64_t* simgpu_sights_take(int64_t* words) {
+const int64_t* simgpu_probes_take(int64_t* words) {
   Lock lock;
-  return sights().take(words);
+  return probes().take(words);
 }
 
 void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {

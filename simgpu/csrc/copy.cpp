@@ -21,7 +21,7 @@
 #include "generator.h"
 #include "operators.h"
 #include "recorder.h"
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 namespace {

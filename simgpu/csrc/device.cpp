@@ -6,7 +6,7 @@
 
 #include "deviations.h"
 #include "gpu_trace.h"
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 
@@ -110,7 +110,7 @@ void Device::host_access(int64_t kernel, const Accesses& accesses, int64_t site)
   int64_t now = timeline().now;
   timeline().catch_up();
   trace().launch(kHost, kernel, accesses, site, now, now, now, 0, nullptr);
-  for (auto& access : accesses.reads) sights().read(trace().ops, access);
+  for (auto& access : accesses.reads) probes().read(trace().ops, access);
   int64_t marker = ++trace().markers;
   trace().note(Kind::kRecord, {marker, kHost});
   trace().note(Kind::kHostWait, {marker, static_cast<int64_t>(How::kRead), site, now, now});

@@ -20,7 +20,7 @@
 #include "generator.h"
 #include "operators.h"
 #include "recorder.h"
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 
@@ -58,9 +58,9 @@ at::Tensor place_of(const at::Tensor& tensor, bool written, Accesses& accesses) 
 }
 
 void see(int64_t op, const at::Tensor& tensor) {
-  if (!sights().on || !tensor.defined()) return;
+  if (!probes().on || !tensor.defined()) return;
   at::Tensor row = tensor.contiguous();
-  sights().read(op, row.data_ptr(), row.nbytes());
+  probes().read(op, row.data_ptr(), row.nbytes());
 }
 
 namespace {
@@ -353,10 +353,10 @@ void see(int64_t op, const IValue& value) {
     for (const Tensor& one : value.toTensorList()) simgpu::see(op, one);
   } else if (value.isBool() || value.isInt() || value.isDouble()) {
     auto number = value.isDouble() ? c10::bit_cast<int64_t>(value.toDouble()) : value.isInt() ? value.toInt() : int64_t{value.toBool()};
-    sights().read(op, &number, sizeof number);
+    probes().read(op, &number, sizeof number);
   } else if (value.isComplexDouble()) {
     auto number = value.toComplexDouble();
-    sights().read(op, &number, sizeof number);
+    probes().read(op, &number, sizeof number);
   }
 }
 

@@ -8,12 +8,12 @@
 
 namespace simgpu {
 
-int (*event_ruled)(int, int64_t) = nullptr;
+int (*event_overridden)(int, int64_t) = nullptr;
 
 namespace {
 
-// Does something else happen at this place of the program (simgpu/rules.py)? To be asked without the lock.
-bool ruled(bool waits, int64_t stream) { return event_ruled && python_alive && event_ruled(waits, stream); }
+// Does something else happen at this place of the program (simgpu/overrides.py)? To be asked without the lock.
+bool overridden(bool waits, int64_t stream) { return event_overridden && python_alive && event_overridden(waits, stream); }
 
 struct Event {
   Marker marker;
@@ -71,7 +71,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     tell(&Told::trace_gpu_event_record, address, on.id());
   }
   void block(void* event, const c10::Stream& on) const override {
-    if (!event || ruled(true, on.id())) return;  // never recorded: no wait
+    if (!event || overridden(true, on.id())) return;  // never recorded: no wait
     int64_t site = call_site();
     Lock lock;
     device().wait(on.id(), static_cast<Event*>(event)->marker, site);
@@ -84,7 +84,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return device().query(static_cast<Event*>(event)->marker, site);
   }
   void synchronizeEvent(void* event) const override {
-    if (!event || ruled(false, Device::current())) return;
+    if (!event || overridden(false, Device::current())) return;
     int64_t site = call_site();
     Lock lock;
     tell(&Told::trace_gpu_event_synchronization, reinterpret_cast<uintptr_t>(event));

@@ -8,7 +8,7 @@
 #include "allocator.h"
 #include "dry.h"
 #include "recorder.h"
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 namespace {
@@ -72,7 +72,7 @@ void free_pinned(void* context) {
   auto* block = static_cast<Block*>(context);
   let_go(*block);
   recorder().unpinned(block->number);
-  sights().dropped(block->number);
+  probes().dropped(block->number);
   dry().dropped(block->number);
   Free free{block->data, {}};
   for (int64_t stream : block->recorded) free.until.push_back(timeline().position(stream));

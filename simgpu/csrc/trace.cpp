@@ -1,6 +1,6 @@
 #include "trace.h"
 
-#include "sights.h"
+#include "probes.h"
 
 namespace simgpu {
 
@@ -33,7 +33,7 @@ void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int
   ++ops;
   if (!on) return;
   bool met = work && work->collective;
-  sights().launched(accesses, met);
+  probes().launched(accesses, met);
   auto reads = static_cast<int64_t>(accesses.reads.size()), writes = static_cast<int64_t>(accesses.writes.size());
   words_.push_back(static_cast<int64_t>(met ? Kind::kCollective : Kind::kLaunch));
   words_.push_back(10 + (met ? 4 : 0) + 4 * (reads + writes));

@@ -1,6 +1,6 @@
 """A dry run: a program as rank 0 of many, on tensors that hold nothing.
 
-All that a trace tells is as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
+A trace records the same as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
 are values, so a model of any size needs neither GPUs nor the host's memory. The C++ part says what has values all
 the same (``csrc/dry.h``). A program that reads one that is not there is refused (:mod:`.reading`); the other ranks do
 what this one does, at the same time (:mod:`.groups`). See ``docs/dry.md``.
@@ -80,7 +80,7 @@ def info() -> dict[str, object]:
 
 
 def environment(world: World) -> dict[str, str]:
-    """What ``torchrun`` would tell rank 0."""
+    """What ``torchrun`` would set for rank 0."""
     return {
         "RANK": "0",
         "WORLD_SIZE": str(world.ranks),
@@ -107,7 +107,7 @@ def install(
     (``query()``): what it does then does not depend on the timing, so that its trace can be timed anew. Not
     ``limited``: it may take more memory than the machine has, to see how much that is.
     """
-    from simgpu import cuda, memory
+    from simgpu import cuda, memory, work
     from simgpu.dry import groups, reading, steps
     from simgpu.library import functions
 
@@ -117,6 +117,7 @@ def install(
     _world[:] = [world]
     _real[:] = [real]
     cuda.see(world.local)
+    work.leave_values_out()
     functions().answers(answers)
     if profile := profile or world.profile():
         _use(profile, world)

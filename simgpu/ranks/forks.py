@@ -25,7 +25,7 @@ def seldom() -> None:
 def as_often_as_python() -> None:
     """In a fork: when the next search comes does not depend on who forked."""
     gc.set_threshold(*_OFTEN)
-    gc.collect()  # hardly anything is in its sight
+    gc.collect()  # it looks at hardly anything
 
 
 @contextmanager

@@ -27,4 +27,4 @@ def _race(device: Device) -> None:
     with torch.cuda.stream(side):
         total = (target + 1).sum()
     side.synchronize()
-    device.sight("loss", "", total, lambda value: None)
+    device.probe("loss", "", total, lambda value: None)

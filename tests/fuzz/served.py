@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from replay.record import plain_timing
 from replay.recording import Recording
-from simgpu import collectives, costs, cuda, recording, sights, tracing
+from simgpu import collectives, costs, cuda, probes, recording, tracing
 from simgpu.clocked import clocked
 from simgpu.hardware import Timing
 from simgpu.ranks.forks import forking
@@ -77,7 +77,7 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
     costs.use(clocked(Timing(plain.profile, plain.nodes_of, slow=slow), rank))
     records: list[TraceRecord] = [begin(rank, program.world, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, record=True)
-    sights.begin()
+    probes.begin()
     for name, stream in _streams().items():
         tracing.name_stream(stream.stream_id, name)
     names: dict[str, Any] = {
@@ -95,10 +95,10 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
         exec(compile(program.source(rank), f"rank{rank}.py", "exec"), names)
         for name in BUFFERS:
             if name in names:
-                sights.sight("final", name, names[name], finally_=True)
+                probes.probe("final", name, names[name], finally_=True)
         collectives.drain()
         tracer.flush(everything=True)
-        records.extend(sights.told(sights.READ))
+        records.extend(probes.collected(probes.READ))
     finally:
         tracer.close()
     return _Told(records, [tuple(one) if isinstance(one, list) else (one,) for one in names["seen"]], names["answers"])

@@ -102,7 +102,7 @@ class Bound:
         self._first: list[int] = []  # places before all nodes: the buffers' first values
         self._last: list[int] = []  # behind them: what is there at the end
         for place, effect in enumerate(subject.replayer.graph.effects):
-            if effect.what == "sight":
+            if effect.what == "probe":
                 self._last.append(place)
                 continue
             if effect.what in ("back", "inherit", "inherited"):

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import BusyAccount, GroupTime, StepTime
+from metrics import BusyMetrics, GroupTime, StepTime
 from simgpu.trace import End, HostWait, Phase, StreamName, TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, launch
@@ -18,9 +18,9 @@ NAMES = [StreamName(at, name) for at, name in enumerate(["compute", "all-gather"
 
 
 def steps_of(*records: TraceRecord) -> tuple[StepTime, ...]:
-    account = BusyAccount()
-    account.feed([begin(), *NAMES, *records])
-    return account.result().steps
+    metric = BusyMetrics()
+    metric.feed([begin(), *NAMES, *records])
+    return metric.result().steps
 
 
 def test_where_the_time_goes() -> None:
@@ -117,9 +117,9 @@ def test_a_trace_without_steps() -> None:
 
 
 def test_the_account_is_json() -> None:
-    account = BusyAccount()
-    account.feed([begin(), *NAMES, Phase(1, 1, "forward"), launch(WORLD, 0, 10), End(12)])
-    data = json.loads(json.dumps(account.result().as_dict()))
+    metric = BusyMetrics()
+    metric.feed([begin(), *NAMES, Phase(1, 1, "forward"), launch(WORLD, 0, 10), End(12)])
+    data = json.loads(json.dumps(metric.result().as_dict()))
     assert data["steps"][0]["groups"] == [{"name": "nccl world", "busy": 10, "exposed": 10}]
 
 

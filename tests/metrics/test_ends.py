@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from metrics import EndsAccount
+from metrics import EndMetrics
 from simgpu.trace import Phase, TraceRecord
 from tests.metrics.trace import begin, launch
 
 
 def ends_of(*records: TraceRecord) -> dict[int, int]:
-    account = EndsAccount()
+    metric = EndMetrics()
     for record in (begin(), *records):
-        account.feed([record])
-    return account.result()
+        metric.feed([record])
+    return metric.result()
 
 
 def test_it_is_when_the_last_work_of_all_up_to_it_ended() -> None:

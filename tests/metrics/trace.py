@@ -1,4 +1,4 @@
-"""Traces for the accounts, record by record."""
+"""Traces for the metrics, record by record."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from repro.__main__ import main
-from repro.commands import folders
-from repro.commands.checked import judge
+from repro.sessions import folders
+from repro.sessions.checked import judge
 from simgpu.trace import End
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write

@@ -309,7 +309,7 @@ def steps(device: Device) -> None:
     values = torch.arange(64.0, device="cuda").to(HALF) - 32
     quantized, scales = quantizer.swizzle_quant(values, 8, 4, Symmetric, 1, 2, 2)
     total, sums = quantizer.quantized_reduction(quantized, scales, 8, 4, 4, Symmetric, 2)
-    device.sight("loss", "", quantizer.dequantize(total, sums, 4, 4, Symmetric).float().sum(), lambda value: None)
+    device.probe("loss", "", quantizer.dequantize(total, sums, 4, 4, Symmetric).float().sum(), lambda value: None)
 
 
 def test_each_call_is_one_launch_and_replays_to_the_same_bits() -> None:

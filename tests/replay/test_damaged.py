@@ -17,14 +17,14 @@ from replay.record import record
 from replay.recording import Recording
 from replay.replayer import Replayer
 from simgpu.device import Device
-from simgpu.trace import Begin, Call, Initial, Launch, Seen, TraceRecord, TraceWriter, file_of
+from simgpu.trace import Begin, Call, Initial, Launch, Probed, TraceRecord, TraceWriter, file_of
 from tests.examples import examples
 
 
 def small(device: Device) -> None:
     table = torch.arange(12.0, device="cuda").reshape(4, 3)
     rows = torch.nn.functional.embedding(torch.tensor([1, 3], device="cuda"), table * 2)
-    device.sight("loss", "", rows.sum(), lambda value: None)
+    device.probe("loss", "", rows.sum(), lambda value: None)
 
 
 @cache
@@ -158,7 +158,7 @@ def test_times_that_do_not_follow() -> None:
 
 
 def test_values_that_are_others() -> None:
-    other = changed(Seen, lambda seen: seen._replace(checksum=seen.checksum ^ 1))
+    other = changed(Probed, lambda seen: seen._replace(checksum=seen.checksum ^ 1))
     with pytest.raises(ReplayError, match="recorded bits"):
         Replayer(Recording.of({0: other})).verify()
     indices = changed(Initial, lambda one: one._replace(data=bytes(len(one.data))) if len(one.data) == 16 else one)

@@ -29,7 +29,7 @@ def test_ranks_meet_in_collectives(tmp_path: Path) -> None:
         work = dist.all_reduce(mine, async_op=True)
         if dist.get_rank() == 0:
             work.wait()
-        device.sight("loss", "", (mine * 1).sum(), looked)
+        device.probe("loss", "", (mine * 1).sum(), looked)
         work.wait()
 
     recording = record_ranks(sums, tmp_path, plain_timing(2))
@@ -65,7 +65,7 @@ def test_a_look_at_a_conjugate_or_negative_view_gives_the_device_no_work() -> No
     def waves(device: Device) -> None:
         wave = torch.complex(torch.arange(4.0, device="cuda"), torch.ones(4, device="cuda"))
         for name, seen in (("conjugate", wave.conj()), ("negative", wave.conj().imag)):
-            device.sight("parameter", name, seen, looked)
+            device.probe("parameter", name, seen, looked)
             device.label(seen, "gathered", name)
 
     recording = record(waves)
@@ -81,7 +81,7 @@ def test_a_look_at_a_conjugate_or_negative_view_gives_the_device_no_work() -> No
 def test_random_numbers_are_drawn_again_as_they_were() -> None:
     def draws(device: Device) -> None:
         torch.manual_seed(3)
-        device.sight("loss", "", torch.poisson(torch.full((8,), 9.0, device="cuda")).sum(), looked)
+        device.probe("loss", "", torch.poisson(torch.full((8,), 9.0, device="cuda")).sum(), looked)
 
     replayer = Replayer(record(draws))
     assert replayer.verify().losses == Replayer(record(draws)).verify().losses
@@ -100,7 +100,7 @@ def test_what_the_program_raises_is_told_with_what_it_printed() -> None:
 
 def test_a_recording_tells_the_delays_of_single_operations_in_its_timing() -> None:
     def adds(device: Device) -> None:
-        device.sight("loss", "", (torch.ones(8, device="cuda") + 1).sum(), looked)
+        device.probe("loss", "", (torch.ones(8, device="cuda") + 1).sum(), looked)
 
     plain, late = record(adds), record(adds, replace(plain_timing(), delays={(0, 2): (0, 8000)}))
     ends = [[one.end for one in recording.records[0] if isinstance(one, Launch)] for recording in (plain, late)]

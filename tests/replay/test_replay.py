@@ -103,7 +103,7 @@ def producer_and_consumer(device: Device) -> None:
     values = torch.zeros(8, device="cuda")
     values.copy_(torch.arange(8.0, device="cuda"))
     with torch.cuda.stream(side):
-        device.sight("loss", "", (values * 2).sum(), looked)
+        device.probe("loss", "", (values * 2).sum(), looked)
 
 
 def loss_of(replayer: Replayer, *deviations: Any) -> float:
@@ -134,7 +134,7 @@ def test_random_numbers_are_those_of_the_moment_of_issue() -> None:
     def draws(device: Device) -> None:
         torch.manual_seed(3)
         drawn = torch.empty(4, device="cuda").uniform_(generator=torch.Generator("cuda"))
-        device.sight("loss", "", torch.rand(100, device="cuda").sum() + drawn.sum(), looked)
+        device.probe("loss", "", torch.rand(100, device="cuda").sum() + drawn.sum(), looked)
 
     recording = record(draws)
     torch.manual_seed(4)
@@ -165,7 +165,7 @@ def test_many_kinds_of_work_come_out_as_they_were() -> None:
             "parts": parts[1], "top": top, "where": where, "chosen": chosen, "turned": turned.conj(), "half": half,
             "empty": empty, "flags": flags, "mean": mean[0], "softmax": torch.softmax(values, 1),
         }.items():  # fmt: skip
-            device.sight("parameter", name, value, looked)
+            device.probe("parameter", name, value, looked)
 
     assert Replayer(record(work)).verify().departure is None
 
@@ -178,7 +178,7 @@ def test_what_the_host_reads_is_an_order_in_every_timing() -> None:
         assert values.sum().item() == 28.0
         values.record_stream(side)
         with torch.cuda.stream(side):
-            device.sight("loss", "", (values * 2).sum(), looked)
+            device.probe("loss", "", (values * 2).sum(), looked)
 
     recording = record(reads)
     replayer = Replayer(recording)
@@ -199,7 +199,7 @@ def test_a_query_that_answered_true_is_an_order_and_one_that_answered_false_is_n
                     torch.ones(1, device="cuda")  # the host is busy meanwhile
             assert event.query() is answer
             with torch.cuda.stream(side):
-                device.sight("loss", "", (values * 2).sum(), looked)
+                device.probe("loss", "", (values * 2).sum(), looked)
 
         return program
 
@@ -219,7 +219,7 @@ def test_a_host_read_that_differs_is_said() -> None:
         with torch.cuda.stream(side):
             if (flag * 1).item() == 1.0:
                 flag.mul_(2)
-            device.sight("loss", "", flag.sum(), looked)
+            device.probe("loss", "", flag.sum(), looked)
 
     recording = record(decides)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")

@@ -34,7 +34,7 @@ def opposite(device: Device) -> None:
         ):
             assert work is not None
             work.wait()
-        device.sight("loss", "", got.sum(), lambda value: None)
+        device.probe("loss", "", got.sum(), lambda value: None)
 
 
 def test_a_replay_and_a_new_timing_know_how_many_share_the_network(tmp_path: Path) -> None:

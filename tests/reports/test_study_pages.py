@@ -18,7 +18,8 @@ from reports.data.schema import ReportError
 from reports.pages.study_folder import load
 from reports.pages.study_page import brief, page, write
 from repro.__main__ import main
-from repro.commands import placements, releases, studied
+from repro.commands import placements, releases
+from repro.sessions import studied
 from scenarios import rehearsal
 from studies import placements as placements_study
 from studies import sites as sites_study

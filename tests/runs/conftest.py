@@ -12,7 +12,7 @@ from rich.console import Console
 from detectors import Values
 from reports.data.findings import Findings
 from reports.screen.terminal import Progress
-from repro.commands import session
+from repro.sessions import session
 from scenarios.program import preload
 from scenarios.scenario import scenario
 

@@ -16,7 +16,7 @@ import scenarios.program
 import scenarios.scenario
 from reports.data.findings import Findings
 from repro.__main__ import main
-from repro.commands.session import Interrupted
+from repro.sessions.session import Interrupted
 from scenarios.base import ScenarioError
 from scenarios.scenario import load, scenario
 from tests.cluster.patience import in_vain

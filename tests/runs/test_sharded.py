@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import reports
-from metrics import BusyAccount
+from metrics import BusyMetrics
 from reports.data.findings import Findings, Verdict
 from reports.pages.summary import fix
 from repro.__main__ import main
@@ -37,9 +37,9 @@ def test_a_step_lasts_as_long_as_its_work_though_the_host_never_waits(run: Run, 
     """The host has issued all three steps before the first of them has run: its clock says nothing of their time."""
     found = run(sharding="IIG", steps=3, accumulation=2, folder=tmp_path / "it")
     assert found.cost is not None
-    account = BusyAccount()
-    account.feed(TraceReader(file_of(tmp_path / "it" / "trace", 0)).read())
-    steps = account.result().steps
+    metric = BusyMetrics()
+    metric.feed(TraceReader(file_of(tmp_path / "it" / "trace", 0)).read())
+    steps = metric.result().steps
     assert [step.step for step in steps] == [1, 2, 3]
     for step in steps:
         assert step.compute == pytest.approx(steps[0].compute, rel=0.01)  # each has its own work, and no other's

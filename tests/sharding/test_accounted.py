@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from metrics import MemoryAccount, TrafficAccount
+from metrics import MemoryMetrics, TrafficMetrics
 from scenarios.sharding.formulas import Size, exchanges, padded_memory, sent
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, Scheme
@@ -41,11 +41,11 @@ def counted(ranks: int, group: int, precision: str, frozen: tuple[str, ...]) -> 
             for step in (1, 2):
                 device.phase(step, 1, "step")
                 train(made, 0, steps=1)
-        memory = MemoryAccount()
+        memory = MemoryMetrics()
         memory.feed(records)
         kinds = memory.result().kind_peaks
         nodes = [rank // group for rank in range(ranks)]
-        early, whole = TrafficAccount(nodes), TrafficAccount(nodes)
+        early, whole = TrafficMetrics(nodes), TrafficMetrics(nodes)
         early.feed(before(2, records))
         whole.feed(records)
         first, both = early.result(), whole.result()

@@ -27,7 +27,7 @@ from simgpu.ranks.cluster import Rank
 from tests.sharding.ranks import together
 from tests.sharding.ring_cases import two_works
 from tests.sharding.test_ring_races import BY_NCCL, WAITS
-from tests.sharding.training import batch, engine, net, sighted
+from tests.sharding.training import batch, engine, net, probed
 
 
 def recorded(name: str, folder: Path, *, without: Collection[Sync] = (), rings: str = "torch") -> Subject:
@@ -38,18 +38,18 @@ def recorded(name: str, folder: Path, *, without: Collection[Sync] = (), rings: 
         made = engine(
             net(), strategy(name), Topology.of(2), device, accumulation=2, without=without, across=RINGS.get(rings)
         )
-        sighted(made, device)
+        probed(made, device)
         for step in (1, 2):
             for micro_batch in (1, 2):
                 device.phase(step, micro_batch, "forward")
                 loss = made(*batch(me.rank, step, micro_batch, of=made))
-                device.sight("loss", "", loss.detach(), lambda value: None)
+                device.probe("loss", "", loss.detach(), lambda value: None)
                 device.phase(step, micro_batch, "backward")
                 made.backward(loss)
                 device.phase(step, micro_batch, "step")
                 made.step()
         for what, kept in made.partitions():
-            device.sight("final", what, kept, lambda value: None, finally_=True)
+            device.probe("final", what, kept, lambda value: None, finally_=True)
 
     together(4, program, folder, record=True, nodes_of=(0, 0, 1, 1))
     return Subject.load(folder / "trace")
@@ -91,7 +91,7 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
             else:
                 ring.reduce_scatter(part, whole)
             for name, tensor in (("part", part), ("whole", whole)):
-                device.sight("parameter", f"{name} of {step}", tensor.clone(), lambda value: None)
+                device.probe("parameter", f"{name} of {step}", tensor.clone(), lambda value: None)
                 tensor.add_(1)  # what is still sent must not be that
             device.synchronize()
 

@@ -1,4 +1,4 @@
-"""The closed forms of sharding: as the paper prints them, by hand, and as the account and the simulator count."""
+"""The closed forms of sharding: as the paper prints them, by hand, and as the metric and the simulator count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import TrafficAccount
+from metrics import TrafficMetrics
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
     Exchange,
@@ -243,9 +243,9 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
     records: list[TraceRecord] = [begin(world=cluster.ranks), *groups(*members(cluster).values())]
     for exchange in found:
         records += [collective(exchange.kind, list(Where).index(exchange.where), int(exchange.nbytes))] * exchange.times
-    account = TrafficAccount([rank // cluster.gpus for rank in range(cluster.ranks)])
-    account.feed(records)
-    counted = account.result()
+    metric = TrafficMetrics([rank // cluster.gpus for rank in range(cluster.ranks)])
+    metric.feed(records)
+    counted = metric.result()
     assert sent(found, cluster) == Sent(counted.within, counted.between, counted.crossing)
 
 

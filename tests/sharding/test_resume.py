@@ -15,7 +15,7 @@ from torch import Tensor
 
 from detectors import Values
 from reports.screen.terminal import Progress
-from repro.commands import session
+from repro.sessions import session
 from scenarios import program
 from scenarios.base import ScenarioError
 from scenarios.mmlu import SAMPLE, load

@@ -138,12 +138,12 @@ def values(trained: ShardedEngine) -> list[Tensor]:
     return [whole[name].cpu() for name, _ in trained.model.named_parameters()]
 
 
-def sighted(trained: ShardedEngine, device: Device) -> None:
+def probed(trained: ShardedEngine, device: Device) -> None:
     """Let the trace know what the parameters are whenever they are about to be used."""
 
     def see(piece: Piece) -> None:
         for part in piece.parts:
-            device.sight("parameter", part.name, part.parameter.detach(), lambda value: None)
+            device.probe("parameter", part.name, part.parameter.detach(), lambda value: None)
 
     trained.parameters.listener = see
 

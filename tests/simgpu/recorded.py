@@ -15,12 +15,12 @@ from simgpu.clocked import clocked
 from simgpu.launch import traced
 from simgpu.ranks import processes
 from simgpu.timing import Timing, timed
-from simgpu.trace import Collective, Launch, Seen, Sight, file_of
+from simgpu.trace import Collective, Launch, Probe, Probed, file_of
 
 Program = Callable[[int, int], object]
 """Gets rank and world."""
 Look = tuple[int, str, int]
-"""A sight: of which rank, its kind and its number."""
+"""A probe: of which rank, its kind and its number."""
 
 
 def live(
@@ -55,15 +55,15 @@ def times(recording: Recording) -> dict[tuple[int, int], tuple[int, int, int]]:
 
 
 def seen(recording: Recording) -> dict[Look, int]:
-    """The checksums of all sights of a live run."""
+    """The checksums of all probes of a live run."""
     told: dict[Look, int] = {}
     for rank, records in recording.records.items():
         last: dict[int, str] = {}
         for one in records:
-            if isinstance(one, Sight):
-                last[one.sight] = one.kind
-            elif isinstance(one, Seen):
-                told[rank, last[one.sight], one.sight] = one.checksum
+            if isinstance(one, Probe):
+                last[one.probe] = one.kind
+            elif isinstance(one, Probed):
+                told[rank, last[one.probe], one.probe] = one.checksum
     return told
 
 
@@ -74,10 +74,10 @@ def replayed_times(replayer: Replayer, timing: str) -> dict[tuple[int, int], tup
 
 
 def replayed(replayer: Replayer, timing: str) -> tuple[dict[Look, int], Outcome]:
-    """The checksums of all sights of a replay in this timing."""
+    """The checksums of all probes of a replay in this timing."""
     outcome = replayer.run(Timing.parse(timing).deviations)
     looks = zip(replayer.looks, outcome.checksums, strict=True)
-    return {(one.rank, one.kind, one.sight): told for one, told in looks}, outcome
+    return {(one.rank, one.kind, one.probe): told for one, told in looks}, outcome
 
 
 def same(replayer: Replayer, there: Recording, timing: str) -> Outcome:
@@ -90,17 +90,17 @@ def same(replayer: Replayer, there: Recording, timing: str) -> Outcome:
 
 def here(program: Callable[[], object]) -> Recording:
     """Run ``program`` on the device of this process, recorded."""
-    from simgpu import collectives, recording, sights
+    from simgpu import collectives, probes, recording
     from simgpu.trace import TraceRecord, begin
     from simgpu.tracing import Tracer
 
     torch.cuda.synchronize()
     records: list[TraceRecord] = [begin(0, 1, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, skipped=("recorded.py",), record=True)
-    sights.begin()
+    probes.begin()
     _held: Any = program()
     collectives.drain()
     tracer.flush(everything=True)
-    records.extend(sights.told())
+    records.extend(probes.collected())
     tracer.close()
     return Recording.of({0: records})

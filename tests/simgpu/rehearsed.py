@@ -11,7 +11,7 @@ from typing import Any
 
 from simgpu import dry, launch
 from simgpu.scripts import Program
-from simgpu.trace import Begin, Free, Seal, Seen, Sight, Stack, TraceReader, TraceRecord, file_of
+from simgpu.trace import Begin, Free, Probe, Probed, Seal, Stack, TraceReader, TraceRecord, file_of
 
 _CLOCKS = {"issued", "start", "end", "time", "began"}
 
@@ -61,7 +61,7 @@ def told(folder: Path, *, clocks: bool = True) -> list[TraceRecord]:
     for record in TraceReader(file_of(folder, 0)).read():
         if isinstance(record, Stack):
             stacks[record.id] = record.frames
-        elif not isinstance(record, (Begin, Seal, Sight, Seen)):
+        elif not isinstance(record, (Begin, Seal, Probe, Probed)):
             if hasattr(record, "stack"):
                 record = record._replace(stack=stacks[record.stack])
             if not clocks:

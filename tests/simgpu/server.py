@@ -27,7 +27,7 @@ _ALWAYS = (
     "simgpu.dry.reading",
     "simgpu.dry.steps",
     "simgpu.ranks.processes",
-    "simgpu.sights",
+    "simgpu.probes",
     "torch.profiler._cupti_monitor",
 )
 

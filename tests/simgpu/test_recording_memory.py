@@ -81,16 +81,16 @@ def test_memory_that_nobody_wrote_is_what_the_device_has(tmp_path: Path) -> None
 
 def test_what_training_uses_is_looked_at_where_it_is_used(tmp_path: Path) -> None:
     def program(rank: int, world: int) -> object:
-        from simgpu import sights
+        from simgpu import probes
 
         side, looks = torch.cuda.Stream(), []
         a = torch.ones(8, 8, device="cuda")
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
             a.mul_(3)
-        sights.sight("loss", "", (a[1:3].t() * 2).sum(), looks.append)
-        sights.sight("parameter", "a", a[1:3].t(), looks.append)
-        sights.sight("final", "a", a, looks.append, finally_=True)
+        probes.probe("loss", "", (a[1:3].t() * 2).sum(), looks.append)
+        probes.probe("parameter", "a", a[1:3].t(), looks.append)
+        probes.probe("final", "a", a, looks.append, finally_=True)
         torch.cuda.synchronize()
         assert len(looks) == 3
         return a

@@ -105,4 +105,4 @@ def test_a_run_on_a_hardware_profile_is_stretched_by_names(what: str, tmp_path: 
     }
     outcome = replayer.run([deviation])
     looks = zip(replayer.looks, outcome.checksums, strict=True)
-    assert {(one.rank, one.kind, one.sight): told for one, told in looks} == seen(there)
+    assert {(one.rank, one.kind, one.probe): told for one, told in looks} == seen(there)

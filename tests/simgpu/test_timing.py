@@ -12,7 +12,7 @@ import pytest
 from simgpu.launch import main
 from simgpu.timing import Delay, Jitter, Place, Stretch, Timing, timed
 from simgpu.tokens import TokenError
-from simgpu.trace import Collective, Launch, Seen, Sight, TraceReader, TraceRecord, file_of
+from simgpu.trace import Collective, Launch, Probe, Probed, TraceReader, TraceRecord, file_of
 from tests.warm import ROOT, with_simulated_gpu
 
 MM = Place(0, 0, "aten::mm", 2)
@@ -168,8 +168,8 @@ def test_the_same_timing_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> N
         told = records(tmp_path / "one", rank)
         starts += [one.start for one in told if isinstance(one, Collective) and one.kernel == "nccl::all_reduce"]
         op = [one.op for one in told if isinstance(one, Launch) and one.kernel == "aten::_local_scalar_dense"]
-        assert [one.sight for one in told if isinstance(one, Sight) and one.kind == "read"] == op
-        assert {one.sight for one in told if isinstance(one, Seen)} == {
-            one.sight for one in told if isinstance(one, Sight)
+        assert [one.probe for one in told if isinstance(one, Probe) and one.kind == "read"] == op
+        assert {one.probe for one in told if isinstance(one, Probed)} == {
+            one.probe for one in told if isinstance(one, Probe)
         }
     assert starts[0] == starts[1] > 64_000

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import Excess, MemoryAccount, MemoryUse, Moment, PhasePeak
+from metrics import Excess, MemoryMetrics, MemoryUse, Moment, PhasePeak
 from metrics.memory import rounded
 from simgpu.trace import Alloc, Free, Label, Phase, TraceRecord
 from tests.examples import examples
@@ -16,9 +16,9 @@ from tests.metrics.trace import begin, launch
 
 
 def use_of(*records: TraceRecord, capacity: int | None = None) -> MemoryUse:
-    account = MemoryAccount(capacity)
-    account.feed([begin(), *records])
-    return account.result()
+    metric = MemoryMetrics(capacity)
+    metric.feed([begin(), *records])
+    return metric.result()
 
 
 def alloc(block: int, nbytes: int, *, time: int = 0, stream: int = 0) -> Alloc:

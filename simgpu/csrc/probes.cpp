@@ -1,4 +1,4 @@
-#include "sights.h"
+#include "probes.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 
 namespace simgpu {
 
-Sights& sights() {
-  static auto* one = new Sights;
+Probes& probes() {
+  static auto* one = new Probes;
   return *one;
 }
 
@@ -45,20 +45,20 @@ void add(std::map<int64_t, int64_t>& ranges, int64_t lo, int64_t hi) {
 
 }  // namespace
 
-void Sights::begin() {
-  *this = Sights();
+void Probes::begin() {
+  *this = Probes();
   on = true;
 }
 
-void Sights::made(int64_t block, const char* data) {
+void Probes::made(int64_t block, const char* data) {
   if (on) blocks_.try_emplace(block, Kept{data, {}});
 }
 
-void Sights::dropped(int64_t block) {
+void Probes::dropped(int64_t block) {
   if (on) dropped_.push_back(block);
 }
 
-void Sights::given_back(const char* from, const char* to) {
+void Probes::given_back(const char* from, const char* to) {
   if (!on) return;
   for (int64_t block : dropped_) {
     auto kept = blocks_.find(block);
@@ -66,7 +66,7 @@ void Sights::given_back(const char* from, const char* to) {
   }
 }
 
-void Sights::launched(const Accesses& accesses, bool collective) {
+void Probes::launched(const Accesses& accesses, bool collective) {
   if (!on) return;
   if (!collective && !accesses.writes.empty()) {  // neither a barrier nor a look makes a program go on
     for (int64_t block : dropped_) blocks_.erase(block);
@@ -79,25 +79,25 @@ void Sights::launched(const Accesses& accesses, bool collective) {
   }
 }
 
-void Sights::read(int64_t op, const void* data, size_t nbytes) {
+void Probes::read(int64_t op, const void* data, size_t nbytes) {
   if (!on) return;
   auto& seen = reads_[op];
   seen.nbytes += static_cast<int64_t>(nbytes);
   seen.checksum = crc32(seen.checksum, data, nbytes);
 }
 
-void Sights::read(int64_t op, const Access& access) {
+void Probes::read(int64_t op, const Access& access) {
   auto kept = blocks_.find(access.block);
   if (!on || kept == blocks_.end()) return;
   each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo)); });
 }
 
-const int64_t* Sights::take(int64_t* count) {
+const int64_t* Probes::take(int64_t* count) {
   taken_.clear();
   for (auto& [op, seen] : reads_) taken_.insert(taken_.end(), {0, op, seen.nbytes, seen.checksum});
   for (auto& [block, kept] : blocks_) {
     if (kept.written.empty()) continue;
-    Seen seen;
+    Probed seen;
     for (auto& [lo, hi] : kept.written) {
       seen.nbytes += hi - lo;
       seen.checksum = crc32(seen.checksum, kept.data + lo, static_cast<size_t>(hi - lo));

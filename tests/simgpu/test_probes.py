@@ -9,15 +9,15 @@ from contextlib import contextmanager
 import torch
 from judged import Story, story
 
-from simgpu import sights
-from simgpu.trace import Seen, Sight
+from simgpu import probes
+from simgpu.trace import Probe, Probed
 
 Look = tuple[int, int]
 """So many bytes, and their CRC-32."""
 
 
 class Seer:
-    """The sights of what ran inside :func:`looking`."""
+    """The probes of what ran inside :func:`looking`."""
 
     def __init__(self) -> None:
         self.story = Story()
@@ -29,14 +29,14 @@ class Seer:
 def looking() -> Iterator[Seer]:
     seer = Seer()
     with story() as seer.story:
-        sights.begin()
+        probes.begin()
         yield seer
         torch.cuda.synchronize()
-        told = sights.told()
-        for sight, seen in zip(told[::2], told[1::2], strict=True):
-            assert isinstance(sight, Sight) and isinstance(seen, Seen) and sight.sight == seen.sight
-            into = seer.read if sight.kind == sights.READ else seer.final
-            into.append((sight.view[2][0], seen.checksum))
+        told = probes.collected()
+        for probe, seen in zip(told[::2], told[1::2], strict=True):
+            assert isinstance(probe, Probe) and isinstance(seen, Probed) and probe.probe == seen.probe
+            into = seer.read if probe.kind == probes.READ else seer.final
+            into.append((probe.view[2][0], seen.checksum))
 
 
 def crc(tensor: torch.Tensor) -> Look:

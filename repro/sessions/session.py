@@ -14,12 +14,12 @@ from typing import Any
 
 from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
 from frameworks.deepspeed.releases import PINNED
-from metrics import EndsAccount
+from metrics import EndMetrics
 from reports.data import findings as findings_file
 from reports.data import sources, tables
 from reports.data.findings import Cost, Findings
 from reports.screen.terminal import Progress
-from repro.commands import witnesses
+from repro.sessions import witnesses
 from scenarios import program
 from scenarios.base import ScenarioError
 from scenarios.job import Job
@@ -109,7 +109,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     values, detector, coverage = Values(), HappensBefore(), Coverage()
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    ends: dict[int, EndsAccount] = defaultdict(EndsAccount)
+    ends: dict[int, EndMetrics] = defaultdict(EndMetrics)
     done: dict[int, int] = {}
     expected = {
         rank: {(loss.step, loss.micro_batch): loss.value for loss in losses}

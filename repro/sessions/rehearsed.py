@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from metrics import MemoryAccount
+from metrics import MemoryMetrics
 from reports.data.checked import Dry
 from simgpu.trace import TraceRecord
 
 
 class Rehearsed:
-    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.commands.folders.asked`."""
+    """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.sessions.folders.asked`."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._ranks, self._nodes = int(asked["ranks"]), int(asked["dry_on_nodes"])
-        self._memory = MemoryAccount()
+        self._memory = MemoryMetrics()
 
     def feed(self, rank: int, records: list[TraceRecord]) -> None:
         self._memory.feed(records)

@@ -16,7 +16,7 @@ from frameworks.deepspeed.exercised import SecondaryPartitions
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
-from repro.commands.rehearsed import Rehearsed
+from repro.sessions.rehearsed import Rehearsed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")

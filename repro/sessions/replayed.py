@@ -13,7 +13,7 @@ import click
 from replay.faults import ReplayError
 from replay.recording import Recording
 from replay.replayer import READ, Outcome, Replayer
-from repro.commands.folders import MARK
+from repro.sessions.folders import MARK
 from simgpu.timing import Timing
 from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 

@@ -13,7 +13,7 @@
 
 namespace simgpu {
 
-class Sights {
+class Probes {
  public:
   bool on = false;
 
@@ -36,16 +36,16 @@ class Sights {
     const char* data;
     std::map<int64_t, int64_t> written;  // ranges, from -> to, apart from each other
   };
-  struct Seen {
+  struct Probed {
     int64_t nbytes = 0;
     uint32_t checksum = 0;
   };
   std::map<int64_t, Kept> blocks_;
   std::vector<int64_t> dropped_;  // since the last kernel
-  std::map<int64_t, Seen> reads_;
+  std::map<int64_t, Probed> reads_;
   std::vector<int64_t> taken_;
 };
 
-Sights& sights();
+Probes& probes();
 
 }  // namespace simgpu

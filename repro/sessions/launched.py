@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from repro.commands import folders
-from repro.commands.child import Ended
+from repro.sessions import folders
+from repro.sessions.child import Ended
 from simgpu.scripts import WrongUse
 
 _LOOK_S = 0.05

@@ -1,4 +1,4 @@
-"""A rule takes out the one synchronisation that stands at its place."""
+"""An override takes out the one synchronisation that stands at its place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from judged import story
 
-from simgpu.rules import OPERATIONS, Rule, Site, count, put
+from simgpu.overrides import OPERATIONS, Override, Site, count, put
 from simgpu.trace import HostWait
 
 
@@ -29,7 +29,7 @@ def order(side: torch.cuda.Stream, operation: str) -> None:
 @pytest.mark.parametrize("operation", [one for one in OPERATIONS if one != "work.wait"])
 @pytest.mark.parametrize(("function", "races"), [("order", 1), ("another", 0)])
 def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, function: str, races: int) -> None:
-    put([Rule(operation, function, "test_gpu_rules.py", lambda stream: None)])
+    put([Override(operation, function, "test_gpu_overrides.py", lambda stream: None)])
     side = torch.cuda.Stream()
     with story() as told:
         a = torch.ones(4, device="cuda")
@@ -40,11 +40,11 @@ def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, fu
     assert len(told.races) == races
 
 
-def test_a_rule_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
-    nothing = [Rule("stream.wait_stream", "order", "other.py", lambda stream: None)]
+def test_a_override_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
+    nothing = [Override("stream.wait_stream", "order", "other.py", lambda stream: None)]
     others = [one for one in OPERATIONS if one != "stream.wait_stream"]
-    nothing += [Rule(one, "order", "test_gpu_rules.py", lambda stream: None) for one in others]
-    nothing += [Rule(one, "", "", lambda stream: None) for one in ("stream.synchronize", "device.synchronize")]
+    nothing += [Override(one, "order", "test_gpu_overrides.py", lambda stream: None) for one in others]
+    nothing += [Override(one, "", "", lambda stream: None) for one in ("stream.synchronize", "device.synchronize")]
     put(nothing)
     side = torch.cuda.Stream()
     with story(fill_=1000) as told:
@@ -57,7 +57,7 @@ def test_a_rule_for_another_file_or_operation_takes_out_nothing_and_a_read_is_no
 
 def test_what_stands_there_instead_is_done() -> None:
     side = torch.cuda.Stream()
-    put([Rule("stream.synchronize", "order", "test_gpu_rules.py", side.wait_stream)])
+    put([Override("stream.synchronize", "order", "test_gpu_overrides.py", side.wait_stream)])
     with story() as told:
         a = torch.ones(4, device="cuda")
         order(side, "stream.synchronize")
@@ -68,9 +68,9 @@ def test_what_stands_there_instead_is_done() -> None:
 
 
 @pytest.mark.host
-def test_a_rule_that_could_never_stand_anywhere_is_refused() -> None:
-    with pytest.raises(ValueError, match="no rule can take out 'event.record' here"):
-        put([Rule("event.record", "order", "train.py", lambda stream: None)])
+def test_a_override_that_could_never_stand_anywhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="no override can take out 'event.record' here"):
+        put([Override("event.record", "order", "train.py", lambda stream: None)])
 
 
 def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() -> None:
@@ -91,9 +91,9 @@ def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() 
     assert {site.operation for site in counts if site not in here} <= {"device.synchronize"}
 
 
-def test_what_a_rule_takes_out_is_not_counted() -> None:
+def test_what_a_override_takes_out_is_not_counted() -> None:
     counts = count()
-    put([Rule("event.wait", "order", "test_gpu_rules.py", lambda stream: None)])
+    put([Override("event.wait", "order", "test_gpu_overrides.py", lambda stream: None)])
     with story():
         order(torch.cuda.Stream(), "event.wait")
     assert not [site for site in counts if site.operation == "event.wait"]

@@ -11,7 +11,7 @@ from detectors.confidence.holding import Waits, holding
 from reports.data import findings as findings_file
 from reports.data import sources
 from reports.data.findings import Findings, Verdict
-from repro.commands.checked import MECHANISMS
+from repro.sessions.checked import MECHANISMS
 from simgpu.trace import TraceRecord
 
 

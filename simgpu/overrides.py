@@ -1,8 +1,8 @@
 """Calls that order something, taken out of a program that is not edited: by the place that they are made from.
 
-A :class:`Rule` says what happens there instead. What asks: the methods of :class:`simgpu.streams.Stream`,
+A :class:`Override` says what happens there instead. What asks: the methods of :class:`simgpu.streams.Stream`,
 ``torch.cuda.synchronize`` and ``Work.wait``; for an event's own ``wait`` and ``synchronize``, which are compiled, the
-device (``csrc/guard.cpp``) where a rule or :func:`count` needs it. What is a part of another of these calls, or of
+device (``csrc/guard.cpp``) where an override or :func:`count` needs it. What is a part of another of these calls, or of
 autograd's engine, is no call of its own.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from simgpu import tracing
-from simgpu.library import Ruled, functions
+from simgpu.library import Overridden, functions
 from simgpu.trace import Frame
 
 OPERATIONS = (
@@ -24,7 +24,7 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-class Rule(NamedTuple):
+class Override(NamedTuple):
     """What to do at one place instead of the call that stands there.
 
     ``operation``: one of :data:`OPERATIONS`. ``function``: the qualified name ends with it. ``file``: the path ends
@@ -54,26 +54,28 @@ class Site(NamedTuple):
     function: str
 
 
-rules: list[Rule] = []
+overrides: list[Override] = []
 """Those of this process. They hold while its work is traced: call sites are known then."""
 
 _counted: list[dict[Site, int]] = []
 _here = threading.local()
 
 
-def put(more: Iterable[Rule]) -> None:
+def put(more: Iterable[Override]) -> None:
     """Let these hold, too. Raises ValueError for one that could never stand anywhere."""
-    for rule in more:
-        if rule.operation not in OPERATIONS:
-            raise ValueError(f"no rule can take out '{rule.operation}' here: choose one of {', '.join(OPERATIONS)}")
-        rules.append(rule)
-    if any(rule.operation.startswith("event.") for rule in rules):
+    for override in more:
+        if override.operation not in OPERATIONS:
+            raise ValueError(
+                f"no override can take out '{override.operation}' here: choose one of {', '.join(OPERATIONS)}"
+            )
+        overrides.append(override)
+    if any(override.operation.startswith("event.") for override in overrides):
         _listen()
 
 
 def count() -> dict[Site, int]:
-    """From here on: where such calls are made, in the order of the program, and how often. Those that a rule takes out
-    are not among them. The caller may change the numbers.
+    """From here on: where such calls are made, in the order of the program, and how often. Those that an override takes
+    out are not among them. The caller may change the numbers.
     """
     if not _counted:
         _counted.append({})
@@ -81,18 +83,18 @@ def count() -> dict[Site, int]:
     return _counted[0]
 
 
-def ruled(operation: str, stream: torch.Stream) -> bool:
-    """Does a rule stand at this place? Then it was done instead of the call."""
-    if not _counted and not any(rule.operation == operation for rule in rules):
+def overridden(operation: str, stream: torch.Stream) -> bool:
+    """Does an override stand at this place? Then it was done instead of the call."""
+    if not _counted and not any(override.operation == operation for override in overrides):
         return False
     if getattr(_here, "inside", False):
         return False
     frame = tracing.caller()
     if frame is None:
         return False
-    for rule in rules:
-        if rule.operation == operation and rule.stands_at(frame):
-            part(rule.instead, stream)
+    for override in overrides:
+        if override.operation == operation and override.stands_at(frame):
+            part(override.instead, stream)
             return True
     for counts in _counted:
         site = Site(operation, frame.file, frame.line, frame.function)
@@ -117,10 +119,10 @@ def _listen() -> None:
             return 0
         try:
             about = torch.cuda.Stream(stream_id=stream, device_index=torch.cuda.current_device(), device_type=1)
-            return int(ruled("event.wait" if waits else "event.synchronize", about))
+            return int(overridden("event.wait" if waits else "event.synchronize", about))
         except BaseException as problem:  # C++ called this: there is nobody to raise to but the next wait
-            functions().failed(f"a rule went wrong: {problem}".encode())
+            functions().failed(f"an override went wrong: {problem}".encode())
             return 0
 
     f = functions()
-    f.rules(f.callback("rules", Ruled, asked))
+    f.overrides(f.callback("overrides", Overridden, asked))
