@@ -172,9 +172,7 @@ class Job:
             )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         if form in STAGES:
-            self.engine = adapter.initialize(
-                model=self.model, optimizer=self.optimizer, config=self._config(precision)
-            )
+            self.engine = adapter.initialize(model=self.model, optimizer=self.optimizer, config=self._config(precision))
             self.wrapped = self.engine
         elif form == "ddp":
             self.wrapped = nn.parallel.DistributedDataParallel(self.model)
