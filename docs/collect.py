@@ -34,12 +34,11 @@ STUDIES = {
         {"sweep.csv": "sweep.csv", "phase-diagram.png": "phase-diagram.png", "throughput.png": "throughput.png"},
     ),
     "memory": Study(
-        "memory --overwrite", {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"}
+        "memory --overwrite",
+        {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
-    "paro-paper": Study(
-        "paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}
-    ),
+    "paro-paper": Study("paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}),
     "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
     "paper": Study(
         "paper --overwrite",

@@ -1,8 +1,8 @@
 """What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
 
-A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE | TEXT
--->`` where a picture does. ``commands.md``, ``contributing.md``, ``changes.md`` and ``results/benchmarks.md`` are not in
-``docs/``: they are made here, so that nothing stands twice.
+A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
+TEXT -->`` where a picture does. ``commands.md``, ``contributing.md``, ``changes.md`` and ``results/benchmarks.md`` are
+not in ``docs/``: they are made here, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import escape
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]  # mkdocs imports this file by its path, from wherever it is started
+sys.path.insert(0, str(ROOT))  # mkdocs imports this file by its path, from wherever it is started
 
-import tables  # noqa: E402
+from docs import tables  # noqa: E402
 
 _MARK = re.compile(r"<!-- (table|figure): (.+?) -->")
 _COPIED = {
@@ -55,7 +57,7 @@ def commands() -> Iterator[str]:
     from repro.commands.group import group
     from repro.commands.table import COMMANDS
 
-    group.helping, group.answers = True, False  # nothing will run
+    group.helping = True  # nothing will run
     context = click.Context(group, info_name="repro")
     yield "# Commands\n"
     yield "This page is made of the command line's own descriptions. `python -m repro COMMAND --help` shows the same; "
@@ -71,12 +73,12 @@ def commands() -> Iterator[str]:
 
 def _described(command: click.Command, context: click.Context) -> Iterator[str]:
     yield f"```\nrepro {command.name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
-    yield _plain(command.help or "") + "\n"
+    yield _plain(cleandoc(command.help or "")) + "\n"
     yield "| option | what it does |\n|---|---|"
     for parameter in command.params:
         record = parameter.get_help_record(context)
         if record:
-            yield f"| `{_cell(record[0])}` | {_cell(_plain(record[1]))} |"
+            yield f"| <code>{_cell(escape(record[0]))}</code> | {_cell(_plain(record[1]))} |"
 
 
 def _watch() -> Iterator[str]:
@@ -94,4 +96,4 @@ def _plain(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "&#124;")
