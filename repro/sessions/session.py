@@ -21,8 +21,9 @@ from reports.data.findings import Cost, Findings
 from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from scenarios import program
+from scenarios.base import ScenarioError
 from scenarios.job import Job
-from scenarios.scenario import Scenario, ScenarioError, save
+from scenarios.scenario import Scenario, save
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
