@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.markup import escape
 
 # Old name -> new name, of a field of any file, of a column, of a record of the trace or of one of its fields.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"sight": "probe", "Sight": "Probe", "Seen": "Probed"}
 
 _TINY = ("--size", "tiny", "--steps", "2")
 _DRY = ("--nodes", "2", "--gpus", "4")
