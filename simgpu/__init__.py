@@ -12,7 +12,7 @@ Where it departs from the hardware, or does not see all, as far as is known:
   are sparse and quantized tensors; ``torch.compile`` and TorchScript run operator by operator, the first says so;
 * a C++ extension that takes a tensor's address and works on it past torch's operators is not seen;
 * an array that ``numpy()`` made of pinned memory counts as read at that moment; what is done through it later, or
-  through an address (``data_ptr()``, DLPack), is not seen (docs/memory.md says which of it the trace tells);
+  through an address (``data_ptr()``, DLPack), is not seen (docs/memory.md says which of it the trace records);
 * what a run came to see (:mod:`simgpu.probes`), by which a race is called harmful or benign, is what the host read and
   what work wrote into the memory that is alive when the last kernel has been given: a value that is used in between
   and leaves no trace in either is not compared;

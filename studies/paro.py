@@ -48,7 +48,7 @@ def scenarios(
     """The named scenario 'paro' under each strategy.
 
     Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations that are
-    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.scenario.ScenarioError`.
+    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.base.ScenarioError`.
     """
     options = {"precision": precision, "steps": steps, "without": tuple(without), "clip": 0.0, **more}
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]

@@ -126,7 +126,7 @@ def rehearse(
     :func:`simgpu.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
     ``examples``: how many occurrences of each race are kept (None: all).
 
-    Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,
+    Raises :class:`scenarios.base.ScenarioError` for what cannot be rehearsed,
     :class:`simgpu.ranks.cluster.RankFailed` when the dry run itself breaks.
     """
     timing, profile = job.timing(), job.profile()

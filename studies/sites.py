@@ -16,7 +16,8 @@ import pandas as pd
 
 from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
-from scenarios.scenario import Scenario, ScenarioError, scenario
+from scenarios.base import ScenarioError
+from scenarios.scenario import Scenario, scenario
 from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of

@@ -13,8 +13,9 @@ from pydantic_core import PydanticUndefined
 
 from frameworks.deepspeed.fixes import Fix
 from repro.commands.factors import factors
+from scenarios.base import ScenarioError
 from scenarios.job import Job
-from scenarios.scenario import Scenario, ScenarioError
+from scenarios.scenario import Scenario
 
 Command = Callable[..., Any]
 

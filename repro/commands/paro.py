@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from repro.commands.frames import among, words
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")

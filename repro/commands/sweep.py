@@ -12,7 +12,7 @@ from rich.table import Table
 
 from repro.commands.frames import numbers
 from repro.commands.options import chosen, job_options
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 

@@ -25,8 +25,9 @@ from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
+from scenarios.base import ScenarioError
 from scenarios.job import Job
-from scenarios.scenario import Scenario, ScenarioError, save
+from scenarios.scenario import Scenario, save
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 

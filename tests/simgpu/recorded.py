@@ -101,6 +101,6 @@ def here(program: Callable[[], object]) -> Recording:
     _held: Any = program()
     collectives.drain()
     tracer.flush(everything=True)
-    records.extend(probes.told())
+    records.extend(probes.collected())
     tracer.close()
     return Recording.of({0: records})
