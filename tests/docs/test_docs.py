@@ -85,9 +85,7 @@ def test_every_link_to_a_file_leads_to_one(path: Path) -> None:
     assert not {place for place in places - made if not place.exists()}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in TEXTS if path.name != "CHANGELOG.md"], ids=relative
-)
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.name != "CHANGELOG.md"], ids=relative)
 def test_every_file_that_is_named_is_there(path: Path) -> None:
     assert not {name for name in FILE.findall(path.read_text(encoding="utf-8")) if not (ROOT / name).exists()}
 
