@@ -29,7 +29,7 @@ from detectors.live.finding import Cause, Kind
 from detectors.live.ops import add
 
 
-class Event(StrEnum):
+class SumEvent(StrEnum):
     UPDATE = "update"
     EDIT = "edit"
     READ = "read"
@@ -42,7 +42,7 @@ class Event(StrEnum):
 class Sum(NamedTuple):
     """One measurement. ``partition``: which one it is of. ``sums``: one for each part."""
 
-    event: Event
+    event: SumEvent
     parameter: str
     partition: Kind
     micro_batch: int
@@ -118,19 +118,19 @@ class Chains:
         for one in sorted(sums, key=lambda one: one.order):
             chain = self._chains.setdefault(one.parameter, _Chain(Shape()))
             match one.event:
-                case Event.UPDATE if not skipped or one.sums[0] != chain.primary:
+                case SumEvent.UPDATE if not skipped or one.sums[0] != chain.primary:
                     self._written(chain, step, one)
-                case Event.EDIT:
+                case SumEvent.EDIT:
                     self._written(chain, step - 1, one)
-                case Event.READ:
+                case SumEvent.READ:
                     found += self._read(chain, one)
-                case Event.USE:
+                case SumEvent.USE:
                     found += self._use(chain, one)
-                case Event.SOURCE:
+                case SumEvent.SOURCE:
                     found += self._source(chain, one)
-                case Event.COPIED:
+                case SumEvent.COPIED:
                     found += self._copied(chain, one)
-                case Event.SETTLED:
+                case SumEvent.SETTLED:
                     found += self._settled(chain, one)
         for chain in self._chains.values():  # secondary partitions that were dropped before they could settle
             found += [_race(at, chain, expected, "released") for at, expected in chain.pending]
@@ -168,7 +168,7 @@ class Chains:
         expected = self._expected(chain)
         if one.sums[0] == expected:
             if chain.copied_version != chain.version:
-                self._holds(chain, expected)  # it was copied before anybody looked
+                self._holds(chain, expected)  # it was copied before any probe
             return []
         if expected is None:
             kept = chain.copied_version != chain.version and one.sums[0] == chain.copied
@@ -266,7 +266,7 @@ def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) ->
     if how == "settled":
         evidence.append("Later in the step the same partition is right: the write landed after the read.")
     else:
-        evidence.append(f"The partition was {how} before it could be looked at again.")
+        evidence.append(f"The partition was {how} before it could be probed again.")
     if version >= 0:
         evidence.append(f"What was read equals the values of step {version}.")
     return Mismatch(Cause.RACE, at, chain.shape.part_of(at.partition), version, tuple(evidence))

@@ -3,7 +3,7 @@
     with NanWatch(engine):            # DeepSpeed's engine, a DDP model, or a plain one
         for batch in data: ...
 
-It looks at what training computes on the stream that computes it, reads what it saw without blocking
+It probes what training computes on the stream that computes it, reads what it saw without blocking
 the host, and adds no ordering between streams: a watch that synchronises would hide the very race that
 it looks for (as a NaN check after the partition hid hpZ's: DeepSpeed issue 5059).
 """
@@ -54,7 +54,7 @@ _numbers = count(1)
 class NanWatch:
     """Watches one model's training for NaN, Inf and values beyond a bound, and says where the first came from.
 
-    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to look at (:data:`WATCHABLE`; by
+    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to probe (:data:`WATCHABLE`; by
     default all but the gradients of outputs). ``modules``: a pattern of module paths whose outputs are looked
     at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
     ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from detectors.values.recordings import Recording, RecordingError, StepRecord, UseRecord, number
+from detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording, number
 from detectors.values.rounding import UNKNOWN, rounding_bound
 
 
@@ -95,7 +95,7 @@ _FORWARD, _LOSS, _BACKWARD = range(3)  # places in a micro-batch
 _Pairs = dict[int, tuple[StepRecord, StepRecord]]  # by step: the reference's and the run's
 
 
-def compare(reference: Recording, run: Recording) -> RecordedDivergence:
+def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergence:
     """The first difference of ``run``, in what both have. Raises :class:`RecordingError` where they do not fit."""
     steps = _common_steps(reference, run)
     growth = {step: [0.0, 0.0, 0.0] for step in sorted({step for pairs in steps.values() for step in pairs})}
@@ -121,7 +121,7 @@ def compare(reference: Recording, run: Recording) -> RecordedDivergence:
     return replace(result, **facts, explained=explained, why=why)
 
 
-def _common_steps(reference: Recording, run: Recording) -> dict[int, _Pairs]:
+def _common_steps(reference: WatchRecording, run: WatchRecording) -> dict[int, _Pairs]:
     """By rank. Raises :class:`RecordingError` where the two are not recordings of the same training."""
     facts: list[tuple[str, Any, Any]] = [("the number of ranks", reference.world, run.world)]
     facts += [(key, reference.info[0].get(key), run.info[0].get(key)) for key in ("precision", "parameters")]

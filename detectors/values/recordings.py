@@ -95,7 +95,7 @@ def number(value: float) -> float | str:
 
 
 @dataclass(frozen=True)
-class Recording:
+class WatchRecording:
     """What a folder holds, by rank. ``truncated``: ranks killed within a line, which is left out."""
 
     world: int
@@ -104,7 +104,7 @@ class Recording:
     truncated: tuple[int, ...] = ()
 
 
-def load(folder: Path) -> Recording:
+def load(folder: Path) -> WatchRecording:
     """Read a recording, from wherever it comes. Raises :class:`RecordingError` for what is none, or not whole."""
     if not folder.is_dir():
         raise RecordingError(f"{folder} is no folder: give the folder that a run recorded into")
@@ -129,7 +129,7 @@ def load(folder: Path) -> Recording:
     for rank in range(world):
         if rank not in found:
             raise RecordingError(f"{folder} has no recording of rank {rank}, of {world} ranks: copy rank-{rank}.jsonl")
-    return Recording(world, info, steps, tuple(truncated))
+    return WatchRecording(world, info, steps, tuple(truncated))
 
 
 def _lines(path: Path, rank: int, truncated: list[int]) -> Iterator[tuple[int, Any]]:

@@ -15,7 +15,7 @@ import click
 
 from repro.commands.factors import factors
 from repro.sessions import child, folders, launched
-from repro.sessions.child import Ended
+from repro.sessions.child import ProgramEnd
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again, timing_of
 from simgpu.dry import World
@@ -130,7 +130,7 @@ def check(
     else:
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
-    def work() -> Ended:
+    def work() -> ProgramEnd:
         return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
@@ -198,7 +198,7 @@ def _work(
     world: World | None,
     *,
     record: bool,
-) -> Ended:
+) -> ProgramEnd:
     """In the child: the program, to its end."""
     from simgpu import launch
     from simgpu.build import BuildError
@@ -216,15 +216,15 @@ def _work(
 
             folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
     except (BuildError, RuntimeError, WrongUse) as problem:
-        return Ended(2, str(problem), wrong=True)
+        return ProgramEnd(2, str(problem), wrong=True)
     except RankFailed as failed:
-        return Ended(failed.status, f"{failed}; the others were ended")
+        return ProgramEnd(failed.status, f"{failed}; the others were ended")
     except KeyboardInterrupt:
-        return Ended(_INTERRUPTED, "it was interrupted")
-    return Ended(status, f"it ended with exit status {status}" if status else "")
+        return ProgramEnd(_INTERRUPTED, "it was interrupted")
+    return ProgramEnd(status, f"it ended with exit status {status}" if status else "")
 
 
-def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended | None:
+def _as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> ProgramEnd | None:
     """How all ranks ended, for rank 0 to judge; None on the others, if they ended well."""
     launched.present(folder, me)
     mine = child.attended(work, lambda: launched.failed(folder, me))
@@ -248,7 +248,7 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
 
 
 def _conclude(
-    ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
+    ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
 ) -> None:
     """Judge, tell, and leave with the status that says it."""
     from rich.console import Console

@@ -24,7 +24,7 @@ _GRACE_S = 5.0  # from being asked to end to being killed
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """How a program ended. ``status``: its exit status; ``why``: it did not end well, as a sentence's end.
 
     ``wrong``: it never began, and ``why`` says what to mend. ``asked``: it was ended, as another rank had failed.
@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     time: float = 0.0  # time.monotonic()
 
 
-def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: False) -> Ended:
+def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lambda: False) -> ProgramEnd:
     """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
 
     Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
@@ -60,7 +60,7 @@ def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: F
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with os.fdopen(reader, "rb") as told:
         said = told.read()
-    ended = Ended(**json.loads(said)) if said else _unsaid(status)
+    ended = ProgramEnd(**json.loads(said)) if said else _unsaid(status)
     return ended._replace(interrupted=interrupted, asked=asked, time=time.monotonic())
 
 
@@ -89,7 +89,7 @@ def _attend(child: int, hopeless: Callable[[], bool]) -> tuple[int, bool, bool]:
                 ending = _GRACE_S
 
 
-def _work(work: Callable[[], Ended], writer: int) -> NoReturn:
+def _work(work: Callable[[], ProgramEnd], writer: int) -> NoReturn:
     """The child: never returns into what it was forked from."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -109,7 +109,7 @@ def _work(work: Callable[[], Ended], writer: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def _unsaid(status: int) -> Ended:
+def _unsaid(status: int) -> ProgramEnd:
     if status < 0:
-        return Ended(128 - status, f"it was killed by {signal.Signals(-status).name}")
-    return Ended(status, f"it ended its process itself, with exit status {status}")
+        return ProgramEnd(128 - status, f"it was killed by {signal.Signals(-status).name}")
+    return ProgramEnd(status, f"it ended its process itself, with exit status {status}")

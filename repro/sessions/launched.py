@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from repro.sessions import folders
-from repro.sessions.child import Ended
+from repro.sessions.child import ProgramEnd
 from simgpu.scripts import WrongUse
 
 _LOOK_S = 0.05
@@ -56,7 +56,7 @@ def join(path: Path, me: Launched) -> None:
         time.sleep(_LOOK_S)
 
 
-def tell(path: Path, me: Launched, ended: Ended) -> None:
+def tell(path: Path, me: Launched, ended: ProgramEnd) -> None:
     """Say how this rank ended."""
     folders.put(folders.of_rank(path, me.rank), ended._asdict())
 
@@ -72,16 +72,16 @@ def failed(path: Path, me: Launched) -> bool:
     return any(ended is not None and ended.status for ended in others)
 
 
-def all_ended(path: Path, me: Launched) -> dict[int, Ended]:
+def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
     """How all ranks ended, as soon as they have. One that is gone without a word was killed."""
-    ended: dict[int, Ended] = {}
+    ended: dict[int, ProgramEnd] = {}
 
     def look() -> bool:
         for rank in range(me.world):
             if rank not in ended:
                 one = _ended(path, rank)
                 if one is None and _gone(path, rank):
-                    one = _ended(path, rank) or Ended(137, "it was killed")
+                    one = _ended(path, rank) or ProgramEnd(137, "it was killed")
                 if one is not None:
                     ended[rank] = one
         return len(ended) == me.world
@@ -100,9 +100,9 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(_LOOK_S)
 
 
-def _ended(path: Path, rank: int) -> Ended | None:
+def _ended(path: Path, rank: int) -> ProgramEnd | None:
     try:
-        return Ended(**json.loads(folders.of_rank(path, rank).read_text(encoding="utf-8")))
+        return ProgramEnd(**json.loads(folders.of_rank(path, rank).read_text(encoding="utf-8")))
     except OSError:
         return None
 
