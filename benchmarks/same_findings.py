@@ -12,8 +12,9 @@ Left out, as two versions may differ in it and still find the same:
 * absolute paths: the checkout, and the folder in which the command ran, are written as ``CHECKOUT`` and ``FOLDER``;
 * the number of a folder in ``recordings/``, which is a digest of the scenario with the names of its fields;
 * where the project's *own* code stood: file, line and function of frames in its packages, how many of them follow each
-  other, and the lines of such files in ``sources.json``. Frames of torch, DeepSpeed, transformers and the program that
-  is checked are compared whole. Stacks are compared where they are used, not by the numbers they have in a file.
+  other, and the lines of such files in ``sources.json``; likewise Python's multiprocessing, which starts the ranks.
+  Frames of torch, DeepSpeed, transformers and the program that is checked are compared whole. Stacks are compared where
+  they are used, not by the numbers they have in a file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from rich.console import Console
 from rich.markup import escape
 
 # Old name -> new name, of a field of any file, of a column, of a record of the trace or of one of its fields.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"sight": "probe", "Sight": "Probe", "Seen": "Probed"}
 
 _TINY = ("--size", "tiny", "--steps", "2")
 _DRY = ("--nodes", "2", "--gpus", "4")
@@ -175,7 +176,8 @@ class Left:
 
     def _of_traces(self, decoded: Iterable[Path]) -> frozenset[str]:
         """Places in the project's own code, with the last part of the path alone."""
-        own, foreign = set(), set()
+        own: set[str] = set()
+        foreign: set[str] = set()
         for file in decoded:
             for name, line in set(_FRAME.findall(self._anywhere(file.read_text(encoding="utf-8")))):
                 (own if self._is_own(name) else foreign).add(f"{Path(name).name}:{line}")
@@ -214,7 +216,7 @@ class Left:
         return text.replace(str(self._folder), "FOLDER").replace(str(self._checkout.path), "CHECKOUT")
 
     def _is_own(self, file: str) -> bool:
-        return file.removeprefix("CHECKOUT/").partition("/")[0] in self._checkout.packages
+        return file.removeprefix("CHECKOUT/").partition("/")[0] in self._checkout.packages | {"multiprocessing"}
 
     def _comparable(self, value: Any) -> Any:
         """With today's names, and without what is left out."""

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED
+from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
 from repro.sessions.release import become
@@ -25,15 +26,10 @@ EXPECTATIONS = {
 
 @click.command()
 @scenario_options
-@click.option("--name", help="Name of the run's folder. [default: the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
-@click.option(
-    "--expect",
-    type=click.Choice(list(EXPECTATIONS)),
-    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
+@flags.run_folder("the time")
+@flags.expect(
+    *EXPECTATIONS,
+    text="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
     "stale, uncovered.",
 )
 def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
@@ -67,11 +63,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @click.command()
 @scenario_options
 @click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
-@click.option("--name", default="compare", help="Name of the folder that takes the runs. [default: compare]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
+@flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
     from reports.pages.folders import write
