@@ -7,7 +7,7 @@ Along a step a rank measures, for each parameter, in this order of issue:
 * ``read``: the partition that an all-gather is about to read, on the stream that reads;
 * ``use``: the gathered parameter, one sum for each rank's part, on the stream that computes with it;
 * ``source``, ``copied``: what should go into the secondary partition, before the copy is issued, and
-  what stands there behind the copy, both on the stream that copies;
+  what is there after the copy, both on the stream that copies;
 * ``settled``: both partitions once more before the optimizer step, on the compute stream.
 
 A read that differs from what was last written, and the partition is right when it has settled: the read
@@ -223,7 +223,7 @@ class Chains:
         return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
     def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        # Written anew, so nobody can see any more what the last copy came to.
+        # Written anew, so what the last copy wrote is lost.
         anew = [pair for pair in chain.pending if pair[0].partition is one.partition]
         found = [_race(at, chain, wanted, "written anew") for at, wanted in anew]
         chain.pending = [pair for pair in chain.pending if pair[0].partition is not one.partition]

@@ -40,7 +40,7 @@ class Cause(StrEnum):
     UNCOVERED = "uncovered"
     CORRUPTION = "corruption"  # memory changed between two probes, with no step between them, and stayed so
     GATHER = "all-gather"  # good where it was read, bad where it arrived
-    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; nobody saw enough to know why
+    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; too little was probed to know why
 
 
 PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER, Cause.SHARDING}  # by checksums

@@ -2,7 +2,7 @@
 
 One lane per stream. A measurement goes into the next row of the lane's memory, by work on that same
 stream, so it is ordered after what it probes and before what follows, and orders nothing between
-streams. Now and then the rows are sent: a copy into pinned memory of the host, and behind it, by a
+streams. Now and then the rows are sent: a copy into pinned memory of the host, and after it, by a
 second copy on the same stream, a stamp. The host finds out whether the stamp has arrived by reading its
 own memory. It does not ask the device: ``event.query()`` answered with yes is an ordering edge, and a
 watch must add none.
@@ -122,7 +122,7 @@ class Lanes:
     def probe(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
         """Measure what ``values`` hold, on the current stream; not the extremes of good ones, if that is dearer.
 
-        True where they are seen to be bad already; where the device is still at work nobody knows yet.
+        True where they are seen to be bad already; where the device is still at work that is not known yet.
         """
         lane = self._lane(values.device)
         if len(lane.probe_notes) == _PROBES:

@@ -38,7 +38,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class ModuleHooks:
-    """Watches one model's passes. ``began`` is told of each micro-batch, with its tensors."""
+    """Watches one model's passes. ``began`` is called for each micro-batch, with its tensors."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def send(values: Tensor, pinned: Tensor) -> None:
 
 
 def stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
-    """Write ``number`` to memory of the host, behind what the current stream was given before. Both int64, (1,)."""
+    """Write ``number`` to memory of the host, after what the current stream was given before. Both int64, (1,)."""
     torch.ops.detectors.stamp.default(scratch, pinned, number)
 
 
@@ -128,7 +128,7 @@ def probe_on_device(values: Tensor, row: Tensor) -> None:
     row[0].copy_(seen.isnan().sum())
     row[1].copy_((seen == math.inf).sum())
     row[2].copy_((seen == -math.inf).sum())
-    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not told.
+    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not given.
     row[3].copy_(torch.nan_to_num(seen, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
     row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
     row[3:].masked_fill_(row[3:].isinf(), math.nan)

@@ -164,7 +164,7 @@ def _attend(one: OptimizerHooks) -> Callable[[], None]:
     def end() -> None:
         if one in _attending:
             _attending.remove(one)
-        # Behind a hook of somebody else the walk would go on: then the pair stays, with nobody to call.
+        # After another hook the walk would go on: then the pair stays, with nothing to call.
         if not _attending and all(_is_last(handle) for handle in _handles):
             while _handles:
                 _handles.pop().remove()

@@ -119,7 +119,7 @@ class Zero3Hooks:
     # -- use ---------------------------------------------------------------------------------------
 
     def _fetched(self, _: None, module: nn.Module, forward: bool = True, *__: Any, **___: Any) -> None:
-        """The current stream is ordered behind the all-gather: what the parameter holds now is what is used."""
+        """The current stream is ordered after the all-gather: what the parameter holds now is what is used."""
         board = self._board
         if not forward:
             board.begin_backward()
@@ -212,7 +212,7 @@ class Zero3Hooks:
     # -- step --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Before the optimizer step: what the partitions hold when every copy of the step is behind us."""
+        """Before the optimizer step: what the partitions hold after every copy of the step."""
         if self._board.checksums:
             self._primaries(SumEvent.SETTLED)
             for one in self._parameters.values():

@@ -188,7 +188,7 @@ def _by_occurrence(uses: Sequence[UseRecord]) -> dict[tuple[int, str, str, int],
 
 
 def _opening(uses: Sequence[UseRecord]) -> set[int]:
-    """Where partitions were recorded before the passes, not behind the optimizer step: at the start, or edited."""
+    """Where partitions were recorded before the passes, not after the optimizer step: at the start, or edited."""
     passes = next((index for index, use in enumerate(uses) if use.phase != "step"), 0)
     last = {use.parameter: index for index, use in enumerate(uses)}
     return {i for i, use in enumerate(uses) if use.phase == "step" and (i < passes or last[use.parameter] != i)}

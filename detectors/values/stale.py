@@ -59,7 +59,7 @@ class Stale:
 
 
 def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) -> Stale | None:
-    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary).
+    """Look for uses of older versions. ``reference`` has what forward passes should hold (it has no secondary).
 
     Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
     """

@@ -112,9 +112,9 @@ def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
                 reader.close()
             except TraceError:
                 continue
-            told = first.info.get("processor") if isinstance(first, Begin) else None
-            if isinstance(told, dict):
-                return {str(name): None if value is None else str(value) for name, value in told.items()}
+            recorded = first.info.get("processor") if isinstance(first, Begin) else None
+            if isinstance(recorded, dict):
+                return {str(name): None if value is None else str(value) for name, value in recorded.items()}
     return None
 
 
@@ -124,7 +124,7 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def forget_ranks(path: Path) -> None:
-    """The run is judged, and nobody asks any more how each rank ended."""
+    """The run is judged: how each rank ended is not needed any more."""
     shutil.rmtree(path / _RANKS, ignore_errors=True)
 
 

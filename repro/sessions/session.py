@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections import defaultdict
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
 from scenarios.scenario import Scenario
+from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -50,7 +49,7 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     if scenario.deepspeed != PINNED or scenario.edit_after:
         scenario = scenario.model_copy(update={"hpz": 1})
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
+    def receive(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
         if message["kind"] == "step":
             for step, _, loss in message["losses"]:
@@ -59,7 +58,7 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
     who = "our own engine" if scenario.sharding else "stock DeepSpeed"
     progress.doing(f"reference: {who} on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
+    program.run(scenario, simulated=False, folder=folder / "reference", hear=receive, parts=parts)
     return values
 
 
@@ -90,7 +89,7 @@ def simulate(
             one.feed(rank, records)
         ends[rank].feed(records)
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
+    def receive(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
         if message["kind"] == "watch":
             seen.append(Finding.from_dict(message["finding"]))
@@ -150,7 +149,7 @@ def simulate(
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
-        program.run(scenario, simulated=True, folder=folder, hear=hear)
+        program.run(scenario, simulated=True, folder=folder, hear=receive)
     except RankFailed as error:
         raise Interrupted(conclude(str(error)), error) from error
     except KeyboardInterrupt:
@@ -165,7 +164,7 @@ def _write(found: Findings, folder: Path) -> None:
 
 def versions() -> dict[str, str]:
     """What runs here, by package."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return installed(*_PACKAGES)
 
 
 def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
