@@ -15,12 +15,12 @@ itself, without a new largest value, passes for rounding.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording, number
+from detectors.values.divergence import by_occurrence, number
+from detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording
 from detectors.values.rounding import UNKNOWN, rounding_bound
 
 
@@ -147,7 +147,7 @@ def _compare_step(
 ) -> tuple[list[_Difference], int, int]:
     """All that differs; how many values both have, and how many only one. Brings ``growth`` up to date."""
     found: list[_Difference] = []
-    ours, theirs = _by_occurrence(expected.uses), _by_occurrence(record.uses)
+    ours, theirs = by_occurrence(expected.uses, 3), by_occurrence(record.uses, 3)
     opening = _opening(expected.uses)
     for position, (key, wanted) in enumerate(ours.items()):
         use = theirs.get(key, wanted)
@@ -175,16 +175,6 @@ def _compare_step(
             found.append(_Difference((record.step, *place, 0, rank), *at, value, reference))
     alone = len(ours.keys() ^ theirs.keys()) + abs(len(expected.losses) - len(record.losses)) + (len(norms) == 1)
     return found, len(ours.keys() & theirs.keys()) + len(numbers), alone
-
-
-def _by_occurrence(uses: Sequence[UseRecord]) -> dict[tuple[int, str, str, int], UseRecord]:
-    """Uses by what they are: a parameter may be used several times in one phase."""
-    seen: Counter[tuple[int, str, str]] = Counter()
-    named = {}
-    for use in uses:
-        seen[use[:3]] += 1
-        named[(*use[:3], seen[use[:3]])] = use
-    return named
 
 
 def _opening(uses: Sequence[UseRecord]) -> set[int]:

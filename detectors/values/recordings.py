@@ -7,12 +7,13 @@ checksums of every parameter that was used. Nothing that is read is executed.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
+
+from detectors.values.divergence import number
 
 FORMAT = "stream-race-recording"
 VERSION = 1
@@ -89,11 +90,6 @@ class Recorder:
             raise RecordingError(f"cannot record into {self._path}: {error.strerror}") from error
 
 
-def number(value: float) -> float | str:
-    """JSON has no number for NaN and infinities."""
-    return value if math.isfinite(value) else str(value)
-
-
 @dataclass(frozen=True)
 class WatchRecording:
     """What a folder holds, by rank. ``truncated``: ranks killed within a line, which is left out."""
@@ -119,11 +115,11 @@ def load(folder: Path) -> WatchRecording:
         world, info[rank] = _header(next(lines, (1, None))[1], path, rank)
         worlds.add(world)
         steps[rank], names = [], list[str]()
-        for number, data in lines:
+        for at, data in lines:
             try:
                 steps[rank].append(_step(data, names, after=steps[rank][-1].step if steps[rank] else -1))
             except (ValueError, TypeError, LookupError, OverflowError) as error:
-                raise _damaged(path, number, str(error)) from None
+                raise _damaged(path, at, str(error)) from None
     if len(worlds) > 1:
         raise RecordingError(f"{folder} mixes runs of {' and '.join(map(str, sorted(worlds)))} ranks: copy it again")
     for rank in range(world):
