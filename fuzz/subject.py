@@ -20,7 +20,7 @@ from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
-    """A recording, executed as often as one likes. ``executions`` counts how often it was.
+    """A recording, executed as often as one likes.
 
     ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
     """
@@ -28,7 +28,6 @@ class Subject:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.replayer = Replayer(recording)
-        self.executions = 0
         self.replayer.verify()
         self.first_step = self._settle()
         self.reference: Outcome = self.replayer.run_order(self.replayer.graph.issue_order())
@@ -41,7 +40,7 @@ class Subject:
 
     def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
+        return self.judged(self.replayer.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
@@ -58,7 +57,6 @@ class Subject:
         return self.timing(deviations).live()
 
     def judged(self, outcome: Outcome) -> Verdict:
-        self.executions += 1
         return judge(self.replayer.looks, self.reference, outcome)
 
     # -- what there is to decide about -----------------------------------------------------------------

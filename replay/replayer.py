@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from replay import device_work, work
-from replay.device_timing import Deviation, DeviceTiming
+from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.graph import Graph
 from replay.host import Effect
@@ -137,15 +137,8 @@ class Replayer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    def run(self, deviations: Sequence[Deviation] = ()) -> Outcome:
-        """Execute under the recorded timing, changed by ``deviations``.
-
-        Raises :class:`replay.names.UnknownOperation` for one that names what is not there.
-        """
-        return self.run_timing(self.recording.deviated(deviations) if deviations else None)
-
-    def run_timing(self, timing: DeviceTiming | None) -> Outcome:
-        """Execute under ``timing``; None: as recorded."""
+    def run(self, timing: DeviceTiming | None = None) -> Outcome:
+        """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
     def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
@@ -183,7 +176,7 @@ class Replayer:
 
     def verify(self) -> Outcome:
         """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
-        outcome = self.run_order(self.graph.order(self.graph.times()))
+        outcome = self.run()
         wrong = [
             look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
         ]

@@ -33,7 +33,6 @@ TABLE: dict[str, dict[tuple[int, int], tuple[int, int]]] = {
 NETWORKS = (400, 100)
 THREAD = (19.5, 25.5)  # seconds a step: DeepSpeed issue 5059
 CLAIM = 1.98  # arXiv 2407.01614: up to 98 % more throughput than without hpZ
-REPORTED_4906 = 24.12 / 17.57  # samples per second with hpZ over without: 32 V100, Llama-2-7B, 8 accumulation steps
 ACCUMULATIONS = (1, 2, 3, 4)
 _TOLERANCE, _TRIES = 1e-4, 50  # of a step's time, where a rate is solved for
 

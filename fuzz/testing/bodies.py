@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 import torch
 
-from fuzz.streams import Value
+from fuzz.watched import Value
 from simgpu.values import dtype_name, dtype_of
 
 Body = Callable[[], object]

@@ -19,12 +19,12 @@ from detectors.order.races import describe
 from fuzz.live.draw import draw
 from fuzz.live.examine import Examination, Witness
 from fuzz.shrink import shrink
-from fuzz.streams import NoTensors
 from fuzz.testing.bodies import Body, Problem, Tell
 from fuzz.testing.forked import NO_FAILURE, Done, Forks
 from fuzz.testing.options import Options
 from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
 from fuzz.testing.told import by_pytest, own, timing_lines
+from fuzz.watched import NoTensors
 from simgpu.timing import Delay, Deviation, Place, Timing
 from simgpu.tokens import Stretch
 from simgpu.trace import TraceError, TraceRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from detectors.order.races import Race, Side, describe
 from fuzz.live.recorded import Run
-from fuzz.streams import Value, difference
+from fuzz.watched import Value, difference
 from simgpu.timing import Deviation, Jitter, Stretch, Timing
 from simgpu.trace import Frame
 
