@@ -344,7 +344,7 @@ def _zero3_rank(me: Any) -> None:
 
     rank, world = str(me.rank), str(me.world)
     os.environ.update(RANK=rank, WORLD_SIZE=world, LOCAL_RANK=rank, LOCAL_SIZE=world)
-    adapter.use_plain()
+    adapter.start(simulated=False)
     store = dist.FileStore(str(me.store), me.world)
     dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world, timeout=timedelta(seconds=120))
     model = llama()
@@ -355,7 +355,7 @@ def _zero3_rank(me: Any) -> None:
         "zero_allow_untested_optimizer": True,
     }
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
+    engine = adapter.initialize(model=model, optimizer=optimizer, config=config)
     batch = batch_of(RANK_BATCH, SEQUENCE)
 
     def step() -> None:

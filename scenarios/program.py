@@ -6,7 +6,6 @@ import gc
 import os
 import resource
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,15 +18,15 @@ from torch import Tensor
 
 from detectors import NanWatch
 from detectors.live.ops import PROBES
-from detectors.live.patches import listen
-from frameworks.deepspeed import adapter
+from frameworks.base import Trainer
 from frameworks.deepspeed.releases import PINNED
+from scenarios.full_size import loss_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.rehearsal import dry_gpu
 from scenarios.scenario import Scenario
 from scenarios.sharding.checkpoint_index import newest, read
-from scenarios.trainers import Trainer, trainer
+from scenarios.trainers import Sharded, framework, trainer
 from simgpu import dry
 from simgpu.clocked import NOTHING
 from simgpu.device import Device
@@ -37,13 +36,14 @@ from simgpu.overrides import Override, Site, count, put
 from simgpu.ranks.cluster import Rank, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
+from simgpu.values import checksum
 
 Hear = Callable[[int, dict[str, Any]], None]
 
 
 def preload() -> None:
     """Do once, in the process that will be forked, what each rank would do at its start."""
-    adapter.warm_up()
+    framework.warm_up()
     seldom()
 
 
@@ -116,7 +116,7 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
         me = replace(me, world=scenario.ranks)
         per_node = scenario.ranks // scenario.nodes
         device = dry_gpu(scenario.timing(), per_node, trace, _info(scenario))
-        adapter.put(scenario.fix, device)
+        framework.put(scenario.fix, device)
         _train(me, scenario, device, parts=1)
 
     run_ranks(1, target, folder=folder / "logs", hear=hear)
@@ -127,15 +127,15 @@ def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: b
     device = Device(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
     weightless = PROBES if scenario.watch == "weightless" else NOTHING
     device.begin(
-        file_of(trace, me.rank), _info(scenario), skipped=adapter.PASSING_FILES, weightless=weightless, record=record
+        file_of(trace, me.rank), _info(scenario), skipped=framework.PASSING_FILES, weightless=weightless, record=record
     )
-    if adapter.VERSION == PINNED:
-        adapter.put(scenario.fix, device)
+    if framework.VERSION == PINNED:
+        framework.put(scenario.fix, device)
     return device
 
 
 def _info(scenario: Scenario) -> dict[str, Any]:
-    return {"scenario": scenario.model_dump(mode="json"), "deepspeed": adapter.VERSION}
+    return {"scenario": scenario.model_dump(mode="json"), "deepspeed": framework.VERSION}
 
 
 def _train(
@@ -158,11 +158,8 @@ def _train(
         LOCAL_SIZE=str(per_node),
         GROUP_RANK=str(me.rank // per_node),
     )
-    backend = "gloo"
-    if device is None:
-        adapter.use_plain()
-    else:
-        backend = adapter.use_simulated()
+    backend = framework.start(simulated=device is not None)
+    if device is not None:
         device.phase(0, 0, "init")
     torch.distributed.init_process_group(
         backend,
@@ -208,7 +205,7 @@ def _train(
             counts.update(dict.fromkeys(counts, 0))
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
-            loss = training.forward(_moved(next(data), device))
+            loss = loss_of(training.forward(_moved(next(data), device)))
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)
@@ -220,7 +217,8 @@ def _train(
         if step == scenario.edit_after:
             watch.phase(step, scenario.accumulation, "edit")
             training.edit(watch.parameter)
-        if checkpoints is not None and scenario.checkpoint_every and step % scenario.checkpoint_every == 0:
+        saves = scenario.checkpoint_every and step % scenario.checkpoint_every == 0
+        if saves and checkpoints is not None and isinstance(training, Sharded):  # of others it is refused
             training.save(checkpoints, step)
         gc.collect()
         if device is not None:
@@ -240,8 +238,7 @@ def _train(
         {}
         if dry.active()
         else {
-            name: zlib.crc32(adapter.bits(tensor if device is None else device.value(tensor)))
-            for name, tensor in training.partitions()
+            name: checksum(tensor if device is None else device.value(tensor)) for name, tensor in training.partitions()
         }
     )
     me.say(
@@ -268,13 +265,13 @@ def _resumed(scenario: Scenario, training: Trainer) -> int:
     if not scenario.resume:
         return 0
     path = Path(scenario.resume)
-    return read(newest(path)).step if dry.active() else training.load(path)
+    return training.load(path) if isinstance(training, Sharded) and not dry.active() else read(newest(path)).step
 
 
 def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any) -> NanWatch | None:
     """The watch that a user would run, on the same streams as training; not beside the reference."""
     if scenario.watch == "blocking":
-        _look_and_wait(engine)
+        framework.probe_copies(engine)
     if scenario.watch in ("off", "blocking") or device is None:
         return None
     return NanWatch(
@@ -282,24 +279,6 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
         checksums=True,
         on_finding=lambda finding: me.say({"kind": "watch", "finding": finding.as_dict()}),
     )
-
-
-def _look_and_wait(engine: Any) -> None:
-    """The check that suggests itself, and that hid the race from those who had it: read each copy when it is made.
-
-    The read waits for the stream that copies (DeepSpeed issue 5059: "a NaN check after the partition hides it").
-    """
-
-    def looking(parameter: Any) -> Callable[..., None]:
-        def look(*_: Any, **__: Any) -> None:
-            secondary = parameter.ds_secondary_tensor
-            if secondary is not None:
-                secondary.isfinite().all().item()
-
-        return look
-
-    for parameter in engine.module.parameters():
-        listen(parameter, "partition", after=looking(parameter))
 
 
 class _Watch:
@@ -338,7 +317,7 @@ class _Watch:
         def note(value: Tensor) -> None:
             flat = value.reshape(-1)
             part = -(-flat.numel() // self._parts)
-            sums = [zlib.crc32(adapter.bits(flat[start : start + part])) for start in range(0, flat.numel(), part)]
+            sums = [checksum(flat[start : start + part]) for start in range(0, flat.numel(), part)]
             bad = int(flat.numel() - torch.isfinite(flat).sum())
             self._parameters.append([*now, name, sums, bad, self._distance(now[2], name, flat)])
 

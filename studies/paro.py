@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
@@ -145,7 +145,7 @@ def _reference(one: Scenario, folder: Path) -> Losses:
 
 
 def _run(one: Scenario, folder: Path) -> _Found:
-    found, detector = _Found(), HappensBefore()
+    found, detector = _Found(), RaceDetector()
     nodes_of = one.timing().nodes_of
     program.run(one, simulated=True, folder=folder, hear=_listening(found))
     for rank in range(one.ranks):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore, Race, Values, compare
+from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
 from scenarios.base import ScenarioError
 from scenarios.scenario import Scenario, scenario
@@ -72,7 +72,7 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
         program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), overrides=overrides, calls=True)
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank in range(made.ranks):
         file = file_of(folder / "trace", rank)
         if file.exists():

@@ -41,7 +41,6 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import session
-    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -55,7 +54,6 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         preload()
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
-        found = rests_on(found, folder, progress.doing)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
         console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
@@ -72,7 +70,6 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import session
-    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -96,7 +93,6 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
             found[word] = session.simulate(one, folders[word], reference, progress)
-            found[word] = rests_on(found[word], folders[word], progress.doing)
         terminal.verdict(console, found[word], folders[word])
     terminal.comparison(console, found, folders)
     with terminal.doing(console, "writing the report"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from detectors import BadValue, Cause, Finding, Kind, WatchError, WatchFailed
 from detectors.live import huggingface, lightning, patches
 from frameworks.deepspeed import adapter
 from simgpu.ranks.cluster import Rank, run_ranks
+from simgpu.values import checksum
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 pytestmark = [
@@ -80,7 +80,7 @@ def where(finding: Finding | None) -> tuple[Any, ...]:
 
 
 def bits(model: nn.Module) -> dict[str, bytes]:
-    return {name: adapter.bits(values) for name, values in model.state_dict().items()}
+    return {name: values.view(-1).view(torch.uint8).numpy().tobytes() for name, values in model.state_dict().items()}
 
 
 # -- Hugging Face ----------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def zero3(folder: Path, **how: Any) -> list[dict[str, Any]]:
     corrupt, spike = how.pop("corrupt", None), how.pop("spike", None)
 
     def train(me: Rank) -> dict[str, Any]:
-        adapter.use_plain()
+        adapter.start(simulated=False)
         before = Before(corrupt)
         callback = huggingface.NanWatchCallback(**how) if how else None
         model = llama(spike if me.rank == 1 else None)
@@ -259,7 +259,7 @@ def zero3(folder: Path, **how: Any) -> list[dict[str, Any]]:
         return {
             "finding": callback.finding.as_dict() if callback and callback.finding else None,
             "steps": made.state.global_step,
-            "final": {name: zlib.crc32(adapter.bits(values)) for name, values in adapter.partitions(made.deepspeed)},
+            "final": {name: checksum(values) for name, values in adapter.trainer(made.deepspeed, None).partitions()},
             "gone": hooks(model) == before.hooks and _engine_functions() == before.engine,
         }
 

@@ -148,7 +148,7 @@ def _in_deepspeed(me: Rank) -> None:
     from frameworks.deepspeed import adapter
 
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1")
-    adapter.use_plain()
+    adapter.start(simulated=False)
     store = torch.distributed.FileStore(str(me.store), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
 

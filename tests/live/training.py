@@ -161,7 +161,7 @@ class Job:
         if form in STAGES:
             from frameworks.deepspeed import adapter
 
-            adapter.use_plain()
+            adapter.start(simulated=False)
         if me.world > 1:
             torch.distributed.init_process_group(
                 "gloo",
@@ -172,9 +172,7 @@ class Job:
             )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         if form in STAGES:
-            self.engine, *_ = adapter.initialize(
-                model=self.model, optimizer=self.optimizer, config=self._config(precision)
-            )
+            self.engine = adapter.initialize(model=self.model, optimizer=self.optimizer, config=self._config(precision))
             self.wrapped = self.engine
         elif form == "ddp":
             self.wrapped = nn.parallel.DistributedDataParallel(self.model)
