@@ -28,8 +28,8 @@ from fuzz.live.recorded import load
 from fuzz.live.runs import Outcome
 from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
-from fuzz.testing.told import differences
 from fuzz.watched import Value, seeing, watch_result
 from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked

@@ -121,9 +121,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     report = yield
-    told = device.missed(report.longreprtext) if report.failed and isinstance(collector, pytest.File) else None
-    if told and _MARK in collector.path.read_text(encoding="utf-8", errors="replace"):
-        report.longrepr = f"{report.longreprtext}\n{told}"
+    why = device.missed(report.longreprtext) if report.failed and isinstance(collector, pytest.File) else None
+    if why and _MARK in collector.path.read_text(encoding="utf-8", errors="replace"):
+        report.longrepr = f"{report.longreprtext}\n{why}"
     return report
 
 

@@ -24,7 +24,7 @@ from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
 
-DRY = "dry.json"  # what a dry run tells beside its trace
+DRY = "dry.json"  # what a dry run leaves beside its trace
 _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 
 
@@ -246,7 +246,7 @@ def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended |
 def _conclude(
     ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
 ) -> None:
-    """Judge, tell, and leave with the status that says it."""
+    """Judge, print, and leave with the status that says it."""
     from rich.console import Console
 
     from reports.data.findings import Verdict
