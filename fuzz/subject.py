@@ -20,7 +20,7 @@ from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
-    """A recording, executed as often as one likes.
+    """A recording, executed as often as one likes. ``executions`` counts how often it was.
 
     ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
     """
@@ -28,6 +28,7 @@ class Subject:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.replayer = Replayer(recording)
+        self.executions = 0
         self.replayer.verify()
         self.first_step = self._settle()
         self.reference: Outcome = self.replayer.run_order(self.replayer.graph.issue_order())
@@ -57,6 +58,7 @@ class Subject:
         return self.timing(deviations).live()
 
     def judged(self, outcome: Outcome) -> Verdict:
+        self.executions += 1
         return judge(self.replayer.looks, self.reference, outcome)
 
     # -- what there is to decide about -----------------------------------------------------------------

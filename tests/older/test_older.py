@@ -2,8 +2,9 @@
 
 ``run``: ``repro run --size tiny --ranks 2 --nodes 1 --hpz 2 --fix none --steps 2 --accumulation 1 --sequence 32``,
 without its trace. ``checked``: ``repro check --record`` of a program with two streams. ``campaign``: ``repro fuzz
-hpz-short`` of five timings, without hpZ. ``checkpoint``: two steps of our own engine, by one rank. What a newer version
-wrote is refused where its reader is tested.
+hpz-short`` of five timings, without hpZ. ``study``: ``repro sweep`` of one setting, without its pictures.
+``checkpoint``: two steps of our own engine, by one rank. What a newer version wrote is refused where its reader is
+tested.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from reports.data import campaigns, loading
 from reports.pages.folders import write
 from repro.sessions.recordings import scenario_of, token_of
 from repro.sessions.witnesses import token
+from scenarios.job import job
 from scenarios.scenario import load
 from scenarios.sharding import checkpoint
 from simgpu.timing import Timing
@@ -70,6 +72,15 @@ def test_a_campaign_is_read_and_reported(tmp_path: Path) -> None:
     found = campaigns.load(HERE / "campaign")
     assert found.data["campaign"]["timings"] == 5
     assert "none of 5 timings changes a bit" in write([HERE / "campaign"], tmp_path)
+
+
+def test_a_study_is_read_and_reported(tmp_path: Path) -> None:
+    said = write([HERE / "study"], tmp_path)
+    assert "up to 1.42 times as fast as ZeRO-3 (at 12.5 Gbit/s between nodes)" in said
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "--networks 12.5 --micro-batches 1" in page
+    asked = json.loads((HERE / "study" / "job.json").read_text(encoding="utf-8"))
+    assert list(job(**asked).model_dump(mode="json").items()) == list(asked.items())
 
 
 def test_a_checkpoint_is_loaded_with_every_bit() -> None:
