@@ -23,14 +23,14 @@ import msgpack
 import torch
 import torch.distributed as dist
 
-from fuzz import streams
+from fuzz import watched
 from fuzz.live.recorded import load
 from fuzz.live.runs import Outcome
-from fuzz.streams import Value, seeing, watch_result
 from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
-from fuzz.testing.told import differences
+from fuzz.watched import Value, seeing, watch_result
 from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked
 from simgpu.library import functions
@@ -221,7 +221,7 @@ class Forks:
 
 
 # Whose frames are not told: a watched value is read where the test says so.
-_SKIPPED = (streams.__file__, default.__file__)
+_SKIPPED = (watched.__file__, default.__file__)
 
 
 def _import(said: dict[int, dict[str, Any]]) -> None:

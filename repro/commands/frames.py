@@ -35,7 +35,7 @@ def fixes(text: str) -> list[Fix]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
     if not found:
         raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
-    return [Fix(word) for word in found]
+    return [fix for word in found for fix in Fix if fix == word]
 
 
 def numbers(

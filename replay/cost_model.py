@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.device_timing import DeviceTiming
-from replay.host import Priced
+from replay.host import Costed
 from simgpu.hardware import Clock
 from simgpu.tokens import Jitter
 
@@ -26,15 +26,15 @@ class _Kind(NamedTuple):
     collective: bool
 
 
-class Prices:
+class CostModel:
     """The costs of ``count`` nodes."""
 
-    def __init__(self, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]) -> None:
+    def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
         self._count = count
         self._steps = list(steps)
-        self._by_op = {(one.rank, one.op): one for one in priced}
-        alike: dict[_Kind, list[Priced]] = {}
-        for one in priced:
+        self._by_op = {(one.rank, one.op): one for one in costed}
+        alike: dict[_Kind, list[Costed]] = {}
+        for one in costed:
             kind = _Kind(one.rank, one.kernel, one.stream, one.stream_name, bool(one.members))
             alike.setdefault(kind, []).append(one)
         self._alike = list(alike.items())
@@ -67,7 +67,7 @@ class Prices:
             elif clock is not None:
                 factors[at] = clock.factor(kind.kernel, kind.stream_name) * factors[at]
         stretched = nominal * np.repeat(factors, self._sizes)
-        # The device rounds a half up, Python (who prices collectives) to the even neighbour.
+        # The device rounds a half up, Python (which rounds the costs of collectives) to the even neighbour.
         lengths = np.where(self._collective, np.rint(stretched), _rounded(stretched))
         if timing.jitter is not None:
             lengths = lengths + self._drawn(timing.jitter, lengths, len(ranks))
@@ -95,7 +95,7 @@ class Prices:
         return first
 
 
-def _by_profile(clock: Clock, kind: _Kind, those: Sequence[Priced]) -> list[int]:
+def _by_profile(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
     """How long they take as collectives of such hardware."""
     link = kind.stream_name
     return [
