@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from detectors.order.races import Race
 from fuzz.verdict import Verdict, judge
 from replay.beginning import beginning
@@ -122,7 +122,7 @@ class Subject:
 
 
 def _races(recording: Recording, *, before: int | None = None) -> list[Race]:
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank, records in recording.records.items():
         if before is None:
             detector.feed(rank, records)

@@ -17,10 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from scenarios.base import ScenarioError
 from scenarios.full_size import loss_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
-from scenarios.scenario import Scenario, ScenarioError
+from scenarios.scenario import Scenario
 from simgpu.ranks.cluster import Rank, run_ranks
 
 Losses = dict[tuple[int, int, int], float]

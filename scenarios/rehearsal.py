@@ -18,6 +18,7 @@ from torch import nn
 
 from frameworks.base import Trainer
 from scenarios import quantized
+from scenarios.base import ScenarioError
 from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.messages import (
@@ -28,7 +29,6 @@ from scenarios.messages import (
     RehearsalReport,
     StepRehearsed,
 )  # fmt: skip
-from scenarios.scenario import ScenarioError
 from scenarios.sharding.empty import without_values
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.trainers import Sharded, framework

@@ -23,9 +23,9 @@ import pandas as pd
 
 from metrics import MemoryMetrics
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.job import Job, job
 from scenarios.messages import ModelBuilt, RehearsalReport
-from scenarios.scenario import ScenarioError
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 from studies.crew import side_by_side

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
@@ -49,7 +49,7 @@ def scenarios(
     """The named scenario 'paro' under each strategy.
 
     Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations that are
-    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.scenario.ScenarioError`.
+    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.base.ScenarioError`.
     """
     options = {"precision": precision, "steps": steps, "without": tuple(without), "clip": 0.0, **more}
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
@@ -146,7 +146,7 @@ def _reference(one: Scenario, folder: Path) -> Losses:
 
 
 def _run(one: Scenario, folder: Path) -> _Found:
-    found, detector = _Found(), HappensBefore()
+    found, detector = _Found(), RaceDetector()
     nodes_of = one.timing().nodes_of
     program.run(one, simulated=True, folder=folder, receive=_receiving(found))
     for rank in range(one.ranks):

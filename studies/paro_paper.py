@@ -102,7 +102,7 @@ STEPS = (16, 32, 128)  # GPUs that are shown of a scaling
 
 
 def job_of(case: Case, *, accumulation: int = ACCUMULATION) -> Job:
-    """The dry run of a case. Raises :class:`scenarios.scenario.ScenarioError`."""
+    """The dry run of a case. Raises :class:`scenarios.base.ScenarioError`."""
     return job(
         model=case.model,
         nodes=case.ranks // GPUS,
@@ -150,7 +150,7 @@ def times(
 ) -> dict[Case, Timed[float]]:
     """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = sorted(dict.fromkeys(cases), key=lambda case: -FULL_SIZE[case.model].layers)
     found = {}

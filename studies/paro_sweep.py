@@ -75,7 +75,7 @@ def sweep(
     ``closed``: the gain by the closed form in which the longer of communication and computation counts (NaN for a
     ring); ``fits``: the peak is not above what a GPU has.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     on = machines() if networks is None else networks
     chosen = list(dict.fromkeys([ZERO3, *(strategies or map(str, legal()))]))

@@ -19,9 +19,9 @@ from metrics import MemoryMetrics
 from replay.graph import Graph
 from replay.recording import Recording
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.job import Job
 from scenarios.messages import ModelBuilt, RehearsalReport
-from scenarios.scenario import ScenarioError
 from simgpu.hardware import Profile
 from simgpu.trace import Collective, Launch, Phase, StreamName, TraceRecord
 

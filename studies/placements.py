@@ -16,8 +16,8 @@ import pandas as pd
 
 from detectors import Race
 from frameworks.deepspeed.fixes import Fix
+from scenarios.base import ScenarioError
 from scenarios.job import Job, job
-from scenarios.scenario import ScenarioError
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import HostWait, Phase, Stack, TraceReader
 from studies.crew import side_by_side

@@ -42,7 +42,7 @@ def quantization(
     what leaves a node; ``secondary_gib``, ``peak_gib``: memory per GPU; ``loss_change``: the largest difference of a
     step's loss from that without qwZ and qgZ (small model, rank 0).
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     rows: dict[Chosen, dict[str, Any]] = {}
     done = side_by_side(partial(_dry, wanted=wanted, folder=folder), combinations, workers=workers)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detectors import HappensBefore, Race
-from detectors.order.tally import EXAMPLES
+from detectors import Race, RaceDetector
+from detectors.race_detector import EXAMPLES
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from scenarios import rehearsal
 from scenarios.job import Job
@@ -127,11 +127,11 @@ def rehearse(
     :func:`simgpu.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
     ``examples``: how many occurrences of each race are kept (None: all).
 
-    Raises :class:`scenarios.scenario.ScenarioError` for what cannot be rehearsed,
+    Raises :class:`scenarios.base.ScenarioError` for what cannot be rehearsed,
     :class:`simgpu.ranks.cluster.RankFailed` when the dry run itself breaks.
     """
     timing, profile = job.timing(), job.profile()
-    detector, memory = HappensBefore(examples), MemoryMetrics(profile.capacity)
+    detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
     reported = _Reported()
     path = file_of(folder / "trace", 0)

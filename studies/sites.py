@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore, Race, Values, compare
+from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
+from scenarios.base import ScenarioError
 from scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
-from scenarios.scenario import Scenario, ScenarioError, scenario
+from scenarios.scenario import Scenario, scenario
 from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
@@ -74,7 +75,7 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
         )
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank in range(made.ranks):
         file = file_of(folder / "trace", rank)
         if file.exists():

@@ -69,7 +69,7 @@ def sweep(
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``shown`` of them in this timing;
     ``margin_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = points(job, micro_batches, fixes)
     rows: list[dict[str, Any]] = []

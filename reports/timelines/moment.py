@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from detectors.order.labels import Labels, parameter_of
+from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
+from reports.timelines.parameters import parameter_of
 from simgpu.trace import (
     Collective,
     Frame,

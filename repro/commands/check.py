@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from repro.commands.factors import factors
+from repro.commands import flags
 from repro.sessions import child, folders, launched
 from repro.sessions.child import Ended
 from repro.sessions.launched import Launched
@@ -38,11 +38,7 @@ _FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
     "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
 )
 @click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
-@click.option("--name", help="Name of the run's folder. [default: the script's and the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@flags.run_folder("the script's and the time")
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
     "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
@@ -157,7 +153,7 @@ def check(
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:
     try:
-        found = factors(texts, "kernel:aten::mm=20")
+        found = flags.factors(texts, "kernel:aten::mm=20")
     except ValueError as error:
         raise WrongUse(str(error)) from None
     for pattern, factor in found.items():

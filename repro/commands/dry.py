@@ -10,19 +10,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands import flags
 from repro.commands.options import chosen, job_options
-
-_EXPECTED = ("clean", "race")
 
 
 @click.command()
 @job_options()
-@click.option("--name", help="Name of the run's folder. [default: dry- and the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
-@click.option("--expect", type=click.Choice(_EXPECTED), help="Exit with 1 unless this is found.")
+@flags.run_folder("dry- and the time")
+@flags.expect("clean", "race")
 def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
     """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from frameworks.deepspeed.fixes import Fix
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from repro.commands import flags
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
 
@@ -26,12 +27,8 @@ _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "har
 @click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
 @click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")
 @click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]")
-@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
-@click.option("--name", default="memory", help="Name of the folder that takes table and picture. [default: memory]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a study of the same name.")
+@flags.workers()
+@flags.folder("folder that takes table and picture", "memory", replaces="a study")
 def memory(
     models: str,
     groups: str,

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from repro.commands import flags
 from repro.commands.frames import among, numbers, rows
 
 PARTS = ("llama", "losses", "quantization", "zero++")
@@ -21,12 +22,8 @@ PARTS = ("llama", "losses", "quantization", "zero++")
     "--models", default="", help="Models of ZeRO++'s table, with commas: gpt-18b, gpt-49b, ... [default: all]"
 )
 @click.option("--accumulations", default="1,2,3,4", help="Accumulation steps for Llama. [default: 1,2,3,4]")
-@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
-@click.option("--name", default="paper", help="Name of the folder that takes the tables. [default: paper]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace tables of the same name.")
+@flags.workers()
+@flags.folder("folder that takes the tables", "paper", replaces="tables")
 def paper(
     parts: str, models: str, accumulations: str, workers: int | None, name: str, runs: Path, overwrite: bool
 ) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands import flags
 from repro.commands.frames import among, words
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")
@@ -29,12 +30,8 @@ _SWEEP = ("strategies", "workers")
 @click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to take away.")
 @click.option("--models", help="Paper: only these, llama-2-7b or llama-65b. [default: both]")
 @click.option("--trainable", help="Paper: only these, of all, 1/16 and PEFT. [default: all of them]")
-@click.option("--workers", type=click.IntRange(1), help="Not live: dry runs side by side. [default: the cores]")
-@click.option("--name", help="Name of the folder that takes the tables. [default: paro, paro-paper, ...]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace tables of the same name.")
+@flags.workers("Not live: dry runs side by side.")
+@flags.folder("folder that takes the tables", "paro, paro-paper, ...", chosen=True, replaces="tables")
 def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **values: Any) -> None:
     """PaRO's strategies (arXiv 2310.06003): a small model trains under each, beside torch's DDP and the formulas.
 

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from frameworks.deepspeed.fixes import Fix
+from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
@@ -21,11 +22,8 @@ from repro.commands.options import chosen, job_options
 @click.option("--networks", help="Gbit/s between nodes, with commas. [default: 12.5,100,400; 100 for llama-2-70b]")
 @click.option("--fixes", help="Only these fixes, with commas. [default: all]")
 @click.option("--only", type=click.Choice(["fixes", "sites"]), help="Only the fixes, or only stock's own sites.")
-@click.option("--workers", type=click.IntRange(1), default=2, help="Dry runs side by side. [default: 2]")
-@click.option("--name", default="placements", help="Name of the folder that takes the results. [default: placements]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
+@flags.workers(default=2)
+@flags.folder("folder that takes the results", "placements")
 @job_options("fix", "model", "network")
 def placements(
     models: str | None,

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED
+from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
 from repro.sessions.release import become
@@ -25,15 +26,10 @@ EXPECTATIONS = {
 
 @click.command()
 @scenario_options
-@click.option("--name", help="Name of the run's folder. [default: the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
-@click.option(
-    "--expect",
-    type=click.Choice(list(EXPECTATIONS)),
-    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
+@flags.run_folder("the time")
+@flags.expect(
+    *EXPECTATIONS,
+    text="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
     "stale, uncovered.",
 )
 def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
@@ -45,7 +41,6 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import session
-    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -59,7 +54,6 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         preload()
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
-        found = rests_on(found, folder, progress.doing)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
         console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
@@ -69,18 +63,13 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @click.command()
 @scenario_options
 @click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
-@click.option("--name", default="compare", help="Name of the folder that takes the runs. [default: compare]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
+@flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import session
-    from repro.sessions.rests import rests_on
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -104,7 +93,6 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
             found[word] = session.simulate(one, folders[word], reference, progress)
-            found[word] = rests_on(found[word], folders[word], progress.doing)
         terminal.verdict(console, found[word], folders[word])
     terminal.comparison(console, found, folders)
     with terminal.doing(console, "writing the report"):

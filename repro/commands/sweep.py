@@ -10,9 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from repro.commands import flags
 from repro.commands.frames import numbers
 from repro.commands.options import chosen, job_options
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 
@@ -21,12 +22,8 @@ _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep i
 @job_options(*_DECIDED)
 @click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
 @click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")
-@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
-@click.option("--name", default="sweep", help="Name of the folder that takes table and pictures. [default: sweep]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a sweep of the same name.")
+@flags.workers()
+@flags.folder("folder that takes table and pictures", "sweep", replaces="a sweep")
 def sweep(
     networks: str, micro_batches: str, workers: int | None, name: str, runs: Path, overwrite: bool, **values: Any
 ) -> None:

@@ -7,22 +7,27 @@ import platform
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
+from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
+from detectors.base import found_by
+from detectors.confidence.holding import Waits
+from detectors.files import Reader, rests_on
 from frameworks.deepspeed.releases import PINNED
 from metrics import EndMetrics
 from reports.data import findings as findings_file
 from reports.data import sources, tables
-from reports.data.findings import Cost, Findings
+from reports.data.findings import Cost, Findings, Verdict
 from reports.screen.terminal import Progress
 from repro.sessions import witnesses
+from repro.sessions.judging import detectors
 from scenarios import program
+from scenarios.base import ScenarioError
 from scenarios.job import Job
 from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
-from scenarios.scenario import Scenario, ScenarioError, save
+from scenarios.scenario import Scenario, save
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -100,12 +105,18 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     return values
 
 
-def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
+def simulate(
+    scenario: Scenario, folder: Path, reference: Values, progress: Progress, *, rests: bool = True
+) -> Findings:
     """Run on the simulated GPU; write what is found into ``folder``.
+
+    ``rests``: of a clean run, find what its verdict rests on, too: waits that order by chance, and what was on and
+    never happened.
 
     Raises :class:`Interrupted`.
     """
-    values, detector, coverage = Values(), HappensBefore(), Coverage()
+    values, waits, using = Values(), Waits(), detectors()
+    reading: list[Reader] = [waits, *using]
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     ends: dict[int, EndMetrics] = defaultdict(EndMetrics)
@@ -117,8 +128,8 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
 
     def follow(rank: int) -> None:
         records = list(readers[rank].read())
-        detector.feed(rank, records)
-        coverage.feed(rank, records)
+        for one in reading:
+            one.feed(rank, records)
         ends[rank].feed(records)
 
     def receive(rank: int, report: Report) -> None:
@@ -143,7 +154,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
             for step in range(begun, complete + 1):
                 row = progress.row(step)
-                row.races = row.races or detector.count
+                row.races = row.races or sum(one.count for one in using if isinstance(one, RaceDetector))
             full = scenario.ranks * scenario.accumulation
             progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
 
@@ -152,15 +163,16 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     def conclude(failure: str | None) -> Findings:
         for rank in readers:
             follow(rank)
-        detector.finish()
-        races = detector.races
+        for one in using:
+            one.finish()
+        races = found_by(using, Race)
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
             versions=versions(),
             profile=asdict(scenario.profile()),
             races=races,
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
-            uncovered=coverage.uncovered,
+            uncovered=found_by(using, Uncovered),
             divergence=compare(reference, values),
             cost=_cost(clocks, {rank: one.result() for rank, one in ends.items()}, scenario.steps),
             steps_done=min(done.values(), default=0),
@@ -170,8 +182,12 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             distance=_distance(values),
         )
         tables.write(values, reference, folder)
-        sources.write(races, folder)
-        findings_file.write(found, folder)  # last: where they are, the run is whole
+        _write(found, folder)
+        if rests and found.verdict is Verdict.CLEAN and not failure:
+            progress.doing("judging what the verdict rests on")
+            missing = [*found_by(using, Unexercised), *found_by(using, Unseen)]
+            found = replace(found, holding=rests_on(folder / "trace", waits), unexercised=missing)
+            _write(found, folder)
         return found
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
@@ -182,6 +198,11 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     except KeyboardInterrupt:
         raise Interrupted(conclude("interrupted"), None) from None
     return conclude(None)
+
+
+def _write(found: Findings, folder: Path) -> None:
+    sources.write([*found.races, *(race for one in found.holding.held for race in one.races)], folder)
+    findings_file.write(found, folder)  # last: where they are, the run is whole
 
 
 def versions() -> dict[str, str]:

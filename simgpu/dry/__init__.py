@@ -3,7 +3,7 @@
 A trace records the same as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
 are values, so a model of any size needs neither GPUs nor the host's memory. The C++ part says what has values all
 the same (``csrc/dry.h``). A program that reads one that is not there is refused (:mod:`.reading`); the other ranks do
-what this one does, at the same time (:mod:`.groups`). See ``docs/dry.md``.
+what this one does, at the same time (:mod:`.groups`). See ``docs/concepts/dry.md``.
 """
 
 from __future__ import annotations

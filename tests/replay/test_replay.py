@@ -64,7 +64,7 @@ def test_the_recorded_timing_gives_the_bits_of_the_live_run(model: str, hpz: int
         losses = [value for message in steps for _, _, value in message.losses]
         assert [outcome.losses[place] for place, look in looks if look.kind == "loss"] == losses
         # The use of each parameter: step, micro-batch, phase, name, checksum.
-        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message["parameters"])
+        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message.parameters)
         assert uses == sorted(
             (*look[2:5], look.name, outcome.checksums[place]) for place, look in looks if look.kind == "parameter"
         )

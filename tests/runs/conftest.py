@@ -40,7 +40,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Findings
         with Progress(Console(quiet=True), "", made.steps) as progress:
             if key not in references:
                 references[key] = session.reference_of(made, tmp_path_factory.mktemp("reference"), progress)
-            return session.simulate(made, where, references[key], progress)
+            return session.simulate(made, where, references[key], progress, rests=False)
 
     return call
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from detectors import Race
 from reports.data.findings import Findings, Verdict
 from scenarios import quantized
+from scenarios.base import ScenarioError
 from scenarios.messages import Report, StepDone
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.named import difference, from_text, named
 from scenarios.program import run as run_program
-from scenarios.scenario import ScenarioError, scenario
+from scenarios.scenario import scenario
 
 Run = Callable[..., Findings]
 

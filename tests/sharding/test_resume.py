@@ -17,10 +17,11 @@ from detectors import Values
 from reports.screen.terminal import Progress
 from repro.sessions import session
 from scenarios import program
+from scenarios.base import ScenarioError
 from scenarios.messages import Report, StepDone, TrainingEnded
 from scenarios.mmlu import SAMPLE, load
 from scenarios.mmlu_batches import batches
-from scenarios.scenario import Scenario, ScenarioError, save, scenario
+from scenarios.scenario import Scenario, save, scenario
 from scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
 from scenarios.sharding.rings import TorchCollectives
 from simgpu.ranks.cluster import RankFailed

@@ -10,7 +10,7 @@ import pytest
 from frameworks.deepspeed.fixes import Fix
 from reports.pictures import placements as placement_chart
 from repro.commands import placements as command
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 from studies import placements
 
 ROWS = [

@@ -1,16 +1,19 @@
-"""Counts the occurrences of races by the pair of places they come from."""
+"""The race detector: what happens-before finds, grouped by the pair of places that it comes from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from detectors.base import Detector
+from detectors.order.happens_before import HappensBefore
 from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
-from simgpu.trace import Frame
+from simgpu.trace import Frame, TraceRecord
 
 EXAMPLES = 8
 
 
-class Key(NamedTuple):
+class RaceKey(NamedTuple):
     """What the occurrences of one race have in common."""
 
     first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream
@@ -19,8 +22,8 @@ class Key(NamedTuple):
     reused: bool
 
 
-def key_of(first: Side, second: Side) -> Key:
-    return Key(
+def key_of(first: Side, second: Side) -> RaceKey:
+    return RaceKey(
         (first.kernel, first.access, site(first.stack), first.stream),
         (second.kernel, second.access, site(second.stack), second.stream),
         site(second.allocated or ()),
@@ -43,8 +46,8 @@ class _OfRank:
         self.examples: list[Occurrence] = []
 
 
-class Tally:
-    """One race while it is being counted."""
+class _Race:
+    """One race while it is being counted. ``names`` are added as the labels of its bytes come."""
 
     __slots__ = ("_ranks", "names")
 
@@ -59,11 +62,11 @@ class Tally:
         return mine
 
     def place(self) -> tuple[int, int]:
-        """Where the race was met first. No two races share it."""
+        """Where the race occurred first. No two races share it."""
         rank = min(self._ranks)
         return rank, self._ranks[rank].number
 
-    def race(self, more_names: set[Name], most: int | None) -> Race:
+    def race(self, most: int | None) -> Race:
         ranks = tuple(sorted(self._ranks))
         parts = [self._ranks[rank] for rank in ranks]
         first, second = parts[0].first, parts[0].second
@@ -84,40 +87,67 @@ class Tally:
             shown=sum(part.shown for part in parts),
             margin_ns=min(part.margin_ns for part in parts),
             ranks=ranks,
-            names=tuple(sorted(self.names | more_names)),
+            names=tuple(sorted(self.names)),
             examples=tuple(example for part in parts for example in part.examples)[:most],
         )
 
 
-class Tallies:
-    """All races met so far."""
+class RaceDetector(Detector):
+    """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
+
+    ``examples``: how many occurrences of each race are kept (None: all). ``count``: occurrences of races so far.
+    """
 
     def __init__(self, examples: int | None = EXAMPLES) -> None:
-        self._most = examples
         self.count = 0
-        self._by_key: dict[Key, Tally] = {}
+        self._most = examples
+        self._order = HappensBefore(self._add)
+        self._by_key: dict[RaceKey, _Race] = {}
         self._counts: dict[int, int] = {}  # occurrences of any race, by rank
 
-    def add(self, first: Side, second: Side, occurrence: Occurrence) -> Tally:
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """Take the next records of ``rank``'s trace.
+
+        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        """
+        self._order.feed(rank, records)
+
+    def finish(self) -> None:
+        """No more records will come. May be called again; further calls do nothing."""
+        self._order.finish()
+
+    def waits(self, rank: int) -> bool:
+        return self._order.waits(rank)
+
+    def findings(self) -> list[Race]:
+        """The races so far, by rank and then in the order in which the host issued them."""
+        self._order.settle()
+        return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place)]
+
+    @property
+    def races(self) -> list[Race]:
+        return self.findings()
+
+    @property
+    def live_state(self) -> int:
+        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        return self._order.live_state
+
+    def _add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
         """Count an occurrence; returns the race it belongs to."""
         key = key_of(first, second)
-        tally = self._by_key.get(key)
-        if tally is None:
-            tally = self._by_key[key] = Tally()
+        race = self._by_key.get(key)
+        if race is None:
+            race = self._by_key[key] = _Race()
         rank = occurrence.rank
         number = self._counts.get(rank, 0)
         self._counts[rank] = number + 1
         self.count += 1
-        part = tally.of(rank, first, second, number, occurrence.margin_ns)
+        part = race.of(rank, first, second, number, occurrence.margin_ns)
         part.occurrences += 1
         part.shown += occurrence.shown
         if occurrence.margin_ns < part.margin_ns:
             part.margin_ns = occurrence.margin_ns
         if self._most is None or len(part.examples) < self._most:
             part.examples.append(occurrence)
-        return tally
-
-    def races(self, names: dict[Tally, set[Name]]) -> list[Race]:
-        """The races, by rank and then in the order in which the host met them; ``names`` are added to them."""
-        tallies = sorted(self._by_key.values(), key=Tally.place)
-        return [tally.race(names.get(tally, set()), self._most) for tally in tallies]
+        return race
