@@ -153,6 +153,11 @@ def written(deviations: Sequence[Deviation]) -> str:
     return ",".join(str(Token("x", {}, tuple(deviations))).split(",")[2:])
 
 
+def read(text: str) -> tuple[Deviation, ...]:
+    """What :func:`written` wrote."""
+    return Token.parse(",".join([*str(Token("x", {}, ())).split(","), *filter(None, [text])])).deviations
+
+
 class _Enough(KeyboardInterrupt):
     """The budget is spent. Hypothesis ends at once for Ctrl-C alone: anything else it would keep as a failure."""
 

@@ -25,6 +25,7 @@ from metrics import MemoryMetrics
 from scenarios import rehearsal
 from scenarios.base import ScenarioError
 from scenarios.job import Job, job
+from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 from studies.crew import Progress, quiet, side_by_side
@@ -119,17 +120,18 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
     readers: list[TraceReader] = []
     parameters = 0
 
-    def hear(message: dict[str, Any]) -> None:
+    def receive(report: RehearsalReport | None) -> None:
         nonlocal parameters
-        parameters = message.get("parameters", parameters)
+        if isinstance(report, ModelBuilt):
+            parameters = report.parameters
         if not readers and path.exists():
             readers.append(TraceReader(path))
         for reader in readers:
             metric.feed(reader.read())
 
     try:
-        rehearsal.run(made, folder=folder / name, hear=hear)
-        hear({})
+        rehearsal.run(made, folder=folder / name, receive=receive)
+        receive(None)
     except RankFailed as error:
         raise ScenarioError(f"the dry run of {name} broke: {error}") from None
     finally:

@@ -20,6 +20,7 @@ from detectors import RaceDetector
 from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
+from scenarios.messages import Report, StepDone
 from scenarios.models import build
 from scenarios.named import named
 from scenarios.scenario import Scenario
@@ -139,14 +140,14 @@ def _reference(one: Scenario, folder: Path) -> Losses:
         return ddp.run(one, folder=folder)
     found = _Found()
     plain = one.model_copy(update={"sharding": "NNN", "without": ()})
-    program.run(plain, simulated=False, folder=folder, hear=_listening(found))
+    program.run(plain, simulated=False, folder=folder, receive=_receiving(found))
     return found.losses
 
 
 def _run(one: Scenario, folder: Path) -> _Found:
     found, detector = _Found(), RaceDetector()
     nodes_of = one.timing().nodes_of
-    program.run(one, simulated=True, folder=folder, hear=_listening(found))
+    program.run(one, simulated=True, folder=folder, receive=_receiving(found))
     for rank in range(one.ranks):
         memory, traffic, busy = MemoryMetrics(), TrafficMetrics(nodes_of), BusyMetrics()
         reader = TraceReader(file_of(folder / "trace", rank))
@@ -166,12 +167,12 @@ def _run(one: Scenario, folder: Path) -> _Found:
     return found
 
 
-def _listening(found: _Found) -> program.Hear:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step":
-            found.losses.update({(rank, step, at): loss for step, at, loss in message["losses"]})
+def _receiving(found: _Found) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone):
+            found.losses.update({(rank, step, at): loss for step, at, loss in report.losses})
 
-    return hear
+    return receive
 
 
 def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pandas as pd
 from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
 from scenarios.base import ScenarioError
+from scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
 from scenarios.scenario import Scenario, scenario
 from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
@@ -56,7 +57,7 @@ def reference(made: Scenario, folder: Path) -> Values:
     """The same program on the CPU with gloo. Raises :class:`simgpu.ranks.cluster.RankFailed`."""
     values = Values()
     parts = made.hpz if made.hpz > 1 else made.ranks
-    program.run(made, simulated=False, folder=folder, hear=_hearing(values), parts=parts)
+    program.run(made, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
     return values
 
 
@@ -67,7 +68,9 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     broke = ""
     overrides = [] if without is None else [_override(without)]
     try:
-        program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), overrides=overrides, calls=True)
+        program.run(
+            made, simulated=True, folder=folder, receive=_receiving(values, sites), overrides=overrides, calls=True
+        )
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
     detector = RaceDetector()
@@ -147,14 +150,14 @@ def _nothing(stream: object) -> None:
     """Orders nothing."""
 
 
-def _hearing(values: Values, sites: dict[Site, int] | None = None) -> Callable[[int, dict[str, Any]], None]:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "calls" and rank == 0 and sites is not None:
-            found = {Site(*where): count for *where, count in message["calls"]}
+def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, CallsCounted) and rank == 0 and sites is not None:
+            found = {Site(*call[:-1]): call[-1] for call in report.calls}
             sites.update((site, count) for site, count in found.items() if site.file.startswith("deepspeed/"))
-        elif message["kind"] == "step":
-            values.add(rank, message["losses"], message["parameters"])
-        elif message["kind"] == "end":
-            values.final[rank] = message["final"]
+        elif isinstance(report, StepDone):
+            values.add(rank, report.losses, report.parameters)
+        elif isinstance(report, TrainingEnded):
+            values.final[rank] = report.final
 
-    return hear
+    return receive

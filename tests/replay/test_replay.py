@@ -18,6 +18,7 @@ from replay.record import plain_timing, record
 from replay.recording import Recording
 from replay.replayer import Replayer
 from scenarios import program
+from scenarios.messages import Report, StepDone
 from scenarios.scenario import scenario
 from simgpu.device import Device
 
@@ -29,13 +30,13 @@ def looked(value: torch.Tensor) -> None:
 def live(folder: Path, **options: Any) -> tuple[Recording, dict[int, list[dict[str, Any]]]]:
     """Run a scenario on real ranks and record it; gives also what the ranks said of their values meanwhile."""
     program.preload()
-    said: dict[int, list[dict[str, Any]]] = {}
+    said: dict[int, list[Report]] = {}
     chosen = scenario(**{"size": "tiny", "steps": 3, "accumulation": 1, "sequence": 32, **options})
     program.run(
         chosen,
         simulated=True,
         folder=folder,
-        hear=lambda rank, message: said.setdefault(rank, []).append(message),
+        receive=lambda rank, report: said.setdefault(rank, []).append(report),
         parts=1,
         record=True,
     )
@@ -58,12 +59,12 @@ def test_the_recorded_timing_gives_the_bits_of_the_live_run(model: str, hpz: int
     assert outcome.departure is None
     assert {look.kind for look in replayer.looks} >= {"loss", "parameter", "final", "read"}
     for rank in range(4):
-        steps = [message for message in said[rank] if message["kind"] == "step"]
+        steps = [report for report in said[rank] if isinstance(report, StepDone)]
         looks = [(place, look) for place, look in enumerate(replayer.looks) if look.rank == rank]
-        losses = [value for message in steps for _, _, value in message["losses"]]
+        losses = [value for message in steps for _, _, value in message.losses]
         assert [outcome.losses[place] for place, look in looks if look.kind == "loss"] == losses
         # The use of each parameter: step, micro-batch, phase, name, checksum.
-        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message["parameters"])
+        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message.parameters)
         assert uses == sorted(
             (*look[2:5], look.name, outcome.checksums[place]) for place, look in looks if look.kind == "parameter"
         )
@@ -240,7 +241,6 @@ def test_a_trace_without_calls_is_no_recording(tmp_path: Path) -> None:
         scenario(size="tiny", steps=1, accumulation=1, sequence=32, ranks=2, nodes=1),
         simulated=True,
         folder=tmp_path,
-        hear=lambda rank, message: None,
     )
     with pytest.raises(ReplayError, match="says when work ran, not what it was"):
         Recording.load(tmp_path / "trace")

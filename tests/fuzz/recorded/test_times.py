@@ -49,7 +49,6 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
         named("hpz-short", {"fix": fix}),
         simulated=True,
         folder=tmp_path,
-        hear=lambda rank, message: None,
         record=True,
         timing=subject.live_timing(deviations),
     )
