@@ -197,7 +197,7 @@ def _train(
             watch.phase(step, micro_batch, "forward")
             batch = _moved(next(data), device)
             loss = loss_of(training.forward(batch))
-            del batch
+            del batch  # after the outputs: the order of frees stands in the trace
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)
