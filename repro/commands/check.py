@@ -195,7 +195,7 @@ def _work(
     *,
     record: bool,
 ) -> Ended:
-    """In the child: the program, to its end."""
+    """In the child process: run the program to its end."""
     from simgpu import launch
     from simgpu.build import BuildError
     from simgpu.ranks import RankFailed
