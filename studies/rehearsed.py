@@ -23,7 +23,7 @@ class Rehearsed:
     """What a dry run found.
 
     ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
-    whole run, against the hardware profile's capacity. ``judged``: the races, None where nobody looked for any.
+    whole run, against the hardware profile's capacity. ``judged``: the races, None where none were looked for.
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
     ``host_s``: what the dry run itself took, seconds.
     """
@@ -46,7 +46,7 @@ class Rehearsed:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Raises RuntimeError where nobody looked for races: that there are none is not known then."""
+        """Raises RuntimeError where races were not looked for."""
         if self.judged is None:
             raise RuntimeError("this dry run was timed and not judged: rehearse it with races=True")
         return self.judged
@@ -98,7 +98,7 @@ class Rehearsed:
 
 
 @dataclass
-class _Heard:
+class _Received:
     """The rank's messages."""
 
     parameters: int = 0
@@ -132,7 +132,7 @@ def rehearse(
     timing, profile = job.timing(), job.profile()
     detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
-    heard = _Heard()
+    received = _Received()
     path = file_of(folder / "trace", 0)
     readers: list[TraceReader] = []
 
@@ -148,23 +148,23 @@ def rehearse(
 
     who = f"our engine ({job.sharding})" if job.sharding else "DeepSpeed"
 
-    def hear(message: dict[str, Any]) -> None:
+    def receive(message: dict[str, Any]) -> None:
         kind = message["kind"]
         if kind == "model":
-            heard.parameters, heard.trained = message["parameters"], message["trained"]
-            tell(f"{heard.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
+            received.parameters, received.trained = message["parameters"], message["trained"]
+            tell(f"{received.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
         if kind == "ready":
-            heard.batch = (message["micro_batch"], message["accumulation"])
+            received.batch = (message["micro_batch"], message["accumulation"])
             tell("training, rank 0")
         if kind == "step":
-            heard.flops, heard.forward_flops = message["flops"], message["forward_flops"]
+            received.flops, received.forward_flops = message["flops"], message["forward_flops"]
             tell(f"step {message['step']} of {job.steps}: {message['operations']:,} operations so far")
         if kind == "end":
-            heard.operations, heard.seconds = message["operations"], message["seconds"]
+            received.operations, received.seconds = message["operations"], message["seconds"]
         follow()
 
     try:
-        rehearsal.run(job, folder=folder, hear=hear, answers=answers)
+        rehearsal.run(job, folder=folder, hear=receive, answers=answers)
         follow()
     finally:
         for reader in readers:
@@ -174,17 +174,17 @@ def rehearse(
     return Rehearsed(
         job=job,
         folder=folder,
-        parameters=heard.parameters,
-        trained=heard.trained,
-        micro_batch=heard.batch[0],
-        accumulation=heard.batch[1],
-        operations=heard.operations,
+        parameters=received.parameters,
+        trained=received.trained,
+        micro_batch=received.batch[0],
+        accumulation=received.batch[1],
+        operations=received.operations,
         judged=tuple(detector.races) if races else None,
         step=steps[-1],
         steps=steps,
         traffic=traffic.result(),
         memory=memory.result(),
-        flops=heard.flops,
-        forward_flops=heard.forward_flops,
-        host_s=heard.seconds,
+        flops=received.flops,
+        forward_flops=received.forward_flops,
+        host_s=received.seconds,
     )

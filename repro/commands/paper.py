@@ -30,7 +30,7 @@ def paper(
     """What the papers and threads report, beside what dry runs and a live run give, each with its relative error."""
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import job
     from studies import paper as study
@@ -41,7 +41,7 @@ def paper(
     wanted = among("--parts", parts, PARTS)
     chosen = among("--models", models, list(study.TABLE)) if models else list(study.TABLE)
     steps = numbers("--accumulations", accumulations, int)
-    folder = session.marked_folder(
+    folder = folders.marked(
         runs / name, "paper.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
     )
     with doing(console, "importing DeepSpeed"):

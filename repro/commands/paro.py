@@ -39,7 +39,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
-    from repro.sessions import session
+    from repro.sessions import folders
 
     part = part or "live"
     parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {
@@ -55,7 +55,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     of_part = "paro" if part == "live" else f"paro-{part}"
 
     def folder() -> Path:
-        return session.marked_folder(
+        return folders.marked(
             runs / (name or of_part),
             "paro.txt",
             lambda file: file.write_text(

@@ -43,7 +43,7 @@ def placements(
     """
     from reports.pictures import placements as report
     from reports.screen.terminal import doing
-    from repro.sessions import session, studied
+    from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import placements as study
@@ -55,7 +55,7 @@ def placements(
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
-    folder = session.marked_folder(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
+    folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
     def progress(text: str) -> None:
         console.print(f"  {text}", highlight=False)

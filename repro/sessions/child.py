@@ -1,4 +1,4 @@
-"""A program in a process of its own, whose end is told by the process that is left, however it comes.
+"""A program in a process of its own; the process that started it reports how it ended.
 
 A script may end its process as it likes (``os._exit``, a signal, a crash in C); what it did is judged all the same. The
 child is forked before anything heavy is imported, stays in the terminal's foreground group and has its input, so that
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG = 1
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """How a program ended. ``status``: its exit status; ``why``: it did not end well, as a sentence's end.
 
     ``wrong``: it never began, and ``why`` says what to mend. ``asked``: it was ended, as another rank had failed.
@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     time: float = 0.0  # time.monotonic()
 
 
-def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: False) -> Ended:
+def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lambda: False) -> ProgramEnd:
     """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
 
     Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
@@ -58,9 +58,9 @@ def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: F
         status, interrupted, asked = _attend(child, hopeless)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with os.fdopen(reader, "rb") as told:
-        said = told.read()
-    ended = Ended(**json.loads(said)) if said else _unsaid(status)
+    with os.fdopen(reader, "rb") as pipe:
+        report = pipe.read()
+    ended = ProgramEnd(**json.loads(report)) if report else _unreported(status)
     return ended._replace(interrupted=interrupted, asked=asked, time=time.monotonic())
 
 
@@ -71,7 +71,7 @@ def _attend(child: int, hopeless: Callable[[], bool]) -> tuple[int, bool, bool]:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status), interrupted, ending > 0
-        came = signal.sigtimedwait(_SIGNALS, _LOOK_S)
+        came = signal.sigtimedwait(_SIGNALS, _POLL_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             interrupted = True
             asked += 1
@@ -81,15 +81,15 @@ def _attend(child: int, hopeless: Callable[[], bool]) -> tuple[int, bool, bool]:
                 os.kill(child, came.si_signo)
         elif came is None:
             if ending:
-                ending = max(ending - _LOOK_S, _LOOK_S)
-                if ending == _LOOK_S:
+                ending = max(ending - _POLL_S, _POLL_S)
+                if ending == _POLL_S:
                     os.kill(child, signal.SIGKILL)
             elif hopeless():
                 os.kill(child, signal.SIGTERM)
                 ending = _GRACE_S
 
 
-def _work(work: Callable[[], Ended], writer: int) -> NoReturn:
+def _work(work: Callable[[], ProgramEnd], writer: int) -> NoReturn:
     """The child: never returns into what it was forked from."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -109,7 +109,7 @@ def _work(work: Callable[[], Ended], writer: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def _unsaid(status: int) -> Ended:
+def _unreported(status: int) -> ProgramEnd:
     if status < 0:
-        return Ended(128 - status, f"it was killed by {signal.Signals(-status).name}")
-    return Ended(status, f"it ended its process itself, with exit status {status}")
+        return ProgramEnd(128 - status, f"it was killed by {signal.Signals(-status).name}")
+    return ProgramEnd(status, f"it ended its process itself, with exit status {status}")

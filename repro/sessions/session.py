@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +21,8 @@ from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
-from scenarios.base import ScenarioError
-from scenarios.job import Job
-from scenarios.scenario import Scenario, save
+from scenarios.scenario import Scenario
+from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -43,44 +38,6 @@ class Interrupted(Exception):
         self.cause = cause
 
 
-def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
-    """A folder for a run, with the scenario in it: by that it is known as a run.
-
-    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
-    """
-    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
-        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
-    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
-
-
-def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
-    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
-
-    def write(file: Path) -> None:
-        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    return marked_folder(path, "job.json", write, overwrite=overwrite)
-
-
-def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
-    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
-    if path.exists():
-        if not path.is_dir():
-            raise ScenarioError(f"{path} is a file: choose another --name")
-        if any(path.iterdir()):
-            if not overwrite:
-                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
-            if not (path / mark).exists():
-                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
-            shutil.rmtree(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write(path / mark)
-    except OSError as error:
-        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
-    return path
-
-
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
     """What should come out: the same program on the CPU with gloo, without our accelerator.
 
@@ -92,7 +49,7 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     if scenario.deepspeed != PINNED or scenario.edit_after:
         scenario = scenario.model_copy(update={"hpz": 1})
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
+    def receive(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
         if message["kind"] == "step":
             for step, _, loss in message["losses"]:
@@ -101,7 +58,7 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
 
     who = "our own engine" if scenario.sharding else "stock DeepSpeed"
     progress.doing(f"reference: {who} on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
+    program.run(scenario, simulated=False, folder=folder / "reference", hear=receive, parts=parts)
     return values
 
 
@@ -132,7 +89,7 @@ def simulate(
             one.feed(rank, records)
         ends[rank].feed(records)
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
+    def receive(rank: int, message: dict[str, Any]) -> None:
         _take(values, rank, message)
         if message["kind"] == "watch":
             seen.append(Finding.from_dict(message["finding"]))
@@ -192,7 +149,7 @@ def simulate(
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
-        program.run(scenario, simulated=True, folder=folder, hear=hear)
+        program.run(scenario, simulated=True, folder=folder, hear=receive)
     except RankFailed as error:
         raise Interrupted(conclude(str(error)), error) from error
     except KeyboardInterrupt:
@@ -207,7 +164,7 @@ def _write(found: Findings, folder: Path) -> None:
 
 def versions() -> dict[str, str]:
     """What runs here, by package."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return installed(*_PACKAGES)
 
 
 def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
