@@ -1,4 +1,4 @@
-"""Is what a replay says what real ranks do? A timing, run live, against its replay."""
+"""Compares a replay with real ranks: one timing, run live, against its replay."""
 
 from __future__ import annotations
 

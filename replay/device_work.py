@@ -33,7 +33,7 @@ See = Callable[[int], None]
 
 
 def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effect:
-    """What a launch does. ``see``: where the host gets to know what is copied to it."""
+    """What a launch does. ``see``: takes the checksum of what is copied to the host."""
     if call.function != LOOK:
         run = kernel(call, rank, arena)
         if see is None:
@@ -129,7 +129,7 @@ class Finals:
 
 
 def checksum(values: Sequence[Any]) -> int:
-    """CRC-32 of tensors in row order, and of numbers as words, one behind the other."""
+    """CRC-32 of tensors in row order, and of numbers as words, concatenated."""
     crc = 0
     for value in values:
         if isinstance(value, Tensor):
@@ -151,4 +151,4 @@ def row(tensor: Tensor) -> bytes:
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """A read whose value no probe recorded: it is not executed."""

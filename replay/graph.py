@@ -110,7 +110,7 @@ class Graph:
         return times
 
     def _check(self, expected: Iterable[tuple[int, int]]) -> None:
-        """The recorded times must come out, or the recording is not what it says."""
+        """Raises :class:`ReplayError` unless the recorded times follow from the graph."""
         for node, time in expected:
             if self._recorded_times[node] != time:
                 raise ReplayError(
@@ -174,11 +174,11 @@ class Graph:
         at = [0] * len(queues)
         missing = {start: len(self.preds[start]) for start in self._collectives}
         waiting: dict[int, list[int]] = {}  # by the node at which a collective starts: ranks that stand before its end
-        postponed: dict[int, list[int]] = {}  # ... and ends that nobody waited for
+        postponed: dict[int, list[int]] = {}  # ... and ends that no rank waited for
         order: list[int] = []
         running = list(ranks)
         while running or waiting:
-            if not running:  # they issue collectives in different orders: somebody goes on without the end of one
+            if not running:  # they issue collectives in different orders: one rank goes on without the end of one
                 start = next(iter(waiting))
                 for rank in waiting.pop(start):
                     postponed.setdefault(start, []).append(queues[rank][at[rank]])

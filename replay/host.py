@@ -105,7 +105,7 @@ class Nodes:
 
 
 class Host:
-    """One rank's host."""
+    """Reads one rank's records, and adds its nodes and effects."""
 
     def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
         self._rank = rank
@@ -158,7 +158,7 @@ class Host:
     # -- the host's clock --------------------------------------------------------------------------
 
     def _step(self, what: str, time: int) -> int:
-        """The host does something that takes it time."""
+        """A step of the host that takes time."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
         self._nodes.steps.append((self._now, self._rank, what))

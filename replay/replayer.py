@@ -369,8 +369,8 @@ class Replayer:
 
 
 def _nothing() -> None:
-    """A moment, and nothing that happens."""
+    """An effect that only marks a moment: it does nothing."""
 
 
 def _nobody(checksum: int) -> None:
-    """Nobody looks."""
+    """The checksum of a read that no probe recorded: not kept."""

@@ -18,11 +18,11 @@ Progress = Callable[[int, int, str], None]  # how many are done, of how many, an
 
 
 def quiet(done: int, of: int, what: str) -> None:
-    """The progress that nobody reads."""
+    """Reports no progress."""
 
 
 def cores() -> int:
-    """How many runs go side by side when nobody says."""
+    """How many runs go side by side by default."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 

@@ -33,7 +33,7 @@ from studies.crew import Progress, quiet, side_by_side
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)
 GROUP = 8  # a node of the paper's
-ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # are measured with all group sizes when nobody says
+ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # are measured with all group sizes by default
 CARDS = (40, 80)  # GiB of a GPU
 # Two steps: the second backward pass is the first beside Adam's moments, and the first that prefetches.
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "checkpointing": True, "steps": 2}

@@ -317,7 +317,7 @@ def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed[float]]) -> pd
 
 
 def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[Case]:
-    """All that is to be run, each once."""
+    """All cases to run, each once."""
     wanted = [case for claim in claims for case in claim.cases]
     wanted += [
         one.cases[0]._replace(ranks=ranks) for one in scalings for ranks in STEPS if one.few <= ranks <= one.many

@@ -1,4 +1,4 @@
-"""Each synchronisation of stock ZeRO-3 by itself: which ones carry load?
+"""Takes away each synchronisation of stock ZeRO-3 by itself, to find which ones are needed.
 
 The device records which calls that order something a small live run comes by, so that none is forgotten. Then the same
 training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
@@ -92,7 +92,7 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
 
 
 def verdict(found: Outcome) -> str:
-    """What a run without a synchronisation says of it, in this configuration and this timing."""
+    """The verdict on a synchronisation, from a run without it, in this configuration and this timing."""
     if found.broke:
         return BREAKS
     if found.diverged:
@@ -147,7 +147,7 @@ def _override(site: Site) -> Override:
 
 
 def _nothing(stream: object) -> None:
-    """Orders nothing."""
+    """A synchronisation that orders nothing."""
 
 
 def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:

@@ -1,4 +1,4 @@
-"""Does a race of a program on the simulated GPU harm it? The program runs again with the accesses the other way round.
+"""Finds out whether races of a program on the simulated GPU are harmful: runs it again with the accesses reversed.
 
 The two are unordered, so delaying the one that came first lets the other come first; whether it did is read from the
 new run's own trace. Three runs are compared by what the program came to see (:mod:`simgpu.probes`): the one that was
@@ -227,7 +227,7 @@ def _touch(side: Side) -> Touch:
 
 
 def _rounded(ns: int) -> int:
-    """The next power of two of microseconds: short to write, and not off by a hair."""
+    """The next power of two of microseconds: short in a token, and with room for small differences."""
     us = 1
     while us * _US < ns:
         us *= 2

@@ -37,7 +37,7 @@ _Clock = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pct:
-    """Endless. Finds bugs of ``depth`` and below with the probability that the paper proves."""
+    """An endless search. Finds bugs of ``depth`` and below with the probability that the paper proves."""
 
     depth: int = 2
 
@@ -53,7 +53,7 @@ class Pct:
             yield Execution(subject.judged(subject.replayer.run_order(order)), order=order)
 
     def draw(self, steps: Steps, random: Random) -> Order:
-        """One schedule."""
+        """Draws one schedule."""
         threads = len(steps.threads)
         priorities = random.sample(range(self.depth, self.depth + threads), threads)
         return steps.order(priorities, [random.randrange(steps.count) for _ in range(self.depth - 1)])
