@@ -62,7 +62,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignResult:
     """What a campaign found.
 
     ``tried``: every timing that was drawn, each executed once. ``smallest``: the smallest timing found that diverges,
@@ -126,7 +126,7 @@ def campaign(
     progress: Callable[[int, int], None] | None = None,
     shrinking: int = 150,
     elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None = None,
-) -> Campaign:
+) -> CampaignResult:
     """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
 
     What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
@@ -178,7 +178,7 @@ class _Campaign:
     choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those Hypothesis drew
     shrinking: int = 0  # executions
 
-    def result(self) -> Campaign:
+    def result(self) -> CampaignResult:
         smallest, minimal, reused, from_database, interrupted = None, False, 0, False, False
         try:
             if self.database is not None:
@@ -198,7 +198,7 @@ class _Campaign:
         if self.failing:
             smallest = smallest or min(self.failing, key=_size)
             self._keep()
-        return Campaign(tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted)
+        return CampaignResult(tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted)
 
     def draw(self) -> None:
         """Execute what is drawn, until that is enough."""

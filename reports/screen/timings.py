@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from detectors.order.races import Race, describe
-from fuzz.campaign import Campaign, written
+from fuzz.campaign import CampaignResult, written
 from fuzz.confirm import Confirmation
 from fuzz.verdict import ReplayVerdict
 from fuzz.witness import Witness
@@ -111,7 +111,7 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
             console.print(f"Race {number}: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def campaign(console: Console, name: str, found: Campaign, token: Token | None) -> None:
+def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """What the timings did."""
     low, high = found.interval
     table = Table(title=f"timings of {name}", title_justify="left", show_header=False)
@@ -196,7 +196,7 @@ def _harm(one: Witness) -> Text:
 def write(
     folder: Path,
     scenario: Mapping[str, Any],
-    found: Campaign,
+    found: CampaignResult,
     token: Token | None,
     witnesses: Sequence[Witness],
     tokens: Sequence[Token],

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fuzz.campaign import Campaign, campaign
+from fuzz.campaign import CampaignResult, campaign
 from fuzz.interval import wilson
 from fuzz.subject import Subject
 from fuzz.verdict import ReplayVerdict
@@ -21,11 +21,11 @@ Subjects = Callable[[str], Subject]
 
 
 @pytest.fixture(scope="module")
-def found(subject: Subjects) -> Campaign:
+def found(subject: Subjects) -> CampaignResult:
     return campaign(subject("none"), examples=40, seed=1)
 
 
-def test_a_failing_timing_is_found_and_made_small(subject: Subjects, found: Campaign) -> None:
+def test_a_failing_timing_is_found_and_made_small(subject: Subjects, found: CampaignResult) -> None:
     assert found.first is not None
     assert found.first + found.shrinking <= 200
     assert found.smallest is not None
@@ -58,7 +58,7 @@ def test_the_fix_leaves_nothing_to_find(subject: Subjects) -> None:
     assert 0.05 < high < 0.07
 
 
-def test_the_table_and_the_data(found: Campaign) -> None:
+def test_the_table_and_the_data(found: CampaignResult) -> None:
     table = pd.DataFrame(found.rows())
     assert list(table.columns) == [
         "number", "deviations", "diverged", "wrong_values", "bad_numbers", "loss_difference", "first_wrong", "departed",
