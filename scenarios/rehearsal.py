@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -21,6 +21,14 @@ from scenarios import quantized
 from scenarios.base import ScenarioError
 from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
+from scenarios.messages import (
+    ModelBuilt,
+    RehearsalBegan,
+    RehearsalEnded,
+    RehearsalRefused,
+    RehearsalReport,
+    StepRehearsed,
+)  # fmt: skip
 from scenarios.sharding.empty import without_values
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.trainers import Sharded, framework
@@ -31,7 +39,7 @@ from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
 
-Hear = Callable[[dict[str, Any]], None]
+Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
 _OURS = "simgpu: "  # how the simulated GPU's own sentences begin
 
@@ -42,17 +50,10 @@ def preload() -> None:
     seldom()
 
 
-def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
+def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
-    ``hear`` gets
-
-    * ``{"kind": "model", "parameters", "trained"}`` (elements) once the model is there,
-    * ``{"kind": "ready", "seconds", "clock", "blocked", "operations", "micro_batch", "accumulation"}`` once DeepSpeed
-      is initialised: the sizes are DeepSpeed's own,
-    * ``{"kind": "step", "step", "seconds", "clock", "blocked", "operations", "flops", "forward_flops"}`` after each
-      step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
-    * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
+    ``receive`` gets what the rank reports (:mod:`scenarios.messages`).
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
@@ -62,11 +63,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     refused: list[str] = []
 
-    def listen(_: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "refused":
-            refused.append(message["sentence"])
+    def take(_: int, message: RehearsalReport | RehearsalRefused) -> None:
+        if isinstance(message, RehearsalRefused):
+            refused.append(message.sentence)
         else:
-            hear(message)
+            receive(message)
 
     def target(me: Rank) -> None:
         try:
@@ -76,10 +77,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
             if sentence is None:
                 raise
             traceback.print_exc()  # into the log
-            me.say({"kind": "refused", "sentence": sentence})
+            me.report(RehearsalRefused(sentence))
 
+    kinds = (*get_args(RehearsalReport), RehearsalRefused)
     try:
-        run_ranks(1, target, folder=folder / "logs", hear=listen)
+        run_ranks(1, target, folder=folder / "logs", kinds=kinds, receive=take)
     except RankFailed:
         if refused:
             raise ScenarioError(refused[0]) from None
@@ -130,14 +132,9 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     gc.freeze()
     gc.disable()
 
-    def tell(kind: str, **more: Any) -> None:
-        device.flush()
-        seconds = time.perf_counter() - began
-        counts = {"clock": device.now, "blocked": device.blocked, "operations": device.operations}
-        me.say({"kind": kind, "seconds": seconds, **counts, **more})
-
     batch = _moved(subject.batch(micro_batch_size, job.sequence))
-    tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
+    device.flush()
+    me.report(RehearsalBegan(micro_batch_size, accumulation))
     for step in range(1, job.steps + 1):
         before, forward = device.flops, 0
         for micro_batch in range(1, accumulation + 1):
@@ -154,9 +151,10 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
         gc.collect()
         if step == 1:
             training.label_state()  # Adam's moments come with the first step
-        tell("step", step=step, flops=device.flops - before, forward_flops=forward)
+        device.flush()
+        me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
-    tell("end")
+    me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
 
 
 def _moved(batch: Batch) -> Batch:
@@ -168,7 +166,7 @@ def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Traine
     """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
-    _tell_sizes(me, model)
+    _report_sizes(me, model)
     _quantizable(job, model, config)
     optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
     try:
@@ -186,7 +184,7 @@ def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Traine
 
 def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
-    _tell_sizes(me, model)
+    _report_sizes(me, model)
     trainer = Sharded(
         model,
         device,
@@ -202,10 +200,10 @@ def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer
     return trainer, job.micro_batch, job.accumulation
 
 
-def _tell_sizes(me: Rank, model: nn.Module) -> None:
+def _report_sizes(me: Rank, model: nn.Module) -> None:
     sizes = [(framework.shape_of(one).numel(), one.requires_grad) for one in model.parameters()]
     trained = sum(size for size, mine in sizes if mine)
-    me.say({"kind": "model", "parameters": sum(size for size, _ in sizes), "trained": trained})
+    me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
 
 
 def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:

@@ -12,6 +12,7 @@ from detectors.race_detector import EXAMPLES
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from scenarios import rehearsal
 from scenarios.job import Job
+from scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
 from simgpu.trace import TraceReader, file_of
 
 Tell = Callable[[str], None]
@@ -98,8 +99,8 @@ class Rehearsed:
 
 
 @dataclass
-class _Received:
-    """The rank's messages."""
+class _Reported:
+    """What the rank has reported."""
 
     parameters: int = 0
     trained: int = 0
@@ -132,7 +133,7 @@ def rehearse(
     timing, profile = job.timing(), job.profile()
     detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
-    received = _Received()
+    reported = _Reported()
     path = file_of(folder / "trace", 0)
     readers: list[TraceReader] = []
 
@@ -148,23 +149,22 @@ def rehearse(
 
     who = f"our engine ({job.sharding})" if job.sharding else "DeepSpeed"
 
-    def receive(message: dict[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "model":
-            received.parameters, received.trained = message["parameters"], message["trained"]
-            tell(f"{received.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
-        if kind == "ready":
-            received.batch = (message["micro_batch"], message["accumulation"])
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            reported.parameters, reported.trained = report
+            tell(f"{reported.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
+        if isinstance(report, RehearsalBegan):
+            reported.batch = report
             tell("training, rank 0")
-        if kind == "step":
-            received.flops, received.forward_flops = message["flops"], message["forward_flops"]
-            tell(f"step {message['step']} of {job.steps}: {message['operations']:,} operations so far")
-        if kind == "end":
-            received.operations, received.seconds = message["operations"], message["seconds"]
+        if isinstance(report, StepRehearsed):
+            reported.flops, reported.forward_flops = report.flops, report.forward_flops
+            tell(f"step {report.step} of {job.steps}: {report.operations:,} operations so far")
+        if isinstance(report, RehearsalEnded):
+            reported.seconds, reported.operations = report
         follow()
 
     try:
-        rehearsal.run(job, folder=folder, hear=receive, answers=answers)
+        rehearsal.run(job, folder=folder, receive=receive, answers=answers)
         follow()
     finally:
         for reader in readers:
@@ -174,17 +174,17 @@ def rehearse(
     return Rehearsed(
         job=job,
         folder=folder,
-        parameters=received.parameters,
-        trained=received.trained,
-        micro_batch=received.batch[0],
-        accumulation=received.batch[1],
-        operations=received.operations,
+        parameters=reported.parameters,
+        trained=reported.trained,
+        micro_batch=reported.batch[0],
+        accumulation=reported.batch[1],
+        operations=reported.operations,
         judged=tuple(detector.races) if races else None,
         step=steps[-1],
         steps=steps,
         traffic=traffic.result(),
         memory=memory.result(),
-        flops=received.flops,
-        forward_flops=received.forward_flops,
-        host_s=received.seconds,
+        flops=reported.flops,
+        forward_flops=reported.forward_flops,
+        host_s=reported.seconds,
     )

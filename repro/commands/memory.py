@@ -65,8 +65,8 @@ def memory(
     )
     with doing(console, f"{title}: {len(todo)} dry runs"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.study(todo, folder, tell, workers=workers, **options)
+    with counting(console) as progress:
+        frame = study.study(todo, folder, progress, workers=workers, **options)
     ends = study.limits(frame)
     frame.to_csv(folder / "memory.csv", index=False)
     ends.to_csv(folder / "limits.csv", index=False)

@@ -57,7 +57,7 @@ def placements(
     )
     folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
-    def tell(text: str) -> None:
+    def progress(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
     began = time.monotonic()
@@ -65,7 +65,7 @@ def placements(
         rehearsal.preload()
     if only != "sites":
         console.print(f"{len(todo)} dry runs, {workers} at once", highlight=False)
-        frame = study.study(todo, folder / "runs", tell, workers=workers, **chosen(values, Job))
+        frame = study.study(todo, folder / "runs", progress, workers=workers, **chosen(values, Job))
         best = study.cheapest(frame)
         frame.to_csv(folder / "placements.csv", index=False)
         best.to_csv(folder / "cheapest.csv", index=False)
@@ -74,7 +74,7 @@ def placements(
         report.cheapest(console, best)
     if only != "fixes":
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
-        found = sites.study(folder / "sites", tell)
+        found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
         report.sites(console, found)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}

@@ -51,8 +51,8 @@ def sweep(
     title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
     with doing(console, f"{title}: {len(wanted)} networks, {len(batches)} micro-batches"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, tell=tell)
+    with counting(console) as progress:
+        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
     charts.phase_diagram(frame, "hpZ none", f"Does the race show? {title}, no fix", folder / "phase-diagram.png")
     charts.throughput(frame, title, folder / "throughput.png")

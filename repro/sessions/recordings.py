@@ -7,7 +7,6 @@ import shutil
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -78,7 +77,7 @@ def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     program.preload()
-    program.run(scenario, simulated=True, folder=folder, hear=_ignore, record=True, timing=under)
+    program.run(scenario, simulated=True, folder=folder, record=True, timing=under)
     return Recording.load(folder / "trace")
 
 
@@ -105,7 +104,3 @@ def _key(scenario: Scenario) -> str:
             if path.suffix in (".py", ".cpp", ".h"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _ignore(rank: int, message: dict[str, Any]) -> None:
-    """What the ranks send is in the recording."""

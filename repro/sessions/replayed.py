@@ -27,7 +27,8 @@ def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
     timing = Timing.parse(token or "t1")
     replayer = Replayer(_load(folder))
     replayer.verify()
-    outcomes = [replayer.run(timing.deviations) for _ in range(times)]
+    chosen = replayer.recording.deviated(timing.deviations)
+    outcomes = [replayer.run(chosen) for _ in range(times)]
     fingerprints = {zlib.crc32(repr(one.checksums).encode()) for one in outcomes}
     found = _compared(replayer, outcomes[0])
     if as_json:

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
 from detectors.base import found_by
@@ -21,6 +20,7 @@ from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
+from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
 from scenarios.scenario import Scenario
 from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
@@ -49,16 +49,16 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     if scenario.deepspeed != PINNED or scenario.edit_after:
         scenario = scenario.model_copy(update={"hpz": 1})
 
-    def receive(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "step":
-            for step, _, loss in message["losses"]:
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, StepDone):
+            for step, _, loss in report.losses:
                 progress.row(step).reference.append(loss)
             progress.update()
 
     who = "our own engine" if scenario.sharding else "stock DeepSpeed"
     progress.doing(f"reference: {who} on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=receive, parts=parts)
+    program.run(scenario, simulated=False, folder=folder / "reference", receive=receive, parts=parts)
     return values
 
 
@@ -89,21 +89,21 @@ def simulate(
             one.feed(rank, records)
         ends[rank].feed(records)
 
-    def receive(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "watch":
-            seen.append(Finding.from_dict(message["finding"]))
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, WatchFound):
+            seen.append(Finding.from_dict(report.finding))
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
         follow(rank)
-        if message["kind"] == "ready":
-            clocks[rank][0] = (message["clock"], message["blocked"])
+        if isinstance(report, TrainingBegan):
+            clocks[rank][0] = (report.clock, report.blocked)
             if len(readers) == scenario.ranks:
                 progress.doing("simulated GPU: training")
-        if message["kind"] == "step":
-            done[rank] = message["step"]
-            clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
-            for step, micro_batch, loss in message["losses"]:
+        if isinstance(report, StepDone):
+            done[rank] = report.step
+            clocks[rank].setdefault(report.step, (report.clock, report.blocked))
+            for step, micro_batch, loss in report.losses:
                 row = progress.row(step)
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
@@ -149,7 +149,7 @@ def simulate(
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
-        program.run(scenario, simulated=True, folder=folder, hear=receive)
+        program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
         raise Interrupted(conclude(str(error)), error) from error
     except KeyboardInterrupt:
@@ -167,11 +167,11 @@ def versions() -> dict[str, str]:
     return installed(*_PACKAGES)
 
 
-def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
-    if message["kind"] == "step":
-        values.add(rank, message["losses"], message["parameters"], message["norms"])
-    elif message["kind"] == "end":
-        values.final[rank] = message["final"]
+def _take(values: Values, rank: int, report: Report) -> None:
+    if isinstance(report, StepDone):
+        values.add(rank, report.losses, report.parameters, report.norms)
+    elif isinstance(report, TrainingEnded):
+        values.final[rank] = report.final
 
 
 def _distance(values: Values) -> float:

@@ -68,7 +68,7 @@ class Again:
                     self.command,
                     timing=self.timing,
                     limit=self.limit,
-                    shown=("python", "-m", "repro", "check", "--witnesses", "0"),
+                    prefix=("python", "-m", "repro", "check", "--witnesses", "0"),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                 )
         except KeyboardInterrupt:

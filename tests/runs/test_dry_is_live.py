@@ -61,8 +61,8 @@ def races(folder: Path, ranks: int) -> tuple[Race, ...]:
 
 
 def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
-    program.run(made, simulated=True, folder=folder / "live", hear=lambda rank, message: None)
-    program.rehearse(made, folder=folder / "dry", hear=lambda rank, message: None)
+    program.run(made, simulated=True, folder=folder / "live")
+    program.rehearse(made, folder=folder / "dry")
     return folder / "live", folder / "dry"
 
 

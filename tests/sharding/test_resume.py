@@ -18,6 +18,7 @@ from reports.screen.terminal import Progress
 from repro.sessions import folders, session
 from scenarios import program
 from scenarios.base import ScenarioError
+from scenarios.messages import Report, StepDone, TrainingEnded
 from scenarios.mmlu import SAMPLE, load
 from scenarios.mmlu_batches import batches
 from scenarios.scenario import Scenario, save, scenario
@@ -51,13 +52,14 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         save(made, self.folder / "scenario.json")
 
-        def hear(rank: int, message: dict[str, Any]) -> None:
-            for step, micro_batch, loss in message.get("losses", ()):
-                self.losses[step, (micro_batch - 1) * made.ranks + rank] = loss
-            if message["kind"] == "end":
-                self.final[rank] = message["final"]
+        def receive(rank: int, report: Report) -> None:
+            if isinstance(report, StepDone):
+                for step, micro_batch, loss in report.losses:
+                    self.losses[step, (micro_batch - 1) * made.ranks + rank] = loss
+            if isinstance(report, TrainingEnded):
+                self.final[rank] = report.final
 
-        program.run(made, simulated=True, folder=self.folder, hear=hear, started=self.pids.extend)
+        program.run(made, simulated=True, folder=self.folder, receive=receive, started=self.pids.extend)
 
 
 def of(values: Values, ranks: int) -> dict[tuple[int, int], float]:

@@ -43,7 +43,7 @@ class Fix(StrEnum):
 
     ordering: type[Ordering]
 
-    def __new__(cls, name: str, ordering: type[Ordering]) -> Fix:
+    def __new__(cls, name: str, ordering: type[Ordering] = Ordering) -> Fix:
         fix = str.__new__(cls, name)
         fix._value_ = name
         fix.ordering = ordering
