@@ -1,8 +1,8 @@
 """What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
 
 A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
-TEXT -->`` where a picture does. ``commands.md``, ``contributing.md``, ``changes.md`` and ``results/benchmarks.md`` are
-not in ``docs/``: they are made here, so that nothing is written twice.
+TEXT -->`` where a picture does. ``commands.md``, ``examples.md``, ``contributing.md``, ``changes.md`` and
+``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ sys.path.insert(0, str(ROOT))  # mkdocs imports this file by its path, from wher
 from docs import tables  # noqa: E402
 
 _MARK = re.compile(r"<!-- (table|figure): (.+?) -->")
-_COPIED = {
+COPIED = {
     "contributing.md": "CONTRIBUTING.md",
     "changes.md": "CHANGELOG.md",
+    "examples.md": "examples/README.md",
     "results/benchmarks.md": "benchmarks/results.md",
 }
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
-    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in _COPIED.items()}
+    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
     made["commands.md"] = "\n".join(commands())
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))

@@ -107,17 +107,21 @@ def sweep(frame: pd.DataFrame) -> list[Cells]:
 
 def placements(frame: pd.DataFrame) -> list[Cells]:
     """A row for each fix: races, and how much longer than the fastest race-free one a step takes, by job."""
+    frame = frame.assign(size=[model.rpartition("-")[2].upper() for model in frame.model])
     best = frame[frame.race_free].groupby(["model", "gbits"]).step_s.min()
+    common = frame.groupby("gbits").model.nunique().idxmax()
     rows = []
     for fix, found in frame.groupby("fix", sort=False):
-        racy = found[found.races > 0].drop_duplicates("model")
-        said = ", ".join(f"{row.model}: {row.races}" for row in _rows(racy))
-        cells = {"`--fix`": f"`{fix}`", "what": str(found.what.iloc[0]), "races": f"**{said}**" if said else "none"}
+        what = ": ".join(str(word) for word in (found["where"].iloc[0], found.what.iloc[0]) if not pd.isna(word))
+        racy = ", ".join(f"{row.size}: {row.races}" for row in _rows(found[found.races > 0].drop_duplicates("model")))
+        cells = {"`--fix`": f"`{fix}`", "where, and what": what, "races": f"**{racy}**" if racy else "none"}
         for row in _rows(found):
-            over = 1000 * (row.step_s - best[(row.model, row.gbits)])
-            cells[f"{row.model}, {row.gbits:g} Gbit/s"] = f"{over:+.2f} ms"
-        cells["the host waits there"] = "<br>".join(
-            f"{row.model}, {row.gbits:g}: {row.waits} times, {row.waited_s:.1f} s" for row in _rows(found) if row.waits
+            cells[f"{row.size} at {row.gbits:g} Gbit/s, ms"] = (
+                f"{1000 * (row.step_s - best[(row.model, row.gbits)]):+.2f}"
+            )
+        waits = found[(found.waits > 0) & (found.gbits == common)]
+        cells[f"the host waits there, at {common:g} Gbit/s"] = "<br>".join(
+            f"{row.size}: {row.waits} times, {row.waited_s:.1f} s" for row in _rows(waits)
         )
         rows.append(cells)
     return rows

@@ -129,7 +129,7 @@ def campaign(
 ) -> Campaign:
     """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
 
-    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` is told how many timings were
+    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
     executed and how many of them diverged. Shrinking has a budget of its own: ``shrinking`` executions. The same
     subject, seed and database give the same, unless ``seconds`` end it.
 
@@ -141,15 +141,15 @@ def campaign(
     return _Campaign(subject, examples, end, seed, kept, progress, shrinking, elsewhere).result()
 
 
-def explore(subject: Subject, share: Share, tell: Callable[[Tried], None]) -> None:
-    """What a worker of a campaign does: execute timings, and tell of each when it is done."""
+def explore(subject: Subject, share: Share, report: Callable[[Tried], None]) -> None:
+    """Executes the timings of a worker's share, and reports each when it is done."""
     end = math.inf if share.seconds is None else time.monotonic() + share.seconds
-    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: tell(one.tried[-1]), 0, None)
+    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
     one.draw()
 
 
 def written(deviations: Sequence[Deviation]) -> str:
-    """As they stand in a token."""
+    """The deviations as a token writes them."""
     return ",".join(str(Token("x", {}, tuple(deviations))).split(",")[2:])
 
 
@@ -291,13 +291,14 @@ class _Campaign:
 
 
 def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
-    """Smaller tells more: no jitter, which makes everything late; few deviations; single operations; small amounts."""
+    """Sort key: a timing is smaller without jitter, which delays everything; with fewer deviations; with single
+    operations; with smaller amounts."""
     amounts = [one.ns if isinstance(one, Delay) else one.factor for one in deviations if not isinstance(one, Jitter)]
     wide = sum(isinstance(one, Stretch) for one in deviations)
     return len(amounts) < len(deviations), len(deviations), wide, sum(amounts)
 
 
 def _key(subject: Subject) -> bytes:
-    """Of one program: what is drawn for another means something else there."""
+    """The key in the database. It is of one program: the same draws mean other timings in another program."""
     what = subject.recording.info.get("scenario") or [list(one) for one in subject.operations]
     return sha256(json.dumps(["timing", what], sort_keys=True, default=str).encode()).digest()

@@ -1,4 +1,4 @@
-"""Is what a replay says what real ranks do? A timing, run live, against its replay."""
+"""Compares a replay with real ranks: one timing, run live, against its replay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Confirmation:
 
 def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) -> Confirmation:
     """``live`` is a recording of a run under ``subject.timing(deviations)``."""
-    outcome = subject.replayer.run(deviations)
+    outcome = subject.replayer.run(subject.timing(deviations))
     verdict = subject.judged(outcome)
     seen = checksums(live)
     looks = subject.replayer.looks

@@ -1,4 +1,4 @@
-"""Draws timings: for one's own property tests with Hypothesis, or by a plain random generator.
+"""Draws timings: for property tests with Hypothesis, or by a plain random generator.
 
 A timing is drawn decision by decision, each an integer from 0: what kind of thing is slow (0: nothing), by how much
 (0: by nothing), which one it is. All zeros are the recorded order, so what Hypothesis shrinks goes towards it: to

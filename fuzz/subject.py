@@ -41,7 +41,7 @@ class Subject:
 
     def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
+        return self.judged(self.replayer.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.

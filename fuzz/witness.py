@@ -99,7 +99,7 @@ def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
 
 
 def _rounded(ns: int) -> int:
-    """The next power of two of microseconds: short to write, and not off by a hair."""
+    """The next power of two of microseconds: short in a token, and with room for small differences."""
     us = 1
     while us * _US < ns:
         us *= 2

@@ -1,4 +1,4 @@
-"""Records a program of one's own on the simulated GPU, on one rank or several, so that it can be replayed."""
+"""Records a program on the simulated GPU, on one rank or several, so that it can be replayed."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Ring:
         return _round_up(-(-total // segments), size) // size, segments // self._members
 
     def _allocate_sums(self, number: torch.dtype) -> list[Tensor]:
-        """Where each step puts its sums: all to the same place, as nobody sees them."""
+        """Where each step puts its sums: all to the same place, as they are not read."""
         return [torch.zeros(self._members, self._chunk, dtype=number)] * (self._members - 1)
 
 

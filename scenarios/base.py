@@ -1,7 +1,7 @@
-"""What a scenario and a job have in common: fields with their descriptions and bounds, and what of them goes together.
+"""What a scenario and a job have in common: fields with descriptions and bounds, and which values go together.
 
-Each names the fields itself, with its own defaults, in the order of its help, its files and its tokens. A class that
-had them for both would put its own first, and every token would read otherwise than before.
+Both classes list the fields themselves, with their own defaults: pydantic puts inherited fields first, and the order of
+the fields is that of the help, of the files and of the tokens, which may not change.
 """
 
 from __future__ import annotations

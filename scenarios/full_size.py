@@ -1,4 +1,4 @@
-"""Full-size models for dry runs: published shapes by name, a transformers configuration, or a function of one's own.
+"""Full-size models for dry runs: published shapes by name, a transformers configuration, or a function of the user's.
 
 Nothing is downloaded and nothing is computed: on a dry device the weights have addresses, not values.
 """

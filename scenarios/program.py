@@ -186,7 +186,9 @@ def _train(
             counts.update(dict.fromkeys(counts, 0))
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
-            loss = loss_of(training.forward(_moved(next(data), device)))
+            batch = _moved(next(data), device)
+            loss = loss_of(training.forward(batch))
+            del batch  # after the outputs: the order of frees stands in the trace
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)

@@ -108,7 +108,7 @@ class Scenario(Training):
     @model_validator(mode="before")
     @classmethod
     def _alone(cls, options: Any) -> Any:
-        """hpZ is DeepSpeed's: with our own engine it is off unless somebody asks for it, and is told no."""
+        """hpZ is DeepSpeed's: with our own engine it is off, and asking for it is refused."""
         if isinstance(options, Mapping) and options.get("sharding") and "hpz" not in options:
             return {**options, "hpz": 1}
         return options

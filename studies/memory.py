@@ -13,7 +13,7 @@ option. So qwZ makes the copy no smaller, and this is measured too, not taken fo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -28,12 +28,12 @@ from scenarios.job import Job, job
 from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)
 GROUP = 8  # a node of the paper's
-ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # are measured with all group sizes when nobody says
+ALL_GROUPS = ("llama-2-7b", "llama-2-70b")  # are measured with all group sizes by default
 CARDS = (40, 80)  # GiB of a GPU
 # Two steps: the second backward pass is the first beside Adam's moments, and the first that prefetches.
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "checkpointing": True, "steps": 2}
@@ -45,8 +45,6 @@ AT_PEAK = tuple(f"peak_{kind}" for kind in KINDS)
 COLUMNS = ("model", "group", "qwz", "parameters", "secondary", "formula", "error", "peak", "phase", *AT_PEAK)
 """Of the frame: see :func:`study`."""
 GIB = 1 << 30
-
-Tell = Callable[[int, int, str], None]
 
 
 class Case(NamedTuple):
@@ -91,7 +89,7 @@ def cases(
 def study(
     todo: Sequence[Case],
     folder: Path,
-    tell: Tell = lambda done, of, what: None,
+    progress: Progress = quiet,
     *,
     workers: int | None = None,
     **options: Any,
@@ -110,7 +108,7 @@ def study(
     work = partial(_row, folder=folder, options=options)
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows.append(row)
-        tell(number, len(todo), f"{case.model}, {case.configuration}: {row['peak'] / GIB:.1f} GiB at most")
+        progress(number, len(todo), f"{case.model}, {case.configuration}: {row['peak'] / GIB:.1f} GiB at most")
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.sort_values(["parameters", "model", "group", "qwz"], ignore_index=True)
 

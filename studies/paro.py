@@ -9,7 +9,7 @@ DDP on plain gloo; its memory and bytes, counted in the traces, beside the formu
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,12 +30,11 @@ from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
 from simgpu.trace import TraceReader, file_of
+from studies.crew import Progress, quiet
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
 """Bytes: kept on a GPU, and sent by it in a step. A column each, and one more with ``_formula``."""
-
-Tell = Callable[[int, int, str], None]
 
 
 def strategies(names: Sequence[str]) -> tuple[Strategy, ...]:
@@ -55,7 +54,7 @@ def scenarios(
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
-def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, what: None) -> pd.DataFrame:
+def live(todo: Sequence[Scenario], folder: Path, progress: Progress = quiet) -> pd.DataFrame:
     """One row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
@@ -67,11 +66,11 @@ def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, w
     :class:`simgpu.ranks.cluster.RankFailed`.
     """
     first = todo[0]
-    tell(0, len(todo), f"reference: {reference_title(first)}")
+    progress(0, len(todo), f"reference: {reference_title(first)}")
     reference = _reference(first, folder / "reference")
     rows = []
     for number, one in enumerate(todo, 1):
-        tell(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
+        progress(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
         rows.append(_row(one, _run(one, folder / one.sharding), reference))
     return pd.DataFrame(rows)
 

@@ -34,8 +34,6 @@ COLUMNS = (
 )  # fmt: skip
 """Of the frame: see :func:`study`."""
 
-Tell = Callable[[str], None]
-
 
 class Case(NamedTuple):
     """One dry run."""
@@ -60,7 +58,7 @@ def cases(
 def study(
     todo: Sequence[Case],
     folder: Path,
-    tell: Tell = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
     *,
     workers: int = 2,
     **options: Any,
@@ -79,7 +77,7 @@ def study(
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
-        tell(
+        progress(
             f"{number} of {len(todo)}: {case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, "
             f"{row['step_s']:.4f} s a step"
         )

@@ -24,7 +24,7 @@ class Rehearsed:
     """What a dry run found.
 
     ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
-    whole run, against the hardware profile's capacity. ``judged``: the races, None where nobody looked for any.
+    whole run, against the hardware profile's capacity. ``judged``: the races, None where none were looked for.
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
     ``host_s``: what the dry run itself took, seconds.
     """
@@ -47,7 +47,7 @@ class Rehearsed:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Raises RuntimeError where nobody looked for races: that there are none is not known then."""
+        """Raises RuntimeError where races were not looked for."""
         if self.judged is None:
             raise RuntimeError("this dry run was timed and not judged: rehearse it with races=True")
         return self.judged

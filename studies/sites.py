@@ -1,6 +1,6 @@
-"""Each synchronisation of stock ZeRO-3 by itself: which ones carry load?
+"""Takes away each synchronisation of stock ZeRO-3 by itself, to find which ones are needed.
 
-The device tells which calls that order something a small live run comes by, so that none is forgotten. Then the same
+The device records which calls that order something a small live run comes by, so that none is forgotten. Then the same
 training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
 reference, does the run break?
 """
@@ -34,10 +34,8 @@ REDUNDANT = "redundant here"
 BREAKS = "breaks the run"
 ORDERLESS = "diverges without a race"
 
-Tell = Callable[[str], None]
 
-
-def told(site: Site) -> str:
+def name_of(site: Site) -> str:
     """The site in words."""
     return f"{site.operation} ({PurePath(site.file).name}:{site.line} {site.function.rpartition('.')[2]})"
 
@@ -94,7 +92,7 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
 
 
 def verdict(found: Outcome) -> str:
-    """What a run without a synchronisation says of it, in this configuration and this timing."""
+    """The verdict on a synchronisation, from a run without it, in this configuration and this timing."""
     if found.broke:
         return BREAKS
     if found.diverged:
@@ -102,7 +100,7 @@ def verdict(found: Outcome) -> str:
     return UNSHOWN if found.races else REDUNDANT
 
 
-def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.DataFrame:
+def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **options: Any) -> pd.DataFrame:
     """Take each synchronisation of a small live run away alone; a row each, in the order of the program.
 
     ``options`` are further ones of the scenario, or other than :data:`SCENARIO`. Columns: ``operation``, ``function``,
@@ -127,9 +125,9 @@ def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.Da
     for number, (site, count) in enumerate(counted.items(), 1):
         found = live(made, folder / f"without-{number}", expected, site)
         if not found.broke and site in found.sites:
-            raise ScenarioError(f"{told(site)} could not be taken away: it is still in the trace")
+            raise ScenarioError(f"{name_of(site)} could not be taken away: it is still in the trace")
         said = verdict(found)
-        tell(f"{number} of {len(counted)}: without {told(site)}: {said}")
+        progress(f"{number} of {len(counted)}: without {name_of(site)}: {said}")
         rows.append(
             {
                 **site._asdict(),
@@ -149,7 +147,7 @@ def _override(site: Site) -> Override:
 
 
 def _nothing(stream: object) -> None:
-    """Orders nothing."""
+    """A synchronisation that orders nothing."""
 
 
 def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:

@@ -109,7 +109,7 @@ class RankAccesses:
         stream.epoch += 1
         stream.done = record.end
         if record.kernel.startswith(PROBES):
-            return  # a detector's probe reads what the program reads too: if one of the two races, so does the other
+            return  # a probe of the watch: if it races, so does the program's own use of what it reads
         for access in record.reads:
             self._read(access, stream, record)
         for access in record.writes:

@@ -1,4 +1,4 @@
-"""What the traces of a live run say: which work there was and when, and what the program came to see of it.
+"""Reads the traces of a live run: its work and when it ran, and the values that the program read.
 
 Work is named by what it is (:class:`simgpu.timing.Place`), so it can be found again in another run of the program.
 """
@@ -18,8 +18,6 @@ from simgpu.trace import (
     End,
     Frame,
     Free,
-    HostStep,
-    HostWait,
     Launch,
     Probe,
     Probed,
@@ -43,7 +41,7 @@ class Work(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Something that the program got to know: so many bytes with this CRC-32. ``op``: by which work (0: at the end)."""
+    """A value that the program read: so many bytes with this CRC-32. ``op``: by which work (0: at the end)."""
 
     op: int
     nbytes: int
@@ -61,7 +59,6 @@ class Recorded:
     final: list[Look] = field(default_factory=list)
     ended: bool = False
     streams: dict[int, str] = field(default_factory=dict)
-    asks: bool = False  # it goes on by what a query() answered
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _reused: dict[int, int] = field(default_factory=dict)  # by block: the work with which its next owner begins
 
@@ -94,8 +91,6 @@ class Recorded:
                 made._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
                 made.streams[record.stream] = record.name
-            elif isinstance(record, (HostStep, HostWait)) and record.how in ("asked", "query"):
-                made.asks = True
             elif isinstance(record, End):
                 made.ended = True
         return made
@@ -138,7 +133,7 @@ def load(folder: Path) -> Run:
 
 
 def difference(one: Run, other: Run) -> str:
-    """What the second run got to know otherwise than the first, as the subject of a sentence; empty where nothing.
+    """What the second run read otherwise than the first, as the subject of a sentence; empty where nothing differs.
 
     First what the host read, in the order of the program, then memory at the end, where both came to it.
     """

@@ -37,7 +37,7 @@ _Clock = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pct:
-    """Endless. Finds bugs of ``depth`` and below with the probability that the paper proves."""
+    """An endless search. Finds bugs of ``depth`` and below with the probability that the paper proves."""
 
     depth: int = 2
 
@@ -53,7 +53,7 @@ class Pct:
             yield Execution(subject.judged(subject.replayer.run_order(order)), order=order)
 
     def draw(self, steps: Steps, random: Random) -> Order:
-        """One schedule."""
+        """Draws one schedule."""
         threads = len(steps.threads)
         priorities = random.sample(range(self.depth, self.depth + threads), threads)
         return steps.order(priorities, [random.randrange(steps.count) for _ in range(self.depth - 1)])
@@ -161,7 +161,7 @@ class Steps:
         return np.array([steps + [-1] * (width - len(steps)) for steps in latest], dtype=np.int64).reshape(-1, width)
 
     def _latest(self, clock: _Clock) -> list[int]:
-        """The last steps that a clock tells of, those left out that come before another of them."""
+        """The last steps that a clock has, those left out that come before another of them."""
         threads = np.flatnonzero(clock)
         if not len(threads):
             return []

@@ -60,7 +60,7 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
 
 
 def _joined(delays: tuple[Delay, ...], more: Delay) -> tuple[Delay, ...]:
-    """Delays of the same are one."""
+    """Delays of the same operation, added up."""
     same = sum(delay.ns for delay in delays if delay[:2] == more[:2])
     return (*(delay for delay in delays if delay[:2] != more[:2]), more._replace(ns=more.ns + same))
 
@@ -89,7 +89,7 @@ def _pairs(subject: Subject) -> _Places:
 
 
 def _touches(graph: Graph, rank: int, records: Sequence[TraceRecord]) -> Iterator[_Touch]:
-    """Those of one rank."""
+    """The conflicts of one rank."""
     placement = Placement(records)
     offsets = dict(placement.offsets)
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from fuzz import streams
+from fuzz import watched
 from fuzz.live.recorded import load
 from fuzz.live.runs import Outcome
-from fuzz.streams import Value, seeing, watch_result
 from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, seed, unpacked
+from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
-from fuzz.testing.told import differences
+from fuzz.watched import Value, seeing, watch_result
 from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked
 from simgpu.library import functions
@@ -221,7 +221,7 @@ class Forks:
 
 
 # Whose frames are left out: a watched value is read where the test says so.
-_SKIPPED = (streams.__file__, default.__file__)
+_SKIPPED = (watched.__file__, default.__file__)
 
 
 def _import(reports: dict[int, BodyRan]) -> None:

@@ -43,7 +43,7 @@ def placements(
     """
     from reports.pictures import placements as report
     from reports.screen.terminal import doing
-    from repro.sessions import session, studied
+    from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import placements as study
@@ -55,9 +55,9 @@ def placements(
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
-    folder = session.marked_folder(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
+    folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
-    def tell(text: str) -> None:
+    def progress(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
     began = time.monotonic()
@@ -65,7 +65,7 @@ def placements(
         rehearsal.preload()
     if only != "sites":
         console.print(f"{len(todo)} dry runs, {workers} at once", highlight=False)
-        frame = study.study(todo, folder / "runs", tell, workers=workers, **chosen(values, Job))
+        frame = study.study(todo, folder / "runs", progress, workers=workers, **chosen(values, Job))
         best = study.cheapest(frame)
         frame.to_csv(folder / "placements.csv", index=False)
         best.to_csv(folder / "cheapest.csv", index=False)
@@ -74,7 +74,7 @@ def placements(
         report.cheapest(console, best)
     if only != "fixes":
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
-        found = sites.study(folder / "sites", tell)
+        found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
         report.sites(console, found)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}

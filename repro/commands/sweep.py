@@ -34,7 +34,7 @@ def sweep(
     from reports.pictures import sweep as charts
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session, studied
+    from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sweep as study
@@ -47,12 +47,12 @@ def sweep(
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
     profile = made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
-    folder = session.job_folder(runs / name, made, overwrite=overwrite)
+    folder = folders.of_job(runs / name, made, overwrite=overwrite)
     title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
     with doing(console, f"{title}: {len(wanted)} networks, {len(batches)} micro-batches"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, tell=tell)
+    with counting(console) as progress:
+        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
     charts.phase_diagram(frame, "hpZ none", f"Does the race show? {title}, no fix", folder / "phase-diagram.png")
     charts.throughput(frame, title, folder / "throughput.png")

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from simgpu.ranks.child import Child, Send, how
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed
 _SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """How a program ended. ``status``: its exit status; ``why``: it did not end well, as a sentence's end.
 
     ``wrong``: it never began, and ``why`` says what to mend. ``asked``: it was ended, as another rank had failed.
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
     time: float = 0.0  # time.monotonic()
 
 
-def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: False) -> Ended:
+def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lambda: False) -> ProgramEnd:
     """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
 
     Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
@@ -52,12 +52,12 @@ def attended(work: Callable[[], Ended], hopeless: Callable[[], bool] = lambda: F
         child = Child(reporting, at_exit=True)
         try:
             status, interrupted, asked = _attend(child, hopeless)
-            reports, _ = child.receive((Ended,))
+            reports, _ = child.receive((ProgramEnd,))
         finally:
             child.close()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    ended = reports[0] if reports else _unsaid(status)
+    ended = reports[0] if reports else _unreported(status)
     return ended._replace(interrupted=interrupted, asked=asked, time=time.monotonic())
 
 
@@ -68,7 +68,7 @@ def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool
         status = child.wait(0)
         if status is not None:
             return status, interrupted, ending > 0
-        came = signal.sigtimedwait(_SIGNALS, _LOOK_S)
+        came = signal.sigtimedwait(_SIGNALS, _POLL_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             interrupted = True
             asked += 1
@@ -78,15 +78,15 @@ def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool
                 os.kill(child.pid, came.si_signo)
         elif came is None:
             if ending:
-                ending = max(ending - _LOOK_S, _LOOK_S)
-                if ending == _LOOK_S:
+                ending = max(ending - _POLL_S, _POLL_S)
+                if ending == _POLL_S:
                     child.kill()
             elif hopeless():
                 os.kill(child.pid, signal.SIGTERM)
                 ending = _GRACE_S
 
 
-def _unsaid(status: int) -> Ended:
+def _unreported(status: int) -> ProgramEnd:
     if status < 0:
-        return Ended(128 - status, f"it {how(status)}")
-    return Ended(status, f"it ended its process itself, with exit status {status}")
+        return ProgramEnd(128 - status, f"it {how(status)}")
+    return ProgramEnd(status, f"it ended its process itself, with exit status {status}")

@@ -47,9 +47,11 @@ def token_of(text: str) -> Token:
 
 
 def scenario_of(token: Token) -> Scenario:
-    """The scenario that a token is about. Raises :class:`TokenError` or a ScenarioError."""
+    """The scenario of a token. Raises :class:`TokenError` or a ScenarioError."""
     if token.scenario == "test":
-        raise TokenError("this is the token of a test, of an older release: run the test again, and it tells a new one")
+        raise TokenError(
+            "this is the token of a test, of an older release: run the test again, and it prints a new one"
+        )
     return named(token.scenario, from_text(token.options))
 
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
@@ -24,10 +20,9 @@ from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
-from scenarios.base import ScenarioError
-from scenarios.job import Job
 from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
-from scenarios.scenario import Scenario, save
+from scenarios.scenario import Scenario
+from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -41,44 +36,6 @@ class Interrupted(Exception):
         super().__init__(str(cause or "interrupted"))
         self.findings = findings
         self.cause = cause
-
-
-def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
-    """A folder for a run, with the scenario in it: by that it is known as a run.
-
-    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
-    """
-    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
-        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
-    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
-
-
-def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
-    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
-
-    def write(file: Path) -> None:
-        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    return marked_folder(path, "job.json", write, overwrite=overwrite)
-
-
-def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
-    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
-    if path.exists():
-        if not path.is_dir():
-            raise ScenarioError(f"{path} is a file: choose another --name")
-        if any(path.iterdir()):
-            if not overwrite:
-                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
-            if not (path / mark).exists():
-                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
-            shutil.rmtree(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write(path / mark)
-    except OSError as error:
-        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
-    return path
 
 
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
@@ -207,7 +164,7 @@ def _write(found: Findings, folder: Path) -> None:
 
 def versions() -> dict[str, str]:
     """What runs here, by package."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return installed(*_PACKAGES)
 
 
 def _take(values: Values, rank: int, report: Report) -> None:

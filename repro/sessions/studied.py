@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
+
+from simgpu.extras import installed
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
@@ -38,7 +38,7 @@ def report(
         ran = study_folder.Ran(
             study=study,
             command=command(click.get_current_context(), more),
-            versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            versions=installed(*_PACKAGES),
             options=dict(options or {}),
             hardware=hardware,
         )

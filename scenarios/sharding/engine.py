@@ -88,7 +88,6 @@ class ShardedEngine:
         self.parameters = Parameters(self.units, strategy.parameters, levels, self.order, dtype)
         self.gradients = Gradients(self.pieces, strategy, levels, self.order, dtype, accumulation)
         self._updates = Updates(self.pieces, strategy.state, levels, self.order, self.parameters, optimizer, clip)
-        self._backward = False
         self._entered: list[Unit] = []  # in the backward pass, and not let go of
         self._due = 0  # micro-batches since the last step
         for module in dict.fromkeys(module for unit in self.units for module in unit.modules):
@@ -107,13 +106,11 @@ class ShardedEngine:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a micro-batch, whose ``loss`` is a mean: the step is by the mean of all of them."""
-        self._backward = True
         self.gradients.begin()
         try:
             (loss / self.accumulation).backward()
             self.gradients.end()
         finally:
-            self._backward = False
             self._entered.clear()
         self.parameters.release_all()
         self._due += 1

@@ -1,4 +1,4 @@
-"""Ranks in a ring: everybody sends to the next and receives from the one before, at the same time.
+"""Ranks in a ring: each sends to the next and receives from the one before, at the same time.
 
 A block that goes round once and is kept by everybody is an all-gather, one to which everybody adds is a
 reduce-scatter (Patarasuk and Yuan 2009). Sends and receives are torch's point-to-point operations on a process group,

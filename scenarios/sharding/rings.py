@@ -31,15 +31,15 @@ class Collectives(Protocol):
     """What ranks do together, on contiguous tensors of one dtype; blocks are in the order of ranks."""
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002 - torch's name
-        """Everybody's ``input`` of B elements into ``output`` of ranks x B; it may be this rank's block there."""
+        """All ranks' ``input`` of B elements into ``output`` of ranks x B; it may be this rank's block there."""
         ...
 
     def reduce_scatter(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """The sum of everybody's block of this rank, of ``input`` (ranks x B), into ``output`` (B), which may be it."""
+        """The sum of all ranks' blocks of this rank, of ``input`` (ranks x B), into ``output`` (B), which may be it."""
         ...
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """The sum of everybody's ``tensor``, in place."""
+        """The sum of all ranks' ``tensor``, in place."""
         ...
 
 

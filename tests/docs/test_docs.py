@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks import COPIED
 from repro.commands.table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DATA = DOCS / "results" / "data"
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+TEXTS = [ROOT / "README.md", *(ROOT / source for source in COPIED.values()), *sorted(DOCS.rglob("*.md"))]
 SOURCES = ("simgpu", "detectors", "metrics", "replay", "fuzz", "frameworks", "scenarios", "studies", "reports", "repro")
 
 # A longer name first, that of a test file whole: test_gpu.py::test_x. Whoever names a file with its folder means that.
@@ -78,13 +79,13 @@ def test_the_readme_is_read_in_some_minutes() -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=relative)
 def test_every_link_to_a_file_leads_to_one(path: Path) -> None:
-    made = {DOCS / "commands.md", DOCS / "contributing.md", DOCS / "changes.md", DOCS / "results" / "benchmarks.md"}
+    made = {DOCS / "commands.md", *(DOCS / page for page in COPIED)}
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
     places = {(path.parent / link).resolve() for link in links if not re.match(r"https?:|mailto:", link)}
     assert not {place for place in places - made if not place.exists()}
 
 
-@pytest.mark.parametrize("path", TEXTS[:1] + TEXTS[2:], ids=relative)
+@pytest.mark.parametrize("path", [path for path in TEXTS if path.name != "CHANGELOG.md"], ids=relative)
 def test_every_file_that_is_named_is_there(path: Path) -> None:
     assert not {name for name in FILE.findall(path.read_text(encoding="utf-8")) if not (ROOT / name).exists()}
 

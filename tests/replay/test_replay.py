@@ -89,7 +89,7 @@ def test_a_replay_leaves_nothing_behind_for_the_next(tmp_path: Path) -> None:
         for rank, op in replayer.graph.ends
         if (name := recording.names.name(rank, op)).kernel == "copy_" and name.step == 2 and name.parameter
     ]
-    late = replayer.run([Delay(one, "long", 1_000_000_000) for one in copies])
+    late = replayer.run(recording.deviated([Delay(one, "long", 1_000_000_000) for one in copies]))
     assert late.checksums != before.checksums
     assert replayer.run().checksums == before.checksums
 
@@ -108,7 +108,7 @@ def producer_and_consumer(device: Device) -> None:
 
 
 def loss_of(replayer: Replayer, *deviations: Any) -> float:
-    (loss,) = replayer.run(deviations).losses.values()
+    (loss,) = replayer.run(replayer.recording.deviated(deviations)).losses.values()
     return loss
 
 
@@ -128,7 +128,7 @@ def test_an_operation_that_is_gone_is_missed_by_name() -> None:
     recording = record(producer_and_consumer)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
     with pytest.raises(UnknownOperation, match="mul_"):
-        Replayer(recording).run([Delay(copy._replace(kernel="mul_"), "long", 1000)])
+        recording.deviated([Delay(copy._replace(kernel="mul_"), "long", 1000)])
 
 
 def test_random_numbers_are_those_of_the_moment_of_issue() -> None:
@@ -224,7 +224,7 @@ def test_a_host_read_that_differs_is_said() -> None:
 
     recording = record(decides)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-    departure = Replayer(recording).run([Delay(copy, "long", 1_000_000)]).departure
+    departure = Replayer(recording).run(recording.deviated([Delay(copy, "long", 1_000_000)])).departure
     assert departure is not None
     assert (departure.recorded, departure.value) == (checksum([1.0]), checksum([0.0]))
     assert departure.operation.kernel == "_local_scalar_dense"

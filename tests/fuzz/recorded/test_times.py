@@ -54,6 +54,6 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
     )
     live = Recording.load(tmp_path / "trace")
     assert ends(recording, timing) == ends(live)
-    outcome = subject.replayer.run_timing(timing)
+    outcome = subject.replayer.run(timing)
     assert outcome.departure is None
     assert dict(zip(subject.replayer.looks, outcome.checksums, strict=True)) == checksums(live)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from detectors.order.races import Race, Side, describe
 from fuzz.live.recorded import Run
-from fuzz.streams import Value, difference
+from fuzz.watched import Value, difference
 from simgpu.timing import Deviation, Jitter, Stretch, Timing
 from simgpu.trace import Frame
 
@@ -95,8 +95,8 @@ def _deviation(deviation: Deviation, run: Run) -> str:
 def _stretch(kind: str, name: str, factor: int) -> str:
     if kind == "host":
         return f"the host{' of rank ' + name if name else ''} is {factor} times as slow"
-    shown = f"rank {name}" if kind == "rank" else f"{kind} {name!r}"
-    return f"{shown} is {factor} times as slow"
+    which = f"rank {name}" if kind == "rank" else f"{kind} {name!r}"
+    return f"{which} is {factor} times as slow"
 
 
 def _jitter(jitter: Jitter) -> str:
