@@ -28,18 +28,18 @@ class Only(Enum):
     ENGINE = "our own engine"
 
 
-Nodes = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
+NodeCount = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
 Hpz = Annotated[
     int,
     Field(ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
     Only.DEEPSPEED,
 ]
-Steps = Annotated[int, Field(ge=1, description="Optimizer steps.")]
+StepCount = Annotated[int, Field(ge=1, description="Optimizer steps.")]
 Accumulation = Annotated[int, Field(ge=1, description="Micro-batches per optimizer step.")]
 MicroBatch = Annotated[int, Field(ge=1, description="Sequences per micro-batch and GPU.")]
 Sequence = Annotated[int, Field(ge=8, description="Tokens per sequence.")]
 Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
-Hardware = Annotated[
+HardwareName = Annotated[
     str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
 ]
 Slow = Annotated[
@@ -64,7 +64,7 @@ Sharding = Annotated[
         "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2)."
     ),
 ]
-Group = Annotated[
+GroupSize = Annotated[
     int | None,
     Field(ge=1, description="Ranks of a group, within which I shards. Default: a node's."),
     Only.ENGINE,

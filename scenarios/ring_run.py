@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from scenarios.rehearsal import dry_gpu
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
 from simgpu.hardware import Timing
 from simgpu.ranks.cluster import Rank, run_ranks
 
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
@@ -41,7 +41,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
 
     def on(device: Device) -> None:
         streams = TracedStreams(device)
-        made = RINGS[ring](Topology.of(group), Order(streams))
+        made = RINGS[ring](Topology.of(group), LaneOrder(streams))
         part = torch.empty(numel, device=streams.device)
         whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
         device.synchronize()

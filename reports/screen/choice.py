@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from studies.choose import GB, KINDS, Question
+from studies.choose import GB, KINDS, ShardingQuestion
 
 _NAMED = 3  # of those that are equally fast
 _WIDE = 96  # columns of a terminal from which on the table's own have room between them
@@ -20,7 +20,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
+def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
     """What was asked, the answer, the table, and what is not counted."""
     console.print(title(asked), highlight=False, markup=False)
     console.print(f"[bold green]{sentence(frame, asked)}[/]", highlight=False)
@@ -37,7 +37,7 @@ def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
     )
 
 
-def title(asked: Question) -> str:
+def title(asked: ShardingQuestion) -> str:
     """What was asked."""
     size, cluster = asked.size, asked.cluster
     part = size.trained / size.parameters
@@ -53,7 +53,7 @@ def title(asked: Question) -> str:
     )
 
 
-def sentence(frame: pd.DataFrame, asked: Question) -> str:
+def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
     """Which is the fastest that fits, why, and what would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1

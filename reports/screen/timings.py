@@ -16,17 +16,17 @@ from rich.text import Text
 from detectors.order.races import Race, describe
 from fuzz.campaign import Campaign, written
 from fuzz.confirm import Confirmation
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from fuzz.witness import Witness
-from replay.deviations import Delay, Deviation, Jitter, Stretch
-from replay.replayer import Look
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from replay.replayer import UsedValue
 from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
 from reports.text import duration, replays
 
 
-def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:
+def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
     """One timing."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
@@ -41,7 +41,7 @@ def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirm
 
 def words(deviation: Deviation) -> str:
     """What a deviation does."""
-    if isinstance(deviation, Delay):
+    if isinstance(deviation, OperationDelay):
         one = deviation.operation
         of = f" of {one.parameter}" if one.parameter else ""
         does = "takes longer" if deviation.how == "long" else "starts later"
@@ -55,7 +55,7 @@ def words(deviation: Deviation) -> str:
     return f"everything takes up to {deviation.percent} % longer, drawn from {deviation.seed}"
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(verdict: ReplayVerdict) -> str:
     """What a timing does to training."""
     if not verdict.diverged:
         return "Training is right: every value that it uses equals the reference bit for bit."
@@ -71,7 +71,7 @@ def sentence(verdict: Verdict) -> str:
     return " ".join(parts)
 
 
-def place(look: Look) -> str:
+def place(look: UsedValue) -> str:
     what = "the loss" if look.kind == "loss" else look.name
     if look.kind == "final":
         return f"{what} at the end, on rank {look.rank}"
@@ -142,7 +142,7 @@ def campaign(console: Console, name: str, found: Campaign, token: Token | None) 
         console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def as_dict(verdict: Verdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
+def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
     """JSON-ready."""
     return {
         "diverged": verdict.diverged,
@@ -170,7 +170,7 @@ def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
     }
 
 
-def _departed(verdict: Verdict) -> str:
+def _departed(verdict: ReplayVerdict) -> str:
     assert verdict.departure is not None
     one, recorded, value = verdict.departure
     return (
