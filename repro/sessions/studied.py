@@ -26,7 +26,7 @@ def report(
     hardware: str = "",
     more: tuple[str, ...] = (),
 ) -> None:
-    """Write ``folder/study.json`` and the report of what lies in the folder, and say where the report is.
+    """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
 
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
     Raises :class:`reports.data.loading.ReportError`.
@@ -43,7 +43,10 @@ def report(
             hardware=hardware,
         )
         study_folder.note(folder, ran)
-        page = study_page.write(study_folder.load(folder), folder / "report")
+        study = study_folder.load(folder)
+        page = study_page.write(study, folder / "report")
+    for table in study.tables:
+        console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

@@ -106,7 +106,7 @@ def judged(runner: Runner, folder: Path, script: str, *options: str) -> tuple[li
 
 def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(tmp_path: Path, runner: Runner) -> None:
     races, command = judged(runner, tmp_path, FOUR_RACES)
-    assert [race.shown for race in races] == [0, 0, 2, 0]
+    assert [race.manifested for race in races] == [0, 0, 2, 0]
     witnesses = examine(tmp_path, races, command, limit=3, runner=runner)
     assert [witness.race for witness in witnesses] == races
     assert [(witness.verdict, witness.reason) for witness in witnesses] == [
