@@ -6,6 +6,7 @@ FIX ?= stream-sync
 NAME ?=
 ARGS ?=
 DEEPSPEED ?=
+STUDIES ?=
 SEED ?= $(shell date +%Y%m%d)
 
 VENV := .venv
@@ -23,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -129,6 +130,13 @@ lint: $(READY) ## Style (ruff), who may import whom (import-linter), code that n
 	@$(LINT)
 	@$(BIN)/mypy
 
+docs: $(READY) ## Build the pages into site/; they open without a network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+results: $(READY) ## Run the studies again whose tables the pages show (an hour and more; STUDIES='sweep memory' for some)
+	@$(BIN)/python docs/collect.py $(STUDIES)
+
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -136,7 +144,7 @@ clean: ## Remove the runs
 	rm -rf runs
 
 distclean: clean ## Remove the virtual environment and all caches too
-	rm -rf $(VENV) .browser .releases build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .browser .releases build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # DeepSpeed's build imports torch, and would fetch another one if it were isolated: so torch goes first, alone.

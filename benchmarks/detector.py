@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from simgpu.trace import (
     Access,
     Alloc,
@@ -83,7 +83,7 @@ def measure(ops: int) -> float:
 
     Time is taken once as many blocks live as ever will, and not while the records are made.
     """
-    detector, trace, spent = HappensBefore(), synthetic(WARM_UP + ops), 0.0
+    detector, trace, spent = RaceDetector(), synthetic(WARM_UP + ops), 0.0
     detector.feed(0, takewhile(lambda record: not isinstance(record, Launch) or record.op < WARM_UP, trace))
     while batch := list(islice(trace, 2000)):
         start = time.perf_counter()

@@ -153,9 +153,9 @@ def _replayable() -> float:
 
 
 def _checked() -> float:
-    from detectors import HappensBefore
+    from detectors import RaceDetector
 
-    detector = HappensBefore()
+    detector = RaceDetector()
     with _tracer(lambda records: detector.feed(0, records)) as look:
         seconds = _issue("cuda", look)
     detector.finish()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from detectors.files import find_races
-from detectors.order.happens_before import HappensBefore
+from detectors.base import Detector, Uncovered, Unexercised, Unseen
+from detectors.files import find_races, read
 from detectors.order.races import AccessKind, Moment, Name, Occurrence, Race, RaceKind, Side, site
-from detectors.values.coverage import Coverage, Uncovered
+from detectors.race_detector import RaceDetector
+from detectors.values.coverage import Coverage
 from detectors.values.divergence import Divergence, Values, compare
 from detectors.values.stale import Stale, find_stale
 
@@ -46,24 +47,28 @@ __all__ = [
     "BadValueWarning",
     "Cause",
     "Coverage",
+    "Detector",
     "Divergence",
     "Finding",
-    "HappensBefore",
     "Kind",
     "Moment",
     "Name",
     "NanWatch",
     "Occurrence",
     "Race",
+    "RaceDetector",
     "RaceKind",
     "Side",
     "Stale",
     "Uncovered",
+    "Unexercised",
+    "Unseen",
     "Values",
     "WatchError",
     "WatchFailed",
     "compare",
     "find_races",
     "find_stale",
+    "read",
     "site",
 ]

@@ -3,57 +3,65 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
-from detectors.order.happens_before import HappensBefore
+from detectors.base import Detector
+from detectors.confidence.holding import Holding, Keep, Waits, holding
 from detectors.order.races import Race
-from detectors.order.tally import EXAMPLES
+from detectors.race_detector import EXAMPLES, RaceDetector
 from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 
 
-def find_races(
-    trace_folder: Path,
-    *,
-    keep: Callable[[int, TraceRecord], bool] | None = None,
-    beside: Callable[[int, list[TraceRecord]], object] | None = None,
-    examples: int | None = EXAMPLES,
-) -> list[Race]:
-    """The races in the run whose ``rank*.trace`` files lie in ``trace_folder``.
+class Reader(Protocol):
+    """Reads the records of all ranks, each rank's in order. A :class:`Detector` is one."""
 
-    ``keep`` says which records of a rank count; ``beside`` is shown all of them, each rank's in order; ``examples``:
-    how many occurrences of each race are kept (None: all).
-    A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the races are those
-    of its rank.
-    A trace without an end (the rank was killed, or still runs) is used as far as it goes.
+    def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
+
+
+def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None) -> None:
+    """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
+
+    ``keep`` says which records of a rank count.
+    A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
+    those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
     one is damaged or not of this run.
     """
     ranks = _ranks(trace_folder)
     paths = {rank: file_of(trace_folder, rank) for rank in ranks}
-    detector = HappensBefore(examples)
-    readers = {rank: TraceReader(path) for rank, path in paths.items()}
+    detectors = [one for one in readers if isinstance(one, Detector)]
+    traces = {rank: TraceReader(path) for rank, path in paths.items()}
     try:
-        traces = {rank: _checked(reader.read(), paths[rank], ranks) for rank, reader in readers.items()}
-        while traces:
-            # Ranks held up by others come last: they go on only where no other rank has anything to say.
-            for rank in [rank for rank in traces if not detector.waits(rank)] or list(traces):
-                batch = list(islice(traces[rank], _BATCH))
+        left = {rank: _checked(trace.read(), paths[rank], ranks) for rank, trace in traces.items()}
+        while left:
+            # Ranks held up by others come last: they go on only where no other rank has records left.
+            for rank in [rank for rank in left if not any(one.waits(rank) for one in detectors)] or list(left):
+                batch = list(islice(left[rank], _BATCH))
                 if len(batch) < _BATCH:
-                    del traces[rank]
-                if beside is not None:
-                    beside(rank, batch)
-                if keep is not None:
-                    batch = [record for record in batch if keep(rank, record)]
-                _feed(detector, rank, batch, paths[rank])
+                    del left[rank]
+                _feed(readers, rank, [one for one in batch if keep(rank, one)] if keep else batch, paths[rank])
     finally:
-        for reader in readers.values():
-            reader.close()
-    detector.finish()
-    return detector.races
+        for trace in traces.values():
+            trace.close()
+    for one in detectors:
+        one.finish()
+
+
+def find_races(trace_folder: Path, *, keep: Keep | None = None, examples: int | None = EXAMPLES) -> list[Race]:
+    """The races alone. ``examples``: how many occurrences of each are kept (None: all). Raises as :func:`read`."""
+    detector = RaceDetector(examples)
+    read(trace_folder, [detector], keep=keep)
+    return detector.findings()
+
+
+def rests_on(trace_folder: Path, waits: Waits) -> Holding:
+    """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
+    return holding(waits, lambda keep: find_races(trace_folder, keep=keep, examples=None))
 
 
 def _ranks(folder: Path) -> list[int]:
@@ -89,9 +97,10 @@ def _checked(records: Iterator[TraceRecord], path: Path, ranks: list[int]) -> It
     yield from records
 
 
-def _feed(detector: HappensBefore, rank: int, records: list[TraceRecord], path: Path) -> None:
+def _feed(readers: Sequence[Reader], rank: int, records: list[TraceRecord], path: Path) -> None:
     try:
-        detector.feed(rank, records)
+        for one in readers:
+            one.feed(rank, records)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
     except (TypeError, ValueError, LookupError, AttributeError) as error:

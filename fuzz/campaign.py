@@ -129,7 +129,7 @@ def campaign(
 ) -> Campaign:
     """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
 
-    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` is told how many timings were
+    What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
     executed and how many of them diverged. Shrinking has a budget of its own: ``shrinking`` executions. The same
     subject, seed and database give the same, unless ``seconds`` end it.
 
@@ -141,16 +141,21 @@ def campaign(
     return _Campaign(subject, examples, end, seed, kept, progress, shrinking, elsewhere).result()
 
 
-def explore(subject: Subject, share: Share, tell: Callable[[Tried], None]) -> None:
-    """What a worker of a campaign does: execute timings, and tell of each when it is done."""
+def explore(subject: Subject, share: Share, report: Callable[[Tried], None]) -> None:
+    """What a worker of a campaign does: execute timings, and report each when it is done."""
     end = math.inf if share.seconds is None else time.monotonic() + share.seconds
-    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: tell(one.tried[-1]), 0, None)
+    one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
     one.draw()
 
 
 def written(deviations: Sequence[Deviation]) -> str:
     """As they stand in a token."""
     return ",".join(str(Token("x", {}, tuple(deviations))).split(",")[2:])
+
+
+def read(text: str) -> tuple[Deviation, ...]:
+    """What :func:`written` wrote."""
+    return Token.parse(",".join([*str(Token("x", {}, ())).split(","), *filter(None, [text])])).deviations
 
 
 class _Enough(KeyboardInterrupt):

@@ -38,7 +38,7 @@ class Confirmation:
 
 def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) -> Confirmation:
     """``live`` is a recording of a run under ``subject.timing(deviations)``."""
-    outcome = subject.replayer.run(deviations)
+    outcome = subject.replayer.run(subject.timing(deviations))
     verdict = subject.judged(outcome)
     seen = checksums(live)
     looks = subject.replayer.looks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from detectors.order.races import Race
 from fuzz.verdict import Verdict, judge
 from replay.beginning import beginning
@@ -41,7 +41,7 @@ class Subject:
 
     def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run_timing(self.timing(deviations) if deviations else None))
+        return self.judged(self.replayer.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
@@ -122,7 +122,7 @@ class Subject:
 
 
 def _races(recording: Recording, *, before: int | None = None) -> list[Race]:
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank, records in recording.records.items():
         if before is None:
             detector.feed(rank, records)

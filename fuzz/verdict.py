@@ -35,7 +35,7 @@ class Verdict:
 
 
 def judge(looks: Sequence[Look], reference: Outcome, outcome: Outcome) -> Verdict:
-    """Compare every value that training uses. What the host reads is none by itself: it is told as a departure."""
+    """Compare every value that training uses. What the host reads is none by itself: a change there is a departure."""
     nothing = Verdict((), None, 0, 0.0, False, outcome.departure)
     if outcome.checksums == reference.checksums:
         return nothing

@@ -2,7 +2,7 @@
 
 A recording holds what each piece of work takes by itself, so the model that found it is not asked again. What a timing
 changes about it is the device's own affair (:mod:`simgpu.timing`, ``simgpu/csrc/deviations.cpp``): the same numbers
-come out here, to the nanosecond (:mod:`replay.prices`).
+come out here, to the nanosecond (:mod:`replay.cost_model`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class DeviceTiming:
                 for info in infos
             )
             began = tuple(int(info["began"]) for info in infos)
-            told = infos[0].get("clock")
-            profile = None if told is None else hardware.Timing.from_dict(told)
+            clock = infos[0].get("clock")
+            profile = None if clock is None else hardware.Timing.from_dict(clock)
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
             delays = {
                 (rank, int(op)): (int(late), int(longer))

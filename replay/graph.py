@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from replay.cost_model import CostModel
 from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.host import Effect, Nodes, nodes_of
-from replay.prices import Prices
 from replay.recording import Recording
 from replay.simplify import simplify
 
@@ -68,7 +68,7 @@ class Graph:
         self._effect_nodes = np.array([effect.node for effect in self.effects], dtype=np.int64)
         self._undelayed: DeviceTiming = replace(self._timing, delays={})
         self._undelayed_times: Times = []
-        self._undelayed_times = self._pass(self._prices.of(self._undelayed), 0)
+        self._undelayed_times = self._pass(self._cost_model.of(self._undelayed), 0)
         self._recorded_times = self.times(self._timing)
         self._check([(new[node], time) for node, time in nodes.expected])
 
@@ -78,8 +78,8 @@ class Graph:
         """The time of each node, nanoseconds. None: as recorded."""
         if timing is None:
             return self._recorded_times
-        costs = self._prices.of(timing)
-        first = self._prices.delay(costs, timing)
+        costs = self._cost_model.of(timing)
+        first = self._cost_model.delay(costs, timing)
         return self._pass(costs, first if replace(timing, delays={}) == self._undelayed else 0)
 
     def order(self, times: Sequence[int]) -> Order:
@@ -138,9 +138,9 @@ class Graph:
                     order.append(later)
         if len(order) != count:
             raise ReplayError("the ranks wait for each other in a circle: the recording is damaged")
-        prices = Prices(count, nodes.priced, nodes.steps)
-        costs = prices.of(self._timing)
-        prices.delay(costs, self._timing)
+        cost_model = CostModel(count, nodes.costed, nodes.steps)
+        costs = cost_model.of(self._timing)
+        cost_model.delay(costs, self._timing)
         times = [0] * count
         for node in order:
             times[node] = max([times[pred] for pred in nodes.preds[node]], default=0) + costs[node]
@@ -152,8 +152,8 @@ class Graph:
         self.preds = [tuple(new[pred] for pred in nodes.preds[node]) for node in order]
         self.threads = [nodes.threads[node] for node in order]
         steps = [(new[node], rank, what) for node, rank, what in nodes.steps]
-        priced = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.priced]
-        self._prices = Prices(len(order), priced, steps)
+        costed = [one._replace(node=new[one.node], late=new[one.late]) for one in nodes.costed]
+        self._cost_model = CostModel(len(order), costed, steps)
         return new
 
     # -- effects ----------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Effect(NamedTuple):
     stream: int
 
 
-class Priced(NamedTuple):
+class Costed(NamedTuple):
     """An operation whose cost the clock knows.
 
     ``node`` takes the duration, ``late`` what it comes too late by (the same node, but for collectives).
@@ -80,14 +80,14 @@ class Nodes:
     """What the ranks have in common: moments, and what each comes after.
 
     A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, what it
-    does), or of an operation (``priced``). ``threads``: by node the rank and stream that it is a moment of.
+    does), or of an operation (``costed``). ``threads``: by node the rank and stream that it is a moment of.
     ``expected``: times that were recorded.
     """
 
     preds: list[tuple[int, ...]] = field(default_factory=list)
     threads: list[tuple[int, int]] = field(default_factory=list)
     steps: list[tuple[int, int, str]] = field(default_factory=list)
-    priced: list[Priced] = field(default_factory=list)
+    costed: list[Costed] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel it is the end
@@ -195,7 +195,7 @@ class Host:
         else:
             end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
             what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
-            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
+            nodes.costed.append(Costed(end, end, *what, stream_name=self._name(stream)))
         self._took(record, end, end)
         call = self._calls.get(record.op)
         if self._name(stream) == HOST_STREAM:
@@ -220,7 +220,7 @@ class Host:
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
         what = (rank, record.op, record.kernel, f"{stream}", record.alone)
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
+        nodes.costed.append(Costed(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)

@@ -18,7 +18,7 @@ _AT_MOST = 8  # so many alternatives a sentence lists
 
 
 class OperationName(NamedTuple):
-    """One operation. ``parameter`` is empty where no label tells one, ``occurrence`` counts from 1."""
+    """One operation. ``parameter`` is empty where there is no label, ``occurrence`` counts from 1."""
 
     rank: int
     step: int

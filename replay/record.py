@@ -44,7 +44,7 @@ def record(program: Program, timing: Timing | None = None) -> Recording:
         try:
             return record_ranks(program, Path(folder), timing or plain_timing())
         except RankFailed as failed:
-            alone = RankFailed(failed.rank, failed.reason, None)
+            alone = RankFailed(failed.rank, failed.reason)
             if failed.log is not None and failed.log.exists():
                 alone.add_note(failed.log.read_text(errors="replace"))
             raise alone from None
@@ -83,5 +83,5 @@ def record_ranks(program: Program, folder: Path, timing: Timing) -> Recording:
         program(device)
         device.finish()
 
-    run_ranks(len(nodes), target, folder=folder / "logs", hear=lambda rank, message: None)
+    run_ranks(len(nodes), target, folder=folder / "logs")
     return Recording.load(trace)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from replay import device_work, work
-from replay.device_timing import Deviation, DeviceTiming
+from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.graph import Graph
 from replay.host import Effect
@@ -137,15 +137,8 @@ class Replayer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    def run(self, deviations: Sequence[Deviation] = ()) -> Outcome:
-        """Execute under the recorded timing, changed by ``deviations``.
-
-        Raises :class:`replay.names.UnknownOperation` for one that names what is not there.
-        """
-        return self.run_timing(self.recording.deviated(deviations) if deviations else None)
-
-    def run_timing(self, timing: DeviceTiming | None) -> Outcome:
-        """Execute under ``timing``; None: as recorded."""
+    def run(self, timing: DeviceTiming | None = None) -> Outcome:
+        """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
     def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
@@ -183,7 +176,7 @@ class Replayer:
 
     def verify(self) -> Outcome:
         """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
-        outcome = self.run_order(self.graph.order(self.graph.times()))
+        outcome = self.run()
         wrong = [
             look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
         ]
@@ -249,7 +242,7 @@ class Replayer:
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
-            last: dict[int, int] = {}  # by probe: its place among the looks; the device tells Probed behind each
+            last: dict[int, int] = {}  # by probe: its place among the looks; Probed follows each
             for record in records[rank]:
                 if isinstance(record, Call):
                     self._calls[rank, record.op] = record
@@ -296,7 +289,7 @@ class Replayer:
             if effect.what == "probe":
                 place, probe = self._places[(*key, "")], self._probes[(*key, "")]
                 if probe.kind == "final" and probe.view[1] == "uint8":
-                    return self._final(place, finals[effect.rank].glimpse(probe))
+                    return self._final(place, finals[effect.rank].probed(probe))
                 return self._probe(place, probe, arena)
             if effect.what in ("inherit", "inherited"):
                 return arena.inherit(*key) or _nothing
@@ -307,13 +300,13 @@ class Replayer:
 
     def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
         """A piece of work of the simulated GPU's."""
-        told = self._places.get((*key, READ))
-        see = self._seeing(told, *key)
+        place = self._places.get((*key, READ))
+        see = self._seeing(place, *key)
         if what == "host":
             return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
         call = self._calls[key]
         if what == "kernel":
-            delivered = self._telling(told) if told is not None and call.function != LOOK else see
+            delivered = self._keeping(place) if place is not None and call.function != LOOK else see
             return device_work.device_kernel(call, key[0], arena, delivered)
         return device_work.device_read(call, key[0], arena, see or _nobody)
 
@@ -332,11 +325,11 @@ class Replayer:
 
         return DeviceExchange(kernel, [one for _, one in records], tensors, root)
 
-    def _telling(self, place: int) -> device_work.See:
-        def tell(now: int) -> None:
+    def _keeping(self, place: int) -> device_work.See:
+        def keep(now: int) -> None:
             self._checksums[place] = now
 
-        return tell
+        return keep
 
     def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
         """What the host learns; another value than then is a departure."""
@@ -350,27 +343,27 @@ class Replayer:
 
         return see
 
-    def _final(self, place: int, glimpse: Callable[[], int]) -> work.Effect:
+    def _final(self, place: int, checksum: Callable[[], int]) -> work.Effect:
         def see() -> None:
-            self._checksums[place] = glimpse()
+            self._checksums[place] = checksum()
 
         return see
 
     def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Effect:
-        glimpse = work.Glimpse(probe.view, self.looks[place].rank, arena)
+        value = work.ReplayedValue(probe.view, self.looks[place].rank, arena)
         if probe.kind == "loss":
 
             def see_loss() -> None:
-                self._checksums[place] = glimpse.checksum()
-                self._losses[place] = float(glimpse.tensor)
+                self._checksums[place] = value.checksum()
+                self._losses[place] = float(value.tensor)
 
             return see_loss
 
         def see() -> None:
-            now = glimpse.checksum()
+            now = value.checksum()
             self._checksums[place] = now
             if now != self.expected[place]:
-                self._bad[place] = glimpse.bad()
+                self._bad[place] = value.bad()
 
         return see
 

@@ -15,7 +15,7 @@ def simplify(nodes: Nodes) -> set[int]:
     those of a host in its order.
     """
     kept = (
-        {node for node, _, _ in nodes.steps} | {one.node for one in nodes.priced} | {one.late for one in nodes.priced}
+        {node for node, _, _ in nodes.steps} | {one.node for one in nodes.costed} | {one.late for one in nodes.costed}
     )
     kept.update(effect.node for effect in nodes.effects)
     kept.update(node for node, _ in nodes.expected)

@@ -90,7 +90,7 @@ def _afresh(func: Any, call: Call, rank: int, arena: Arena) -> Any:
     return func(*args, **kwargs)
 
 
-class Glimpse:
+class ReplayedValue:
     """One probe: a value that training uses, and its checksum."""
 
     def __init__(self, view: View, rank: int, arena: Arena) -> None:

@@ -15,7 +15,7 @@ _SENTENCES = (
     ("replay.names", "UnknownOperation"),
     ("simgpu.tokens", "TokenError"),
     ("simgpu.trace", "TraceError"),
-    ("scenarios.scenario", "ScenarioError"),
+    ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
     ("simgpu.scripts", "WrongUse"),

@@ -11,19 +11,28 @@ import os
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from scenarios.base import ScenarioError
 from scenarios.full_size import loss_of
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
-from scenarios.scenario import Scenario, ScenarioError
+from scenarios.scenario import Scenario
 from simgpu.ranks.cluster import Rank, run_ranks
 
 Losses = dict[tuple[int, int, int], float]
 """By rank, step and micro-batch, the latter two from 1."""
+
+
+class DdpTrained(NamedTuple):
+    """What a rank reports at its end: step, micro-batch and loss."""
+
+    losses: list[tuple[int, int, float]]
+
 
 _KEPT: list[DistributedDataParallel] = []
 
@@ -39,10 +48,10 @@ def run(scenario: Scenario, *, folder: Path) -> Losses:
     torch.set_num_threads(1)  # sums must not depend on the machine's cores
     found: Losses = {}
 
-    def hear(rank: int, message: dict[str, list[tuple[int, int, float]]]) -> None:
-        found.update({(rank, step, micro_batch): loss for step, micro_batch, loss in message["losses"]})
+    def receive(rank: int, message: DdpTrained) -> None:
+        found.update({(rank, step, micro_batch): loss for step, micro_batch, loss in message.losses})
 
-    run_ranks(scenario.ranks, lambda me: _train(me, scenario), folder=folder, hear=hear)
+    run_ranks(scenario.ranks, lambda me: _train(me, scenario), folder=folder, kinds=(DdpTrained,), receive=receive)
     return found
 
 
@@ -83,4 +92,4 @@ def _train(me: Rank, scenario: Scenario) -> None:
     # What DDP holds is left to the end of the process. Taken apart here, its reducer may be the last to own gloo's
     # threads, and would end them while it holds the interpreter's lock, which such a thread may be waiting for.
     _KEPT.append(wrapped)
-    me.say({"losses": losses})
+    me.report(DdpTrained(losses))

@@ -5,115 +5,68 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from frameworks.deepspeed.fixes import Fix
 from frameworks.deepspeed.releases import PINNED
-from scenarios import quantized
-from scenarios.scenario import ScenarioError, check_slow, fitted
-from scenarios.sharding.options import check_options
-from simgpu.hardware import Profile, ProfileError, Timing, load_profile
+from scenarios import base, quantized
+from scenarios.base import Only, ScenarioError, Training, fitted
+from simgpu.hardware import Profile
 
 OPTIMIZERS = ("adam", "adamw")
-_OURS = ("group", "rings")  # of our own engine
-# What only DeepSpeed does, or needs it.
-_DEEPSPEEDS = ("stage", "hpz", "qwz", "qgz", "checkpointing", "overlap_comm", "fix", "config")
 
 
-class Job(BaseModel):
+class Job(Training):
     """A training job that is to be rehearsed. Field descriptions are the command line's help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    _ranks_are: ClassVar[str] = "GPUs"
 
     model: str = Field(
         "llama-2-7b", description="A full-size model by name, a transformers config.json, or module:function."
     )
-    nodes: int = Field(2, ge=1, description="Number of nodes.")
+    nodes: base.Nodes = 2
     gpus: int = Field(8, ge=1, description="GPUs per node.")
-    hardware: str = Field("a100-12.5gbps", description="Hardware profile: a name, or a .toml file of your own.")
+    hardware: base.Hardware = "a100-12.5gbps"
     network: float | None = Field(
         None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
     )
-    stage: int = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
-    hpz: int = Field(1, ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off.")
-    qwz: bool = Field(False, description="Quantize weights for the all-gather (zero_quantized_weights).")
-    qgz: bool = Field(False, description="Quantize gradients for the reduction (zero_quantized_gradients).")
-    micro_batch: int = Field(1, ge=1, description="Sequences per micro-batch and GPU.")
-    sequence: int = Field(2048, ge=8, description="Tokens per sequence.")
-    accumulation: int = Field(1, ge=1, description="Micro-batches per optimizer step.")
-    steps: int = Field(
-        2, ge=1, description="Optimizer steps; the last one is reported, as DeepSpeed learns in the first."
+    stage: Annotated[int, Only.DEEPSPEED] = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
+    hpz: base.Hpz = 1
+    qwz: base.Qwz = False
+    qgz: base.Qgz = False
+    micro_batch: base.MicroBatch = 1
+    sequence: base.Sequence = 2048
+    accumulation: base.Accumulation = 1
+    steps: base.Steps = Field(
+        2, description="Optimizer steps; the last one is reported, as DeepSpeed learns in the first."
     )
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="bf16 or fp32.")
-    checkpointing: bool = Field(False, description="Gradient checkpointing.")
+    precision: base.Precision = "bf16"
+    checkpointing: base.Checkpointing = False
     attention: Literal["eager", "sdpa"] = Field("sdpa", description="The model's attention: eager or sdpa (flash).")
-    frozen: tuple[str, ...] = Field((), description="Parameters that are not trained (patterns of names).")
-    overlap_comm: bool = Field(True, description="DeepSpeed's overlap_comm.")
-    fix: Fix = Field(
-        Fix.STREAM_SYNC,
-        description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), "
-        "event (the all-gather stream waits, the host does not), device-sync, or another place (make placements).",
-    )
-    sharding: str = Field(
-        "",
-        description="Our own engine instead of DeepSpeed, under this strategy: three letters of N, I, G for "
-        "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2).",
-    )
-    group: int | None = Field(None, ge=1, description="Ranks of a group, within which I shards. Default: a node's.")
-    rings: Literal["torch", "flat", "hierarchical", "ho-ring"] = Field(
-        "torch",
-        description="Collectives of all ranks in our own engine: torch's, or rings by hand of point-to-point sends.",
-    )
-    config: str | None = Field(
+    frozen: base.Frozen = ()
+    overlap_comm: base.OverlapComm = True
+    fix: base.OrderedBy = Fix.STREAM_SYNC
+    sharding: base.Sharding = ""
+    group: base.Group = None
+    rings: base.Rings = "torch"
+    config: Annotated[str | None, Only.DEEPSPEED] = Field(
         None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."
     )
-    slow: dict[str, float] = Field(default_factory=dict, description="Stretch durations, PATTERN=FACTOR.")
+    slow: base.Slow = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        ranks = self.ranks
-        if ranks % self.hpz:
-            fitting = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
-            raise ValueError(f"an hpZ group of {self.hpz} does not divide {ranks} GPUs: choose one of {fitting}")
+    def _fits(self) -> None:
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
             raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
-        check_slow(self.slow)
-        check_options(
-            self,
-            sharding=self.sharding,
-            ours=_OURS,
-            theirs={name: Job.model_fields[name].default for name in _DEEPSPEEDS},
-            ranks=self.ranks,
-            group=self.sharding_group,
-        )
-        return self
-
-    @property
-    def sharding_group(self) -> int:
-        """Ranks of a group of our own engine."""
-        return self.group or self.gpus
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus
 
     def profile(self) -> Profile:
-        """Raises :class:`ScenarioError`."""
-        try:
-            profile = load_profile(self.hardware)
-        except ProfileError as error:
-            raise ScenarioError(str(error)) from error
+        profile = super().profile()
         return profile if self.network is None else profile.on_network(self.network)
-
-    def timing(self) -> Timing:
-        """What decides durations in this run."""
-        return Timing(
-            profile=self.profile(),
-            nodes_of=tuple(rank // self.gpus for rank in range(self.ranks)),
-            slow=self.slow,
-        )
 
     def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:
         """What ``deepspeed.initialize`` gets. ``hidden``: the model's width, where it is known.
@@ -135,14 +88,7 @@ class Job(BaseModel):
         if self.stage == 3:
             zero["zero_hpz_partition_size"] = self.hpz
             zero |= quantized.options(qwz=self.qwz, qgz=self.qgz)
-        return {
-            "train_micro_batch_size_per_gpu": self.micro_batch,
-            "gradient_accumulation_steps": self.accumulation,
-            "gradient_clipping": 1.0,
-            "bf16": {"enabled": self.precision == "bf16"},
-            "zero_optimization": zero,
-            **quantized.communication(qgz=self.qgz),
-        }
+        return self._deepspeed_config(zero)
 
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
         """Put values for "auto", as transformers' integration does (``integrations/deepspeed.py``)."""

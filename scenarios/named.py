@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scenarios.scenario import Scenario, ScenarioError, scenario
+from scenarios.base import ScenarioError
+from scenarios.scenario import Scenario, scenario
 
 
 class Named(NamedTuple):

@@ -11,19 +11,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
-from frameworks.deepspeed import adapter
+from frameworks.base import Trainer
 from scenarios import quantized
-from scenarios.full_size import Batch, ModelError, Subject, subject
+from scenarios.base import ScenarioError
+from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
-from scenarios.scenario import ScenarioError
+from scenarios.messages import (
+    ModelBuilt,
+    RehearsalBegan,
+    RehearsalEnded,
+    RehearsalRefused,
+    RehearsalReport,
+    StepRehearsed,
+)  # fmt: skip
 from scenarios.sharding.empty import without_values
 from scenarios.sharding.strategy import ShardingError, strategy
-from scenarios.trainers import DeepSpeed, Sharded, Trainer
+from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
 from simgpu.hardware import Timing
@@ -31,28 +39,21 @@ from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
 
-Hear = Callable[[dict[str, Any]], None]
+Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
 _OURS = "simgpu: "  # how the simulated GPU's own sentences begin
 
 
 def preload() -> None:
     """Do once, in the process that will be forked, what the rank would do at its start."""
-    adapter.warm_up()
+    framework.warm_up()
     seldom()
 
 
-def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
+def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
-    ``hear`` gets
-
-    * ``{"kind": "model", "parameters", "trained"}`` (elements) once the model is there,
-    * ``{"kind": "ready", "seconds", "clock", "blocked", "operations", "micro_batch", "accumulation"}`` once DeepSpeed
-      is initialised: the sizes are DeepSpeed's own,
-    * ``{"kind": "step", "step", "seconds", "clock", "blocked", "operations", "flops", "forward_flops"}`` after each
-      step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
-    * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
+    ``receive`` gets what the rank reports (:mod:`scenarios.messages`).
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
@@ -62,11 +63,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     refused: list[str] = []
 
-    def listen(_: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "refused":
-            refused.append(message["sentence"])
+    def take(_: int, message: RehearsalReport | RehearsalRefused) -> None:
+        if isinstance(message, RehearsalRefused):
+            refused.append(message.sentence)
         else:
-            hear(message)
+            receive(message)
 
     def target(me: Rank) -> None:
         try:
@@ -76,10 +77,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
             if sentence is None:
                 raise
             traceback.print_exc()  # into the log
-            me.say({"kind": "refused", "sentence": sentence})
+            me.report(RehearsalRefused(sentence))
 
+    kinds = (*get_args(RehearsalReport), RehearsalRefused)
     try:
-        run_ranks(1, target, folder=folder / "logs", hear=listen)
+        run_ranks(1, target, folder=folder / "logs", kinds=kinds, receive=take)
     except RankFailed:
         if refused:
             raise ScenarioError(refused[0]) from None
@@ -105,8 +107,8 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     world = dry.World(len(timing.nodes_of), per_node)
     dry.install(world, profile=timing.profile, answers=answers, limited=False)
     device = Device(timing, world=world.ranks, devices=per_node)
-    whole = {**info, "deepspeed": adapter.VERSION}
-    device.begin(file_of(folder, 0), whole, skipped=adapter.PASSING_FILES)
+    whole = {**info, "deepspeed": framework.VERSION}
+    device.begin(file_of(folder, 0), whole, skipped=framework.PASSING_FILES)
     return device
 
 
@@ -115,8 +117,8 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun would tell it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
-    adapter.put(job.fix, device)
-    backend = adapter.use_simulated()
+    framework.put(job.fix, device)
+    backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
     torch.distributed.init_process_group(
         backend,
@@ -125,39 +127,34 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
         world_size=job.ranks,
         timeout=timedelta(seconds=120),
     )
-    training = (_ours if job.sharding else _deepspeed)(job, subject, device, me)
+    training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
     gc.disable()
 
-    def tell(kind: str, **more: Any) -> None:
-        device.flush()
-        seconds = time.perf_counter() - began
-        counts = {"clock": device.now, "blocked": device.blocked, "operations": device.operations}
-        me.say({"kind": kind, "seconds": seconds, **counts, **more})
-
-    accumulation, micro_batch_size = training.accumulation, training.micro_batch
     batch = _moved(subject.batch(micro_batch_size, job.sequence))
-    tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
+    device.flush()
+    me.report(RehearsalBegan(micro_batch_size, accumulation))
     for step in range(1, job.steps + 1):
         before, forward = device.flops, 0
         for micro_batch in range(1, accumulation + 1):
             at = device.flops
             device.phase(step, micro_batch, "forward")
-            loss = training.trainer.forward(batch)
+            loss = loss_of(training.forward(batch))
             forward += device.flops - at
             device.phase(step, micro_batch, "backward")
-            training.trainer.backward(loss)
-            training.trainer.label()
+            training.backward(loss)
+            training.label()
             device.phase(step, micro_batch, "step")
-            training.trainer.step()
+            training.step()
             del loss
         gc.collect()
         if step == 1:
-            training.settled()  # Adam's moments come with the first step
-        tell("step", step=step, flops=device.flops - before, forward_flops=forward)
+            training.label_state()  # Adam's moments come with the first step
+        device.flush()
+        me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
-    tell("end")
+    me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
 
 
 def _moved(batch: Batch) -> Batch:
@@ -165,42 +162,29 @@ def _moved(batch: Batch) -> Batch:
     return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-class _Training(NamedTuple):
-    """What trains; the sizes are the trainer's own. ``settled``: to be called after the first step."""
-
-    trainer: Trainer
-    accumulation: int
-    micro_batch: int
-    settled: Callable[[], None]
-
-
-def _deepspeed(job: Job, subject: Subject, device: Device, me: Rank) -> _Training:
+def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+    """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
-    _tell_sizes(me, model)
+    _report_sizes(me, model)
     _quantizable(job, model, config)
     optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
     try:
-        engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=config)
+        engine = framework.initialize(model=model, optimizer=optimizer, config=config)
     except Exception as error:  # DeepSpeed and pydantic raise what they like
         if isinstance(error, MemoryError) or refusal(error):
             raise
         raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
-    trainer = DeepSpeed(engine, device)
+    trainer = framework.trainer(engine, device)
     trainer.label()
-    adapter.label_state(engine, device)
+    trainer.label_state()
     trainer.watch(lambda name, value: device.label(value, "gathered", name))
-    return _Training(
-        trainer,
-        int(engine.gradient_accumulation_steps()),
-        int(engine.train_micro_batch_size_per_gpu()),
-        lambda: adapter.label_state(engine, device),
-    )
+    return trainer, int(engine.train_micro_batch_size_per_gpu()), int(engine.gradient_accumulation_steps())
 
 
-def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> _Training:
+def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
-    _tell_sizes(me, model)
+    _report_sizes(me, model)
     trainer = Sharded(
         model,
         device,
@@ -213,13 +197,13 @@ def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> _Training:
         rings=job.rings,
     )
     trainer.watch(lambda name, value: device.label(value, "gathered", name))
-    return _Training(trainer, job.accumulation, job.micro_batch, lambda: None)
+    return trainer, job.micro_batch, job.accumulation
 
 
-def _tell_sizes(me: Rank, model: nn.Module) -> None:
-    sizes = [(getattr(one, "ds_numel", one.numel()), one.requires_grad) for one in model.parameters()]
+def _report_sizes(me: Rank, model: nn.Module) -> None:
+    sizes = [(framework.shape_of(one).numel(), one.requires_grad) for one in model.parameters()]
     trained = sum(size for size, mine in sizes if mine)
-    me.say({"kind": "model", "parameters": sum(size for size, _ in sizes), "trained": trained})
+    me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
 
 
 def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
@@ -252,7 +236,7 @@ def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
 @contextmanager
 def _on_the_gpu(config: dict[str, Any]) -> Iterator[None]:
     """Where a model is made on the GPU at once: the host's memory would not hold it."""
-    with torch.device("cuda"), adapter.sharded(config):
+    with torch.device("cuda"), framework.sharded(config):
         yield
 
 
@@ -263,10 +247,9 @@ def _quantizable(job: Job, model: nn.Module, config: dict[str, Any]) -> None:
     qgz = zero.get("zero_quantized_gradients", False)
     if not qwz and not qgz:
         return
-    named: Iterator[tuple[str, Any]] = model.named_parameters()
     shapes = [
-        (name, nn.Parameter(torch.empty(one.ds_shape, device="meta"), requires_grad=one.requires_grad))
-        for name, one in named
+        (name, nn.Parameter(torch.empty(framework.shape_of(one), device="meta"), requires_grad=one.requires_grad))
+        for name, one in model.named_parameters()
     ]
     refused = quantized.refusal(shapes, ranks=job.ranks, qwz=qwz, qgz=qgz)
     if refused is not None:

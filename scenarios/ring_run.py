@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,13 @@ RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
     "HO-Ring": HoRing,
 }
 _PATIENCE = timedelta(seconds=120)
-Said = TypeVar("Said")
+Result = TypeVar("Result")
+
+
+class RingDone(NamedTuple):
+    """What a program gave."""
+
+    result: Any
 
 
 def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) -> None:
@@ -47,7 +53,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     rehearsed(timing, folder, on, info={"ring": ring})
 
 
-def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *, info: dict[str, Any]) -> Said:
+def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]) -> Result:
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
@@ -55,16 +61,18 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])
-    heard: list[Any] = []
+    results: list[Result] = []
 
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
-        said = program(device)
+        result = program(device)
         device.finish()
-        me.say({"said": said})
+        me.report(RingDone(result))
 
-    run_ranks(1, target, folder=folder / "logs", hear=lambda rank, message: heard.append(message["said"]))
-    said: Said = heard[0]
-    return said
+    def receive(_: int, message: RingDone) -> None:
+        results.append(message.result)
+
+    run_ranks(1, target, folder=folder / "logs", kinds=(RingDone,), receive=receive)
+    return results[0]

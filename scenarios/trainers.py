@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from frameworks.base import Framework, Probe, Trainer
 from frameworks.deepspeed import adapter
-from scenarios.full_size import loss_of
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
@@ -24,47 +24,8 @@ from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
 from simgpu.device import Device
 
-Seen = Callable[[str, Tensor], None]
-
-
-class Trainer(Protocol):
-    """``engine``: what a NaN watch can be given."""
-
-    engine: Any
-
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """The loss."""
-        ...
-
-    def backward(self, loss: Tensor) -> None: ...
-
-    def step(self) -> None: ...
-
-    def gradient_norm(self) -> Tensor | float | None: ...
-
-    def watch(self, seen: Seen) -> None:
-        """``seen`` gets each parameter's name and value whenever it is about to be used."""
-        ...
-
-    def label(self) -> None:
-        """Tell the trace what stands where in memory; again, as some of it comes and goes."""
-        ...
-
-    def edit(self, seen: Seen) -> None:
-        """Look at a parameter, then double it."""
-        ...
-
-    def partitions(self) -> Iterator[tuple[str, Tensor]]:
-        """What this rank keeps, without padding."""
-        ...
-
-    def save(self, run: Path, step: int) -> None:
-        """A checkpoint in the run's folder, after ``step``."""
-        ...
-
-    def load(self, path: Path) -> int:
-        """Go on from a checkpoint, or a run's last one. Gives the steps that are done."""
-        ...
+framework: Framework = adapter
+"""The stock framework whose training is judged. Our own engine (:class:`Sharded`) runs beside it."""
 
 
 def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trainer:
@@ -86,8 +47,8 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
     # own memory, but here would wait for the device.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=scenario.learning_rate, fused=True)
-    engine, *_ = adapter.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
-    return DeepSpeed(engine, device)
+    engine = framework.initialize(model=model, optimizer=optimizer, config=scenario.deepspeed_config())
+    return framework.trainer(engine, device)
 
 
 def _streams(device: Device | None) -> Streams:
@@ -96,50 +57,8 @@ def _streams(device: Device | None) -> Streams:
     return TracedStreams(device)
 
 
-class DeepSpeed:
-    """Stock DeepSpeed's ``engine``."""
-
-    def __init__(self, engine: Any, device: Device | None) -> None:
-        self.engine = engine
-        self._device = device
-        if device is not None:
-            adapter.name_streams(engine, device)
-
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return loss_of(self.engine(**batch))
-
-    def backward(self, loss: Tensor) -> None:
-        self.engine.backward(loss)
-
-    def step(self) -> None:
-        self.engine.step()
-
-    def gradient_norm(self) -> Tensor | float | None:
-        norm: Tensor | float | None = self.engine.get_global_grad_norm()
-        return norm
-
-    def watch(self, seen: Seen) -> None:
-        adapter.watch_parameters(self.engine, seen)
-
-    def label(self) -> None:
-        if self._device is not None:
-            adapter.label_memory(self.engine, self._device)
-
-    def edit(self, seen: Seen) -> None:
-        adapter.edit(self.engine, seen)
-
-    def partitions(self) -> Iterator[tuple[str, Tensor]]:
-        return adapter.partitions(self.engine)
-
-    def save(self, run: Path, step: int) -> None:
-        raise NotImplementedError("a scenario with checkpoints is refused before it gets here")
-
-    def load(self, path: Path) -> int:
-        raise NotImplementedError("a scenario with checkpoints is refused before it gets here")
-
-
 class Sharded:
-    """Our own engine, under the scenario's strategy. It labels its memory itself."""
+    """Our own engine, under the scenario's strategy. It can be saved and loaded, too."""
 
     def __init__(
         self,
@@ -169,8 +88,8 @@ class Sharded:
         )
         self._norm: Tensor | None = None
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return loss_of(self.engine(**batch))
+    def forward(self, batch: Mapping[str, Tensor]) -> Any:
+        return self.engine(**batch)
 
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss)
@@ -181,26 +100,31 @@ class Sharded:
     def gradient_norm(self) -> Tensor | float | None:
         return self._norm
 
-    def watch(self, seen: Seen) -> None:
+    def watch(self, probe: Probe) -> None:
         def see(piece: Piece) -> None:
             for part in piece.parts:
-                seen(part.name, part.parameter.detach())
+                probe(part.name, part.parameter.detach())
 
         self.engine.parameters.listener = see
 
     def label(self) -> None:
-        pass
+        """The engine labels its memory itself."""
 
-    def edit(self, seen: Seen) -> None:
+    def label_state(self) -> None:
+        """The same."""
+
+    def edit(self, probe: Probe) -> None:
         raise NotImplementedError("a scenario with an edit is refused before it gets here")
 
     def partitions(self) -> Iterator[tuple[str, Tensor]]:
         return self.engine.partitions()
 
     def save(self, run: Path, step: int) -> None:
+        """A checkpoint in the run's folder, after ``step``."""
         checkpoint.save(self.engine, of_step(run, step), step)
         if self.engine.topology.rank == 0:
             drop_older(run, keep=2)  # should the last one turn out to be damaged, there is another
 
     def load(self, path: Path) -> int:
+        """Go on from a checkpoint, or a run's last one. Gives the steps that are done."""
         return checkpoint.load(self.engine, newest(path))

@@ -1,6 +1,6 @@
 """Names for the stacks that the C++ part captures: asked once for each piece of code and each stack.
 
-torch's own frames are not told, as a user looks for the line that called torch; those of ``torch.distributed`` are,
+torch's own frames are not recorded, as a user looks for the line that called torch; those of ``torch.distributed`` are,
 as races live there (FSDP2's collectives). Nor are the device's, and what stands in no file. Work of a backward pass has
 the forward line that it belongs to, marked ``(backward)``.
 """
@@ -20,7 +20,7 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _RUNS = _OURS + "scripts.py"
 
 PASSING: set[str] = set()
-"""Path endings of a framework's files whose frames only pass a call on; its adapter tells them."""
+"""Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
 
 
 class CallSites:
@@ -39,8 +39,8 @@ class CallSites:
         """A new trace begins: it needs all stacks, as the C++ part asks for each but once in a process."""
         self.fresh = [Stack(number, frames) for frames, number in self._same.items()]
 
-    def told(self, code: int) -> int:
-        """Is the frame of the code object at this address told? 2: neither it nor what called it."""
+    def reported(self, code: int) -> int:
+        """Is the frame of the code object at this address recorded? 2: neither it nor what called it."""
         path = _code(code).co_filename
         if path == _RUNS:
             return 2
@@ -51,9 +51,9 @@ class CallSites:
     def caller(self) -> Frame | None:
         """The place from which this process's own Python code was called."""
         frame = sys._getframe(1)
-        while frame is not None and not (told := self.told(id(frame.f_code))):
+        while frame is not None and not (reported := self.reported(id(frame.f_code))):
             frame = frame.f_back  # type: ignore[assignment]
-        return _frame(frame.f_code, frame.f_lasti) if frame is not None and told == 1 else None
+        return _frame(frame.f_code, frame.f_lasti) if frame is not None and reported == 1 else None
 
     def define(self, codes: Any, instructions: Any, count: int) -> int:
         """The number of a stack: code addresses and instructions, innermost first."""

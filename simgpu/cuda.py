@@ -22,7 +22,7 @@ _CUDA = 1  # c10::DeviceType
 
 
 class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` tells. The numbers are those of an A100 of 80 GiB."""
+    """What ``torch.cuda.get_device_properties`` returns. The numbers are those of an A100 of 80 GiB."""
 
     name = "Simulated GPU"
     major, minor = 8, 0
@@ -138,7 +138,7 @@ def _given(count: int) -> dict[str, Any]:
         "_cuda_getArchFlags": lambda: "sm_80",
         "_cuda_sleep": _sleep,
         **memory.given(),
-        "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace tells every block of it (--trace)"),
+        "_cuda_hostMemoryStats": refusal("a count of pinned memory", "the trace has every block of it (--trace)"),
         "_cuda_resetPeakHostMemoryStats": lambda: None,
         "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
         "_host_emptyCache": lambda: None,

@@ -68,14 +68,14 @@ class Device:
         for op, late, longer in delays:
             self._functions.delay_operation(op, late, longer)
         timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
-        told = {**info, **timed, "delays": delays, **dry.info()}
-        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=told)
+        header = {**info, **timed, "delays": delays, **dry.info()}
+        self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=header)
         self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record)
         if record:
             probes.begin()
         self.name_stream(torch.cuda.default_stream(), COMPUTE)
 
-    # -- what a rank tells of itself -----------------------------------------------------------------
+    # -- what a rank reports of itself -----------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -103,12 +103,12 @@ class Device:
         self._tracer.flush()
 
     def finish(self) -> None:
-        """Let everything end, and tell the other ranks that nothing more comes from this one. Once."""
+        """Let everything end, and let the other ranks know that nothing more comes from this one. Once."""
         assert self._tracer is not None and self._writer is not None
         collectives.leave()
-        if tracing.recording():  # what the host read: of memory, the program's own probes are told
+        if tracing.recording():  # what the host read: of memory, the program's own probes say it
             self._tracer.flush(everything=True)
-            self._writer.write(probes.told(probes.READ))
+            self._writer.write(probes.collected(probes.READ))
         self._tracer.close()
         self._writer.close()
 

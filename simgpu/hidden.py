@@ -25,6 +25,6 @@ HIDDEN = {
 
 
 def install() -> None:
-    """Tell the device, before it runs any of them."""
+    """Let the device know, before it runs any of them."""
     for name, hidden in HIDDEN.items():
         torch.ops.simgpu.hides(name, list(hidden.arguments), hidden.when)

@@ -1,7 +1,7 @@
-"""Libraries of CUDA kernels, met while they are imported: that they cannot run here is said by their name.
+"""Libraries of CUDA kernels, met while they are imported: they are refused by name.
 
 A library that is not installed cannot be found, as ever, but the message says that there is no point in installing it.
-One that is installed loads a compiled part, which asks for CUDA's libraries: the loader's complaint is told in words.
+One that is installed loads a compiled part, which asks for CUDA's libraries: the loader's complaint becomes a sentence.
 Both stay an ImportError, so a program that tries, and goes another way, goes it. ``importlib.util.find_spec``, by which
 programs ask whether a library is there, answers as ever.
 """

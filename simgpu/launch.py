@@ -171,7 +171,7 @@ def traced(
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
             if not dry.active():
-                writer.write(probes.told())
+                writer.write(probes.collected())
             tracer.close(done=done)
             writer.close()
 

@@ -16,7 +16,7 @@ from simgpu.build import library, torch_folder
 
 _KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64, POINTER(c_int64))
 _Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
-_Told = CFUNCTYPE(c_int, c_void_p)
+_ReportedFrame = CFUNCTYPE(c_int, c_void_p)
 _Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)
 _Backward = CFUNCTYPE(c_int64, c_int64)
 _Effect = CFUNCTYPE(None, c_int64, c_int64)
@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "forget_factors": (None, ()),
     "observe": (None, (c_int64, c_int64)),
     "drain": (c_int64, ()),
-    "trace": (None, (c_int, _Told, _Define, _Backward)),
+    "trace": (None, (c_int, _ReportedFrame, _Define, _Backward)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
     "record": (None, (c_int,)),
     "recorded": (c_void_p, (c_int64, POINTER(c_int64))),
@@ -92,7 +92,14 @@ class Functions:
         return made
 
 
-KernelCost, Factor, Told, Define, Backward, PythonEffect = _KernelCost, _Factor, _Told, _Define, _Backward, _Effect
+KernelCost, Factor, ReportedFrame, Define, Backward, PythonEffect = (
+    _KernelCost,
+    _Factor,
+    _ReportedFrame,
+    _Define,
+    _Backward,
+    _Effect,
+)
 Post, Receive, Promise, HandOn, Asked, Overridden = _Post, _Receive, _Promise, _HandOn, _Asked, _Overridden
 
 _functions: Functions | None = None

@@ -1,4 +1,4 @@
-"""How much memory the device has, and what ``torch.cuda`` tells of its allocator.
+"""How much memory the device has, and what ``torch.cuda`` reports of its allocator.
 
 The numbers are the allocator's own: torch takes them through its interface for allocators of any device
 (``c10::DeviceAllocator``), so ``torch.accelerator`` has the same. ``SIMGPU_MEMORY=24GiB`` gives the device another

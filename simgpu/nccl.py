@@ -306,7 +306,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         if self._batch is not None:
             _refuse("a collective within a batch of sends and receives")
         check(*reads, *writes)
-        reduction, scale = sums.told(self._carrier) if sums is not None else ("", None)
+        reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
         job = Job(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,

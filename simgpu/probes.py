@@ -1,6 +1,6 @@
 """What a program came to see of its own work: checksums of what the host read, and of its memory at the end.
 
-Told in the trace as :class:`simgpu.trace.Probe` and :class:`simgpu.trace.Probed`, so two runs of one program can be
+In the trace they are :class:`simgpu.trace.Probe` and :class:`simgpu.trace.Probed`, so two runs of one program can be
 compared by their traces alone. What counts and what does not says ``csrc/probes.h``; what the host reads of memory
 behind torch's back (``numpy()`` of a pinned tensor) is not seen.
 """
@@ -33,7 +33,7 @@ def probe(
 ) -> None:
     """A value that training uses at this point of the current stream; with ``finally_``, when all streams are done.
 
-    It is told in the trace with its checksum, so a replay can say what another timing does to it, and given to ``look``
+    It stands in the trace with its checksum, so a replay can say what another timing does to it, and given to ``look``
     when its time has come. Takes no time and orders nothing.
     """
     with torch.no_grad():
@@ -50,7 +50,7 @@ def probe(
     functions().observe(stream, work.ticket(see))
 
 
-def told(*kinds: str) -> list[TraceRecord]:
+def collected(*kinds: str) -> list[TraceRecord]:
     """All probes of ``kinds`` (none: both), once the program's work is done: what was read, then memory by block.
 
     Of what was read the probe's number is the operation's; of a block it is the block's.

@@ -47,7 +47,7 @@ _Known = tuple[str, tuple[Any, ...], dict[str, Any], tuple[View, ...], tuple[int
 def info(token: str, *, record: bool) -> dict[str, Any]:
     """What a replay has to know of this process, for :class:`simgpu.trace.Begin`.
 
-    ``token``: of the timing. ``record``: what the work is will be told, too.
+    ``token``: of the timing. ``record``: what the work is will be recorded, too.
     """
     now = costs.current()
     clock = getattr(now, "clock", None)  # simgpu.clocked
@@ -90,8 +90,8 @@ class Calls:
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
         self._known: dict[int, _Known] = {}
-        self._early: set[int] = set()  # operations that were told before their launch
-        self._open: dict[int, str] = {}  # launches that write, and are not told yet
+        self._early: set[int] = set()  # operations that came before their launch
+        self._open: dict[int, str] = {}  # launches that write, and whose work is not known yet
 
         self._retries = _retries()
 
@@ -102,7 +102,7 @@ class Calls:
         elif work.writes or (isinstance(work, Collective) and work.reads):
             self._open[work.op] = work.kernel
 
-    def told(self, op: int) -> None:
+    def reported(self, op: int) -> None:
         """What operation ``op`` is stands in the recording."""
         if self._open.pop(op, None) is None:
             self._early.add(op)
@@ -121,7 +121,7 @@ class Calls:
         """The record of words that the C++ part wrote."""
         if kind == _CALL:
             op, number, kept, host = words
-            self.told(op)
+            self.reported(op)
             known = self._known[number]
             bytes_ = _take(kept) if kept else None
             if known[0] == WROTE:

@@ -36,7 +36,7 @@ class Reduction:
         if dtype == torch.bool and kind == _Op.SUM:
             self._op = c10d.ReduceOp(_Op.MAX)
 
-    def told(self, gloo: Any) -> tuple[str, float | None]:
+    def described(self, gloo: Any) -> tuple[str, float | None]:
         """Its name, and by what each rank's numbers are multiplied before the sum: for a recording."""
         if isinstance(self._scale, Tensor):
             tracing.note(Unrepeatable("a collective multiplies by a tensor (PREMUL_SUM), whose value is not recorded"))

@@ -1,7 +1,7 @@
 """What cannot be simulated is refused when it is asked for: by its name, and with what to do instead.
 
 What only shows while a library is imported is in :mod:`simgpu.imports`. ``torch.compile`` is not refused: what it would
-compile are kernels for a GPU that is not there, so the same operators run one by one, and the program is told so once.
+compile are kernels for a GPU that is not there, so the same operators run one by one, and the program gets one warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def refusal(what: str, instead: str) -> Callable[..., NoReturn]:
 _GRAPHS = ("CUDA graphs", "run the same operators without a graph")
 _POOL = ("a memory pool of one's own (MemPool)", "allocate as usual")
 _ALLOCATOR = ("another allocator", "use torch's own, which is simulated")
-_SNAPSHOT = ("a snapshot of the allocator", "the trace tells every allocation and free (--trace)")
+_SNAPSHOT = ("a snapshot of the allocator", "the trace has every allocation and free (--trace)")
 _POINTER = ("memory that torch does not know (caching_allocator_alloc)", "use torch.empty")
 _FILES = ("GPUDirect Storage", "read the file on the host and copy it to the device")
 _TUNING = ("the choice among CUDA's kernels (TunableOp)", "leave it off: the CPU's kernels give the values")

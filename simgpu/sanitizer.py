@@ -2,7 +2,7 @@
 
 CSAN follows operators with a dispatch mode, and streams, events and memory with callbacks, which the C++ part calls
 where a CUDA build does (``csrc/gpu_trace.h``). It is switched on as ever: ``enable_cuda_sanitizer()``, or
-``TORCH_CUDA_SANITIZER=1``. How its verdicts compare with ours: ``docs/csan.md``.
+``TORCH_CUDA_SANITIZER=1``. How its verdicts compare with ours: ``docs/results/csan.md``.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Program:
 
 
 def fail(error: BaseException, ours: Sequence[str]) -> int:
-    """Tell of what a program raised as the interpreter would, or the program's own hook; gives its exit status.
+    """Print what a program raised as the interpreter would, or the program's own hook; gives its exit status.
 
     ``ours``: modules whose frames are no part of the program. Not re-raised: above us stand our frames.
     """

@@ -71,7 +71,7 @@ class Begin(NamedTuple):
 
 
 def begin(rank: int, world: int, info: dict[str, Any] | None = None) -> Begin:
-    """The first record of a trace as it is written today: nobody else says its version."""
+    """The first record of a trace as it is written today: the one place that knows its version."""
     return Begin(FORMAT, VERSION, rank, world, info or {})
 
 
@@ -129,7 +129,7 @@ class Free(NamedTuple):
     """The host dropped its last reference: from now on the allocator may hand the memory out again.
 
     ``poisoned``: a stream that no ``record_stream`` names was given work on it, so it was poisoned.
-    ``quiet``: it touched nothing, and who gets the memory is told by :class:`Reuse`.
+    ``quiet``: it touched nothing, and who gets the memory is recorded by :class:`Reuse`.
     """
 
     block: int
@@ -207,7 +207,7 @@ class Collective(NamedTuple):
     their own. ``number`` counts the collectives of ``group``, the same on all its ranks. ``root`` is a global rank
     (broadcast: the source; reduce: the destination), or -1 when every output depends on every input. ``issuer``: the
     stream that was current (-1: not known). ``nominal``: the bytes of the whole that is exchanged, from which its
-    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not told);
+    duration follows (-1: not known). ``alone``: nanoseconds on this rank when nothing delays it (-1: not recorded);
     ``link``: what carries it, as a timing names it.
     """
 
@@ -327,7 +327,7 @@ class Probe(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """The CRC-32 of a :class:`Probe`'s bytes in row order, told when the value was there."""
+    """The CRC-32 of a :class:`Probe`'s bytes in row order, taken when the value was there."""
 
     probe: int
     checksum: int

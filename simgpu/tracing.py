@@ -1,7 +1,7 @@
 """Makes records (:mod:`simgpu.trace`) of the words that the C++ part wrote, in batches.
 
 In this trace an allocation is a block. A free is quiet: it stands where the program let go of the memory and touches
-nothing; ``Reuse`` tells who got it again. What the host itself does to pinned memory is a launch on a stream called
+nothing; ``Reuse`` records who got it again. What the host itself does to pinned memory is a launch on a stream called
 "host", for which the host waits at once, so such accesses are ordered as the host's own.
 
 What is finished is handed on while the program runs, some 32,000 words at a time.
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from simgpu.callsites import CallSites
-from simgpu.library import Backward, Define, HandOn, Told, functions
+from simgpu.library import Backward, Define, HandOn, ReportedFrame, functions
 from simgpu.recording import Calls
 from simgpu.trace import (
     HOST_STREAM,
@@ -44,14 +44,14 @@ _HOW = ("synchronize", "read", "query", "asked", "copy", "met")
 _LAUNCH = 3
 _new = tuple.__new__  # a NamedTuple's own way of being made takes twice as long
 _Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
-# What the C++ part told or asked once in this process, for all its traces.
+# What the C++ part sent or asked for once in this process, for all its traces.
 _layouts: dict[int, _Layout | None] = {0: None}
 _sites: list[CallSites] = []
-# Told by whoever makes them (simgpu.nccl).
+# Filled by whoever makes them (simgpu.nccl).
 groups: dict[int, Group] = {}
 streams: dict[int, str] = {}
 _made: dict[int, str] = {}  # streams that the program made, and where
-_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part tells where they stand
+_marks: dict[int, TraceRecord] = {}  # records made here, until the C++ part reports where they stand
 _numbers = itertools.count()
 _alone: dict[int, tuple[float, str]] = {}  # what collectives take by themselves, and their links, until written
 _tracing: list[Tracer] = []
@@ -69,7 +69,7 @@ def caller() -> Frame | None:
 
 
 def made(stream: int) -> None:
-    """The program makes a stream: the trace tells of it also where it gives it no work."""
+    """The program makes a stream: the trace has it even where it is given no work."""
     if _sites and (frame := _sites[0].caller()):
         _made.setdefault(stream, f"{frame.file}:{frame.line} {frame.function}")
 
@@ -102,7 +102,7 @@ def name_of_stream(stream: int) -> str:
 class Tracer:
     """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
 
-    ``skipped``: further path endings whose frames are not told. The first tracer of a process decides.
+    ``skipped``: further path endings whose frames are not recorded. The first tracer of a process decides.
     ``record``: also what the work is, so that it can be replayed (:mod:`simgpu.recording`).
     """
 
@@ -121,10 +121,13 @@ class Tracer:
         self._groups: set[int] = set()
         self._flushing = threading.Lock()
         f = functions()
-        told, define = f.callback("told", Told, self._sites.told), f.callback("define", Define, self._sites.define)
+        reported, define = (
+            f.callback("reported", ReportedFrame, self._sites.reported),
+            f.callback("define", Define, self._sites.define),
+        )
         f.hand_on(f.callback("hand_on", HandOn, self._hand_on))
         f.record(record)
-        f.trace(1, told, define, f.callback("backward", Backward, self._sites.backward))
+        f.trace(1, reported, define, f.callback("backward", Backward, self._sites.backward))
         _tracing[:] = [self]
 
     def flush(self, *, everything: bool = False) -> None:
@@ -185,7 +188,7 @@ class Tracer:
         if done:
             self._write([End(f.now())])
         f.record(0)
-        f.trace(0, f.keep["told"], f.keep["define"], f.keep["backward"])
+        f.trace(0, f.keep["reported"], f.keep["define"], f.keep["backward"])
         f.hand_on(HandOn())
 
     def _record(self, kind: int, words: Sequence[int]) -> TraceRecord | None:
@@ -224,7 +227,7 @@ class Tracer:
 
     def _marked(self, record: TraceRecord) -> TraceRecord:
         if self._calls is not None and isinstance(record, Transfer):
-            self._calls.told(record.op)
+            self._calls.reported(record.op)
         return record
 
     def _launch(self, words: Sequence[int], at: int, end: int) -> Launch:

@@ -2,7 +2,7 @@
 
 The issuer names what is read and written; the values are moved by two Python functions, one when the work starts and
 one when it ends. A collective's start, and so its end, stays open until all its members have arrived, which the
-processes tell each other through an :class:`Exchange`.
+processes send each other through an :class:`Exchange`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _START, _END = 0, 1
 
 
 class Exchange(Protocol):
-    """How ranks tell each other when they arrive. ``receive`` calls :func:`arrived` and :func:`promised`."""
+    """How ranks send each other their arrivals. ``receive`` calls :func:`arrived` and :func:`promised`."""
 
     def post(self, group: int, number: int, members: tuple[int, ...], arrival: int) -> None:
-        """Tell the other members that this rank arrives at the collective at ``arrival``."""
+        """Send the other members that this rank arrives at the collective at ``arrival``."""
 
     def receive(self, timeout: float | None) -> bool:
         """Take in messages; wait for one up to ``timeout`` seconds (None: for ever). True if there was any."""
 
     def promise(self, floor: int) -> None:
-        """Tell all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
+        """Promise all ranks that no collective at which this one has not arrived yet starts before ``floor``."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,6 @@ def _run(ticket: int, moment: int) -> None:
 
 
 def install() -> None:
-    """Tell the device how to run Python effects."""
+    """Give the device the way to run Python effects."""
     f = functions()
     f.effects(f.callback("effect", PythonEffect, _run))

@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
+from scenarios.base import ScenarioError
 from scenarios.models import FULL_SIZE
-from scenarios.scenario import ScenarioError
 from scenarios.sharding.formulas import (
     WIDTHS,
     Exchange,

@@ -9,11 +9,16 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 from simgpu.ranks.forks import forking
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Progress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
+
+
+def quiet(done: int, of: int, what: str) -> None:
+    """The progress that nobody reads."""
 
 
 def cores() -> int:
@@ -26,7 +31,7 @@ def side_by_side(
 ) -> Iterator[tuple[Item, Result]]:
     """``work`` of each item, as it is done. What was imported before (DeepSpeed: seconds) is there in the workers.
 
-    Raises what ``work`` raises, :class:`scenarios.scenario.ScenarioError` when a worker dies.
+    Raises what ``work`` raises, :class:`scenarios.base.ScenarioError` when a worker dies.
     """
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(min(workers or cores(), len(items) or 1), mp_context=context) as pool:

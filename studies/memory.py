@@ -13,7 +13,7 @@ option. So qwZ makes the copy no smaller, and this is measured too, not taken fo
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -23,11 +23,12 @@ import pandas as pd
 
 from metrics import MemoryMetrics
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.job import Job, job
-from scenarios.scenario import ScenarioError
+from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)
@@ -44,8 +45,6 @@ AT_PEAK = tuple(f"peak_{kind}" for kind in KINDS)
 COLUMNS = ("model", "group", "qwz", "parameters", "secondary", "formula", "error", "peak", "phase", *AT_PEAK)
 """Of the frame: see :func:`study`."""
 GIB = 1 << 30
-
-Tell = Callable[[int, int, str], None]
 
 
 class Case(NamedTuple):
@@ -90,7 +89,7 @@ def cases(
 def study(
     todo: Sequence[Case],
     folder: Path,
-    tell: Tell = lambda done, of, what: None,
+    progress: Progress = quiet,
     *,
     workers: int | None = None,
     **options: Any,
@@ -109,7 +108,7 @@ def study(
     work = partial(_row, folder=folder, options=options)
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows.append(row)
-        tell(number, len(todo), f"{case.model}, {case.configuration}: {row['peak'] / GIB:.1f} GiB at most")
+        progress(number, len(todo), f"{case.model}, {case.configuration}: {row['peak'] / GIB:.1f} GiB at most")
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.sort_values(["parameters", "model", "group", "qwz"], ignore_index=True)
 
@@ -121,17 +120,18 @@ def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
     readers: list[TraceReader] = []
     parameters = 0
 
-    def hear(message: dict[str, Any]) -> None:
+    def receive(report: RehearsalReport | None) -> None:
         nonlocal parameters
-        parameters = message.get("parameters", parameters)
+        if isinstance(report, ModelBuilt):
+            parameters = report.parameters
         if not readers and path.exists():
             readers.append(TraceReader(path))
         for reader in readers:
             metric.feed(reader.read())
 
     try:
-        rehearsal.run(made, folder=folder / name, hear=hear)
-        hear({})
+        rehearsal.run(made, folder=folder / name, receive=receive)
+        receive(None)
     except RankFailed as error:
         raise ScenarioError(f"the dry run of {name} broke: {error}") from None
     finally:

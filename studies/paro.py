@@ -9,17 +9,18 @@ DDP on plain gloo; its memory and bytes, counted in the traces, beside the formu
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
+from scenarios.messages import Report, StepDone
 from scenarios.models import build
 from scenarios.named import named
 from scenarios.scenario import Scenario
@@ -29,12 +30,11 @@ from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
 from simgpu.trace import TraceReader, file_of
+from studies.crew import Progress, quiet
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
 """Bytes: kept on a GPU, and sent by it in a step. A column each, and one more with ``_formula``."""
-
-Tell = Callable[[int, int, str], None]
 
 
 def strategies(names: Sequence[str]) -> tuple[Strategy, ...]:
@@ -48,13 +48,13 @@ def scenarios(
     """The named scenario 'paro' under each strategy.
 
     Without clipping: the sum of all ranks' norms is no part of the formulas. ``without``: synchronisations that are
-    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.scenario.ScenarioError`.
+    taken away. ``more``: further options of a scenario. Raises :class:`scenarios.base.ScenarioError`.
     """
     options = {"precision": precision, "steps": steps, "without": tuple(without), "clip": 0.0, **more}
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
-def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, what: None) -> pd.DataFrame:
+def live(todo: Sequence[Scenario], folder: Path, progress: Progress = quiet) -> pd.DataFrame:
     """One row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
@@ -66,11 +66,11 @@ def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, w
     :class:`simgpu.ranks.cluster.RankFailed`.
     """
     first = todo[0]
-    tell(0, len(todo), f"reference: {reference_title(first)}")
+    progress(0, len(todo), f"reference: {reference_title(first)}")
     reference = _reference(first, folder / "reference")
     rows = []
     for number, one in enumerate(todo, 1):
-        tell(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
+        progress(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
         rows.append(_row(one, _run(one, folder / one.sharding), reference))
     return pd.DataFrame(rows)
 
@@ -140,14 +140,14 @@ def _reference(one: Scenario, folder: Path) -> Losses:
         return ddp.run(one, folder=folder)
     found = _Found()
     plain = one.model_copy(update={"sharding": "NNN", "without": ()})
-    program.run(plain, simulated=False, folder=folder, hear=_listening(found))
+    program.run(plain, simulated=False, folder=folder, receive=_receiving(found))
     return found.losses
 
 
 def _run(one: Scenario, folder: Path) -> _Found:
-    found, detector = _Found(), HappensBefore()
+    found, detector = _Found(), RaceDetector()
     nodes_of = one.timing().nodes_of
-    program.run(one, simulated=True, folder=folder, hear=_listening(found))
+    program.run(one, simulated=True, folder=folder, receive=_receiving(found))
     for rank in range(one.ranks):
         memory, traffic, busy = MemoryMetrics(), TrafficMetrics(nodes_of), BusyMetrics()
         reader = TraceReader(file_of(folder / "trace", rank))
@@ -167,12 +167,12 @@ def _run(one: Scenario, folder: Path) -> _Found:
     return found
 
 
-def _listening(found: _Found) -> program.Hear:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step":
-            found.losses.update({(rank, step, at): loss for step, at, loss in message["losses"]})
+def _receiving(found: _Found) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone):
+            found.losses.update({(rank, step, at): loss for step, at, loss in report.losses})
 
-    return hear
+    return receive
 
 
 def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The paper's cluster is the profile ``dgx-a100-roce``: nodes of 8 A100, 100 Gbit/s a flow, 448 Gbit/s a node. It does not
 say what a collective over all ranks reaches there. One ring passes a node's network in one flow: 100. NCCL may lay
 several rings, over several cards, up to 448 together. So each speed-up is computed for both, and for rates between; the
-rate at which ours would equal theirs is told as well. Collectives between groups have 8 flows and 56 Gbit/s each, in
+rate at which ours would equal theirs is given as well. Collectives between groups have 8 flows and 56 Gbit/s each, in
 any case.
 
 Each dry run is of micro-batches of 4 x 512 tokens, 10 a step on each GPU whatever the number of GPUs (the paper says so
@@ -29,7 +29,7 @@ from scenarios.sharding.formulas import Size, communication, computation, exchan
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import strategy
 from simgpu.hardware import Profile, load_profile
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 from studies.paro_timed import Timed, on_flow, timed
 
 HARDWARE = "dgx-a100-roce"
@@ -39,8 +39,6 @@ ONE_FLOW, TOGETHER = 100.0, 448.0  # Gbit/s
 RATES = (25.0, 37.5, 50.0, 75.0, 100.0, 125.0, 150.0, 175.0, 200.0, 250.0, 300.0, 350.0, 400.0, 448.0)
 TRAINED = ("all", "1/16", "PEFT")
 RANGE = (1.19, 2.50)  # of speed-ups, in the abstract
-
-Tell = Callable[[int, int, str], None]
 
 
 class Case(NamedTuple):
@@ -98,11 +96,11 @@ CLAIMS = (
     Claim("llama-2-7b", "PEFT", "IIG", "GGG", None),
 )
 SCALINGS = (Scaling("IIG", 0.92), Scaling("NIG", 0.84), Scaling("NGG", 0.63), Scaling("GGG", 0.63))
-STEPS = (16, 32, 128)  # GPUs that are shown of a scaling
+STEPS = (16, 32, 128)  # GPUs of a scaling's rows
 
 
 def job_of(case: Case, *, accumulation: int = ACCUMULATION) -> Job:
-    """The dry run of a case. Raises :class:`scenarios.scenario.ScenarioError`."""
+    """The dry run of a case. Raises :class:`scenarios.base.ScenarioError`."""
     return job(
         model=case.model,
         nodes=case.ranks // GPUS,
@@ -146,17 +144,17 @@ def sizes(model: str, trained: str) -> Size:
 
 
 def times(
-    cases: Sequence[Case], folder: Path, *, workers: int | None = None, tell: Tell = lambda done, of, what: None
+    cases: Sequence[Case], folder: Path, *, workers: int | None = None, progress: Progress = quiet
 ) -> dict[Case, Timed[float]]:
     """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = sorted(dict.fromkeys(cases), key=lambda case: -FULL_SIZE[case.model].layers)
     found = {}
     for case, one in side_by_side(partial(_timed, folder=folder), todo, workers=workers):
         found[case] = one
-        tell(len(found), len(todo), str(case))
+        progress(len(found), len(todo), str(case))
     return found
 
 

@@ -9,7 +9,7 @@ timed anew for every network; a test runs one of them there.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from scenarios.sharding.formulas import communication, computation, exchanges, p
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal, strategy
 from simgpu.hardware import Profile, Timing, load_profile
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, Case, job_of, sizes
 from studies.paro_timed import Steps, timed
 
@@ -46,8 +46,6 @@ ZERO3, FLAT = "GGG", "flat"
 Network = tuple[float, int]
 """A ratio, and the cards of a node."""
 
-Tell = Callable[[int, int, str], None]
-
 
 def machines(ratios: Sequence[float] = RATIOS, cards: Sequence[int] = CARDS) -> dict[Network, Profile]:
     """The paper's nodes on other networks."""
@@ -66,7 +64,7 @@ def sweep(
     strategies: Sequence[str] = (),
     networks: dict[Network, Profile] | None = None,
     workers: int | None = None,
-    tell: Tell = lambda done, of, what: None,
+    progress: Progress = quiet,
 ) -> pd.DataFrame:
     """One row for each network and strategy or ring. ``strategies``: letters; all 14 without any, and ZeRO-3 anyway.
 
@@ -75,14 +73,14 @@ def sweep(
     ``closed``: the gain by the closed form in which the longer of communication and computation counts (NaN for a
     ring); ``fits``: the peak is not above what a GPU has.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     on = machines() if networks is None else networks
     chosen = list(dict.fromkeys([ZERO3, *(strategies or map(str, legal()))]))
     found = {}
     for what, one in side_by_side(partial(_timed, folder=folder, on=on), [*chosen, *RINGS], workers=workers):
         found[what] = one
-        tell(len(found), len(chosen) + len(RINGS), what)
+        progress(len(found), len(chosen) + len(RINGS), what)
     rows = [
         _row(what, network, on[network], found)
         for what in (*sorted(chosen, key=[str(one) for one in legal()].index), *RINGS)

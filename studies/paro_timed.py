@@ -19,8 +19,9 @@ from metrics import MemoryMetrics
 from replay.graph import Graph
 from replay.recording import Recording
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.job import Job
-from scenarios.scenario import ScenarioError
+from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.hardware import Profile
 from simgpu.trace import Collective, Launch, Phase, StreamName, TraceRecord
 
@@ -55,13 +56,14 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     if not job.sharding:
         raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
     recorded = job.accumulation if whole else min(RECORDED, job.accumulation)
-    sizes: dict[str, int] = {}
+    built: list[ModelBuilt] = []
 
-    def hear(message: dict[str, int]) -> None:
-        sizes.update({name: message[name] for name in ("parameters", "trained") if name in message})
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            built.append(report)
 
     few = job.model_copy(update={"accumulation": recorded, "steps": 1})
-    rehearsal.run(few, folder=folder, hear=hear, answers=False)
+    rehearsal.run(few, folder=folder, receive=receive, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
     steps = Steps(recording, recorded)
     memory = MemoryMetrics()
@@ -69,8 +71,8 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     shutil.rmtree(folder)
     return Timed(
         steps={key: steps.at(profile, job.accumulation) for key, profile in machines.items()},
-        parameters=sizes["parameters"],
-        trained=sizes["trained"],
+        parameters=built[0].parameters,
+        trained=built[0].trained,
         peak=memory.result().peak,
     )
 

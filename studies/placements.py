@@ -16,8 +16,8 @@ import pandas as pd
 
 from detectors import Race
 from frameworks.deepspeed.fixes import Fix
+from scenarios.base import ScenarioError
 from scenarios.job import Job, job
-from scenarios.scenario import ScenarioError
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import HostWait, Phase, Stack, TraceReader
 from studies.crew import side_by_side
@@ -33,8 +33,6 @@ COLUMNS = (
     "step_s", "slowdown", "host_blocked_s", "waits", "waited_s",
 )  # fmt: skip
 """Of the frame: see :func:`study`."""
-
-Tell = Callable[[str], None]
 
 
 class Case(NamedTuple):
@@ -60,7 +58,7 @@ def cases(
 def study(
     todo: Sequence[Case],
     folder: Path,
-    tell: Tell = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
     *,
     workers: int = 2,
     **options: Any,
@@ -79,7 +77,7 @@ def study(
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
-        tell(
+        progress(
             f"{number} of {len(todo)}: {case.model}, {case.gbits:g} Gbit/s, {case.fix}: {verdict}, "
             f"{row['step_s']:.4f} s a step"
         )

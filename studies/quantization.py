@@ -7,7 +7,7 @@ small model's, live on the simulated GPU, against the same training without quan
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ import pandas as pd
 
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 from studies.live import losses_of
 from studies.rehearsed import rehearse
 
@@ -34,7 +34,7 @@ def quantization(
     *,
     combinations: Sequence[Chosen] = COMBINATIONS,
     workers: int | None = None,
-    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: Progress = quiet,
 ) -> pd.DataFrame:
     """A row for each combination (hpZ, qwZ, qgZ). ``wanted.hpz`` is the group size where hpZ is on.
 
@@ -42,13 +42,13 @@ def quantization(
     what leaves a node; ``secondary_gib``, ``peak_gib``: memory per GPU; ``loss_change``: the largest difference of a
     step's loss from that without qwZ and qgZ (small model, rank 0).
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     rows: dict[Chosen, dict[str, Any]] = {}
     done = side_by_side(partial(_dry, wanted=wanted, folder=folder), combinations, workers=workers)
     for number, (chosen, row) in enumerate(done, 1):
         rows[chosen] = row
-        tell(number, 2 * len(combinations), f"dry: {_name(chosen)}")
+        progress(number, 2 * len(combinations), f"dry: {_name(chosen)}")
     plain: dict[bool, list[float]] = {}
     for number, chosen in enumerate(combinations, len(combinations) + 1):
         hpz = chosen[0]
@@ -57,7 +57,7 @@ def quantization(
         losses = _losses(chosen, folder) if chosen[1:] != (False, False) else plain[hpz]
         changes = [abs(one - other) for one, other in zip(losses, plain[hpz], strict=True)]
         rows[chosen] |= {"loss": losses[-1], "loss_change": max(changes)}
-        tell(number, 2 * len(combinations), f"live: {_name(chosen)}")
+        progress(number, 2 * len(combinations), f"live: {_name(chosen)}")
     return pd.DataFrame([rows[chosen] for chosen in combinations])
 
 

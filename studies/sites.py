@@ -1,6 +1,6 @@
 """Each synchronisation of stock ZeRO-3 by itself: which ones carry load?
 
-The device tells which calls that order something a small live run comes by, so that none is forgotten. Then the same
+The device records which calls that order something a small live run comes by, so that none is forgotten. Then the same
 training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
 reference, does the run break?
 """
@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from detectors import HappensBefore, Race, Values, compare
+from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
-from scenarios.scenario import Scenario, ScenarioError, scenario
+from scenarios.base import ScenarioError
+from scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
+from scenarios.scenario import Scenario, scenario
 from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
@@ -32,10 +34,8 @@ REDUNDANT = "redundant here"
 BREAKS = "breaks the run"
 ORDERLESS = "diverges without a race"
 
-Tell = Callable[[str], None]
 
-
-def told(site: Site) -> str:
+def name_of(site: Site) -> str:
     """The site in words."""
     return f"{site.operation} ({PurePath(site.file).name}:{site.line} {site.function.rpartition('.')[2]})"
 
@@ -57,7 +57,7 @@ def reference(made: Scenario, folder: Path) -> Values:
     """The same program on the CPU with gloo. Raises :class:`simgpu.ranks.cluster.RankFailed`."""
     values = Values()
     parts = made.hpz if made.hpz > 1 else made.ranks
-    program.run(made, simulated=False, folder=folder, hear=_hearing(values), parts=parts)
+    program.run(made, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
     return values
 
 
@@ -68,10 +68,12 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
     broke = ""
     overrides = [] if without is None else [_override(without)]
     try:
-        program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), overrides=overrides, calls=True)
+        program.run(
+            made, simulated=True, folder=folder, receive=_receiving(values, sites), overrides=overrides, calls=True
+        )
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank in range(made.ranks):
         file = file_of(folder / "trace", rank)
         if file.exists():
@@ -98,7 +100,7 @@ def verdict(found: Outcome) -> str:
     return UNSHOWN if found.races else REDUNDANT
 
 
-def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.DataFrame:
+def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **options: Any) -> pd.DataFrame:
     """Take each synchronisation of a small live run away alone; a row each, in the order of the program.
 
     ``options`` are further ones of the scenario, or other than :data:`SCENARIO`. Columns: ``operation``, ``function``,
@@ -123,9 +125,9 @@ def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.Da
     for number, (site, count) in enumerate(counted.items(), 1):
         found = live(made, folder / f"without-{number}", expected, site)
         if not found.broke and site in found.sites:
-            raise ScenarioError(f"{told(site)} could not be taken away: it is still in the trace")
+            raise ScenarioError(f"{name_of(site)} could not be taken away: it is still in the trace")
         said = verdict(found)
-        tell(f"{number} of {len(counted)}: without {told(site)}: {said}")
+        progress(f"{number} of {len(counted)}: without {name_of(site)}: {said}")
         rows.append(
             {
                 **site._asdict(),
@@ -148,14 +150,14 @@ def _nothing(stream: object) -> None:
     """Orders nothing."""
 
 
-def _hearing(values: Values, sites: dict[Site, int] | None = None) -> Callable[[int, dict[str, Any]], None]:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "calls" and rank == 0 and sites is not None:
-            found = {Site(*where): count for *where, count in message["calls"]}
+def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, CallsCounted) and rank == 0 and sites is not None:
+            found = {Site(*call[:-1]): call[-1] for call in report.calls}
             sites.update((site, count) for site, count in found.items() if site.file.startswith("deepspeed/"))
-        elif message["kind"] == "step":
-            values.add(rank, message["losses"], message["parameters"])
-        elif message["kind"] == "end":
-            values.final[rank] = message["final"]
+        elif isinstance(report, StepDone):
+            values.add(rank, report.losses, report.parameters)
+        elif isinstance(report, TrainingEnded):
+            values.final[rank] = report.final
 
-    return hear
+    return receive

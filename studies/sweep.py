@@ -8,7 +8,7 @@ with the bandwidth below or above which the sync matters".
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import pandas as pd
 
 from frameworks.deepspeed.fixes import Fix
 from scenarios.job import Job
-from studies.crew import side_by_side
+from studies.crew import Progress, quiet, side_by_side
 from studies.rehearsed import Rehearsed, rehearse
 from studies.retimed import Retimer
 
@@ -61,7 +61,7 @@ def sweep(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     fixes: Sequence[Fix] = FIXES,
     workers: int | None = None,
-    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: Progress = quiet,
 ) -> pd.DataFrame:
     """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
 
@@ -69,14 +69,14 @@ def sweep(
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
     ``slack_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
 
-    Raises :class:`scenarios.scenario.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
+    Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = points(job, micro_batches, fixes)
     rows: list[dict[str, Any]] = []
     done = side_by_side(partial(_rows, networks=tuple(networks), folder=folder), todo, workers=workers)
     for number, (point, found) in enumerate(done, 1):
         rows += found
-        tell(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
+        progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
     order = {point.configuration: at for at, point in enumerate(todo)}
     frame = pd.DataFrame(rows, columns=_COLUMNS)
     frame = frame.sort_values(

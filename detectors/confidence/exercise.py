@@ -1,30 +1,20 @@
 """What was on and never happened: a run without races says nothing of it.
 
-A *mechanism* is something of a program that can race (a stream of its own, a process group, a second copy of the
-parameters). It reads the trace, and in the end says in a sentence each what it would have to have seen. Those that
-any program can have stand here; what only a framework knows comes with its adapter.
+A *mechanism* is something of a program that can race: a stream of its own, a process group, a second copy of the
+parameters. A detector each reports where one was there and not used. Those that any program can have stand here; what
+only a framework knows comes with the framework.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
+from detectors.base import Detector, Unexercised
 from simgpu.trace import HOST_STREAM, Collective, Group, Launch, StreamName, TraceRecord
 
 
-class Mechanism(Protocol):
-    """Reads all ranks' records, each rank's in order."""
-
-    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None: ...
-
-    def unexercised(self) -> Sequence[str]:
-        """A sentence, without a full stop, for each thing that was there and never happened."""
-        ...
-
-
-class Streams:
+class IdleStreams(Detector):
     """Streams that were made and never given work; and whether work ever ran on more than one."""
 
     def __init__(self) -> None:
@@ -39,21 +29,21 @@ class Streams:
             elif isinstance(record, StreamName):
                 names[record.stream] = record.name
 
-    def unexercised(self) -> list[str]:
+    def findings(self) -> list[Unexercised]:
         idle: dict[str, list[int]] = defaultdict(list)
-        for rank, names in self._names.items():
+        for rank, names in sorted(self._names.items()):
             for stream, name in names.items():
                 if stream not in self._used[rank] and stream != 0 and name != HOST_STREAM:
                     idle[name].append(rank)
-        told = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
+        found = [f"{name} was given no work{_on(ranks, len(self._used))}" for name, ranks in sorted(idle.items())]
         streams = set().union(*self._used.values())  # the host's own use of pinned memory is one: it can race
         if len(streams) == 1:
-            told.insert(0, "all work ran on one stream, whose order nothing can break")
-        return told
+            found.insert(0, "all work ran on one stream, whose order nothing can break")
+        return [Unexercised(sentence) for sentence in found]
 
 
-class Groups:
-    """Process groups of one rank, whose collectives meet nobody."""
+class LoneGroups(Detector):
+    """Process groups of one rank, whose collectives wait for no other."""
 
     def __init__(self) -> None:
         self._alone: dict[int, set[int]] = defaultdict(set)
@@ -66,15 +56,12 @@ class Groups:
             elif isinstance(record, Group) and len(record.ranks) == 1:
                 self._alone[rank].add(record.group)
 
-    def unexercised(self) -> list[str]:
+    def findings(self) -> list[Unexercised]:
         count = sum(self._collectives[rank, group] for rank, groups in self._alone.items() for group in groups)
         if not count:
             return []
         word = "collective" if count == 1 else "collectives"
-        return [f"{count} {word} ran in process groups of one rank, where nobody is to be waited for"]
-
-
-BUILT_IN: tuple[Callable[[], Mechanism], ...] = (Streams, Groups)
+        return [Unexercised(f"{count} {word} ran in process groups of one rank, where nobody is to be waited for")]
 
 
 def _on(ranks: Sequence[int], world: int) -> str:

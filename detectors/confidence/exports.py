@@ -1,17 +1,19 @@
-"""Memory of the host that the program holds an address of: what it does there, nobody sees.
+"""Pinned memory that the program holds an array of: what it does through the array is in no trace.
 
-``tensor.numpy()`` of pinned memory is seen as a read at that moment. While the array lives, what is done through it
+``tensor.numpy()`` of pinned memory is traced as a read at that moment. While the array lives, what is done through it
 can race with the device only where the device has work on the same memory that does not come before the moment: work
-that the host has not waited for then, or that is given to a stream later. Only such blocks are told. An address that
-was merely asked for (``data_ptr()``) is not: programs compare them.
+that the host has not waited for then, or that is given to a stream later. Only such blocks are reported. An address
+that was merely asked for (``data_ptr()``) is not: programs compare them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from detectors.order.clocks import Snapshot, Stream, Threads
+from detectors.base import Detector, Unseen
+from detectors.order.clocks import Threads
 from detectors.order.races import describe
+from detectors.order.streams import StreamOrder
 from simgpu.trace import (
     HOST_STREAM,
     Alloc,
@@ -32,33 +34,26 @@ _HOLDING, _RELEASED = "numpy", "numpy released"  # what hands memory on, and tha
 
 
 class _Rank:
-    """The order within one rank, as far as its host and streams make it, and who was given the host's memory."""
+    """The order within one rank, and the arrays that its program holds on the host's memory."""
 
-    def __init__(self) -> None:
-        self._threads = Threads()
-        self._host = self._threads.host()
-        self._streams: dict[int, Stream] = {}
-        self._markers: dict[int, Snapshot] = {}
+    def __init__(self, rank: int) -> None:
+        self._order = StreamOrder(rank, Threads())
         self._hosts: set[int] = set()
         self._work: dict[int, dict[int, int]] = {}  # on the host's blocks: the epoch of the last, by block and thread
         self._given: dict[int, list[Export]] = {}  # by block: the arrays that live
         self._stacks: dict[int, tuple[Frame, ...]] = {}
-        self.told: dict[tuple[str, tuple[Frame, ...]], int] = {}
+        self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # in order
 
     def feed(self, records: Iterable[TraceRecord]) -> None:
         for record in records:
             if isinstance(record, (Launch, Collective)):
                 self._launch(record)
             elif isinstance(record, Record):
-                stream = self._on(record.stream)
-                self._markers[record.marker] = stream.position()
-                stream.unforgotten.append((stream.epoch, record.marker))
+                self._order.record(record)
             elif isinstance(record, Wait):
-                if record.marker in self._markers:
-                    self._on(record.stream).wait(self._markers[record.marker])
+                self._order.wait(record)
             elif isinstance(record, HostWait):
-                if record.marker in self._markers:
-                    self._host_waits(self._markers[record.marker])
+                self._order.host_wait(record)
             elif isinstance(record, Alloc):
                 if record.stream < 0:
                     self._work[record.block] = {}
@@ -73,21 +68,8 @@ class _Rank:
             elif isinstance(record, Stack):
                 self._stacks[record.id] = record.frames
 
-    def _on(self, number: int) -> Stream:
-        stream = self._streams.get(number)
-        if stream is None:
-            stream = self._streams[number] = self._threads.stream(number)
-        stream.enqueue(self._host)
-        return stream
-
-    def _host_waits(self, position: Snapshot) -> None:
-        self._host.wait(position)
-        for stream in self._streams.values():  # what the host knows, all later work knows: its markers can go
-            while stream.unforgotten and stream.unforgotten[0][0] <= self._host.known[stream.thread]:
-                self._markers.pop(stream.unforgotten.popleft()[1], None)
-
     def _launch(self, record: Launch | Collective) -> None:
-        stream = self._on(record.stream)
+        stream = self._order.on(record.stream)
         stream.epoch += 1
         if record.stream in self._hosts:
             return
@@ -96,7 +78,7 @@ class _Rank:
             if work is not None:
                 work[stream.thread] = stream.epoch
                 for export in self._given.get(block, ()):
-                    self._tell(export)
+                    self._report(export)
 
     def _export(self, export: Export) -> None:
         work = self._work.get(export.block)
@@ -105,30 +87,30 @@ class _Rank:
         given = self._given.setdefault(export.block, [])
         if export.how == _HOLDING:
             given.append(export)
-            if any(self._host.known[thread] < epoch for thread, epoch in work.items()):
-                self._tell(export)
+            if any(self._order.host.known[thread] < epoch for thread, epoch in work.items()):
+                self._report(export)
         elif export.how == _RELEASED and given:
             given.pop()
 
-    def _tell(self, export: Export) -> None:
-        key = (export.how, self._stacks.get(export.stack, ()))
-        self.told[key] = self.told.get(key, 0) + 1
+    def _report(self, export: Export) -> None:
+        self.found[export.how, self._stacks.get(export.stack, ())] = None
 
 
-class Exports:
+class Exports(Detector):
     """Feed it all ranks' records, each rank's in order."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        self._ranks.setdefault(rank, _Rank()).feed(records)
+        self._ranks.setdefault(rank, _Rank(rank)).feed(records)
 
-    def unseen(self) -> list[str]:
-        """A sentence, without a full stop, for each place where such an address was taken."""
-        keys = {key: None for rank in sorted(self._ranks) for key in self._ranks[rank].told}
+    def findings(self) -> list[Unseen]:
+        """One for each place where such an address was taken."""
         return [
-            f"pinned memory was given away by {describe(how, stack)}, and the device has work on it that no wait puts "
-            "before that: what the program does through it then is not seen"
-            for how, stack in keys
+            Unseen(
+                f"pinned memory was given away by {describe(how, stack)}, and the device has work on it that no wait "
+                "puts before that: what the program does through it then is not seen"
+            )
+            for how, stack in {key: None for rank in sorted(self._ranks) for key in self._ranks[rank].found}
         ]

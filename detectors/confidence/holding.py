@@ -1,4 +1,4 @@
-"""What a clean verdict rests on: pairs that only a host synchronisation orders which is there for another reason.
+"""What a clean verdict rests on: pairs that only an incidental host synchronisation orders.
 
 ``loss.item()`` in a line that logs makes the host wait for all that stands before it on that stream, and so orders
 accesses that nothing else orders. Whoever logs every tenth step only, or takes the line away, has a race. To find such
@@ -12,8 +12,8 @@ Which waits are meant to order is decided by what they are:
 * *deliberate*: every other ``synchronize`` of a device, a stream or an event, a barrier, and a ``query`` that answered
   True: there is no other reason to ask for these.
 
-A read's wait is always there for the read itself: who overwrites a tensor behind ``.cpu()``, or uses what it gave,
-relies on what that call is for. So pairs whose first access is the read's own are not told.
+A read's wait is always there for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses what it
+gave, relies on the purpose of that call. So pairs whose first access is the read's own are not reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from detectors.order.races import Race, describe, site
-from detectors.order.tally import EXAMPLES, Key, key_of
+from detectors.race_detector import EXAMPLES, RaceKey, key_of
 from simgpu.trace import HOST_STREAM, Collective, Frame, HostWait, Launch, Record, Stack, StreamName, TraceRecord
 
 MOST_SITES = 16
@@ -39,8 +39,8 @@ _WORDS: dict[How, str] = {
 }
 
 
-class Site(NamedTuple):
-    """A line whose calls make the host wait, and what for."""
+class WaitSite(NamedTuple):
+    """A line whose calls make the host wait, and for what."""
 
     how: How
     frame: Frame | None
@@ -54,7 +54,7 @@ class Site(NamedTuple):
 class Held:
     """``races`` that are there as soon as the waits of ``sites`` are not: of one site, or of several, all at once."""
 
-    sites: tuple[Site, ...]
+    sites: tuple[WaitSite, ...]
     races: tuple[Race, ...]
 
     def sentence(self) -> str:
@@ -91,11 +91,11 @@ class Waits:
     """The incidental waits of a run. :meth:`feed` it all ranks' records, each rank's in order."""
 
     def __init__(self) -> None:
-        self.sites: dict[Site, int] = {}  # and the turn in which each was met first
+        self.sites: dict[WaitSite, tuple[int, int]] = {}  # its first wait: which of its rank's, and the rank
         self._ranks: dict[int, _Rank] = {}
-        self._markers: dict[Site, set[tuple[int, int]]] = defaultdict(set)
-        self._own: dict[Site, set[tuple[int, int]]] = defaultdict(set)
-        self._places: dict[int, list[tuple[int, Site]]] = defaultdict(list)
+        self._markers: dict[WaitSite, set[tuple[int, int]]] = defaultdict(set)
+        self._own: dict[WaitSite, set[tuple[int, int]]] = defaultdict(set)
+        self._places: dict[int, list[tuple[int, WaitSite]]] = defaultdict(list)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         state = self._ranks.setdefault(rank, _Rank())
@@ -112,37 +112,38 @@ class Waits:
                 state.names[record.stream] = record.name
 
     def _host_wait(self, rank: int, state: _Rank, record: HostWait) -> None:
+        state.waits += 1
         frame = state.frames.get(record.stack)
         marked = state.marked if state.marked is not None and state.marked.marker == record.marker else None
         if marked is not None and state.names.get(marked.stream) == HOST_STREAM:
             return  # the host's own access to pinned memory, which is ordered by being the host's
         if record.how in _INCIDENTAL:
-            found = Site("read" if record.how == "read" else "copy", frame)
+            found = WaitSite("read" if record.how == "read" else "copy", frame)
         elif record.how == "synchronize" and frame is not None and _MEASURES.search(frame.file):
-            found = Site("measurement", frame)
+            found = WaitSite("measurement", frame)
         else:
             return
-        self.sites.setdefault(found, len(self.sites))
+        self.sites[found] = min((state.waits, rank), self.sites.get(found, (state.waits, rank)))
         self._markers[found].add((rank, record.marker))
         self._places[rank].append((state.ops, found))
         last = state.last
         if marked is not None and last is not None and last.stream == marked.stream and last.stack == record.stack:
             self._own[found].add((rank, last.op))
 
-    def of(self, sites: Iterable[Site]) -> set[tuple[int, int]]:
+    def of(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
         """Rank and marker of their waits."""
         return set().union(*(self._markers[one] for one in sites))
 
-    def own(self, sites: Iterable[Site]) -> set[tuple[int, int]]:
+    def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
         """Rank and operation of what these waits are for."""
         return set().union(*(self._own[one] for one in sites))
 
-    def between(self, race: Race) -> Counter[Site]:
+    def between(self, race: Race) -> Counter[WaitSite]:
         """The sites whose waits come between the two accesses, with the occurrences in which they do.
 
         None may: the pair is ordered by what another rank's host waits for.
         """
-        found: Counter[Site] = Counter()
+        found: Counter[WaitSite] = Counter()
         for one in race.examples:
             first, second = one.first.op, one.second.op
             if first is not None:
@@ -155,14 +156,14 @@ class Waits:
 class _Rank:
     """Where a rank's host is."""
 
-    __slots__ = ("frames", "last", "marked", "names", "ops")
+    __slots__ = ("frames", "last", "marked", "names", "ops", "waits")
 
     def __init__(self) -> None:
         self.frames: dict[int, Frame | None] = {}
         self.names: dict[int, str] = {}
         self.last: Launch | Collective | None = None
         self.marked: Record | None = None
-        self.ops = 0
+        self.ops = self.waits = 0
 
 
 def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int = MOST_SITES) -> Holding:
@@ -172,22 +173,22 @@ def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int 
     sites are left out alone, those between most pairs first.
     """
 
-    def without(sites: Iterable[Site]) -> list[Race]:
+    def without(sites: Iterable[WaitSite]) -> list[Race]:
         dropped = waits.of(sites)
         found = judge(lambda rank, record: not (isinstance(record, HostWait) and (rank, record.marker) in dropped))
         return _but_for(found, waits.own(sites))
 
     found = without(waits.sites) if waits.sites else []
     between = {_key(race): waits.between(race) or Counter(waits.sites.keys()) for race in found}
-    counted: Counter[Site] = sum(between.values(), Counter())
+    counted: Counter[WaitSite] = sum(between.values(), Counter())
     candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
     held: list[Held] = []
-    explained: set[Key] = set()
+    explained: set[RaceKey] = set()
     for one in candidates[:most]:
         if alone := without([one]):
             held.append(Held((one,), tuple(map(_shortened, alone))))
             explained |= {_key(race) for race in alone}
-    rest: dict[tuple[Site, ...], list[Race]] = defaultdict(list)
+    rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in found:
         if _key(race) not in explained:  # each of several is enough to order it
             rest[tuple(sorted(between[_key(race)], key=waits.sites.__getitem__))].append(race)
@@ -197,7 +198,7 @@ def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int 
 
 
 def _fewest(
-    sites: tuple[Site, ...], races: Sequence[Race], without: Callable[[Iterable[Site]], list[Race]], most: int
+    sites: tuple[WaitSite, ...], races: Sequence[Race], without: Callable[[Iterable[WaitSite]], list[Race]], most: int
 ) -> Held:
     """The races with no more sites than it takes to have all of them, of the first ``most``."""
     wanted = {_key(race) for race in races}
@@ -229,7 +230,7 @@ def _but_for(races: Sequence[Race], own: set[tuple[int, int]]) -> list[Race]:
     return kept
 
 
-def _key(race: Race) -> Key:
+def _key(race: Race) -> RaceKey:
     return key_of(race.first, race.second)
 
 

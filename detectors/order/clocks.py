@@ -2,7 +2,7 @@
 
 A *thread* is one stream of one rank. A clock says, for each thread, up to which of its epochs
 everything is ordered before "now" (Lamport 1978 for the relation, Mattern 1989 for the vectors).
-An access that ran in epoch ``e`` of thread ``u`` is ordered before whoever has ``known[u] >= e``:
+An access that ran in epoch ``e`` of thread ``u`` is ordered before every clock with ``known[u] >= e``:
 one comparison, the *epoch* test of FastTrack (Flanagan & Freund 2009, section 3).
 
 Three things keep this cheap, as traces have far more launches than synchronisations:
@@ -11,7 +11,7 @@ Three things keep this cheap, as traces have far more launches than synchronisat
   touches no vector; a record takes the vector as it is, without a copy.
 * A vector is never changed once it is made: a join makes a new one, so markers may share vectors.
   (The one exception is a new thread, for which zeros are appended: the meaning stays the same.)
-* The epoch is counted up whenever a stream learns something, too. So whoever knows epoch ``e`` of
+* The epoch is counted up whenever a stream learns something, too. So a clock that knows epoch ``e`` of
   ``u`` knows all that ``u`` knew then, and a join with something already known is skipped.
 
 The host is a clock without an epoch: it carries order (launch, synchronise) and accesses nothing.
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
     known: Vector
 
 
-class Host:
+class HostClock:
     """The order that a rank's host carries from what it waited for to what it launches."""
 
     __slots__ = ("known", "version")
@@ -63,17 +63,16 @@ class Host:
         return True
 
 
-class Stream:
+class StreamClock:
     """One stream's clock: ``epoch`` is its own time, ``known[u]`` what it knows of thread ``u``.
 
     ``known[self.thread]`` may lag behind ``epoch``: a thread's own accesses are always ordered.
     ``done`` is no part of the order: when, in this timing, all that it was given so far is done.
     """
 
-    __slots__ = ("done", "epoch", "host_version", "known", "snapshot", "stream", "thread", "unforgotten")
+    __slots__ = ("done", "epoch", "host_version", "known", "snapshot", "thread", "unforgotten")
 
-    def __init__(self, stream: int, thread: int, known: Vector) -> None:
-        self.stream = stream
+    def __init__(self, thread: int, known: Vector) -> None:
         self.thread = thread
         self.epoch = 0
         self.done = 0
@@ -82,7 +81,7 @@ class Stream:
         self.snapshot = Snapshot(thread, 0, known)
         self.unforgotten: deque[tuple[int, int]] = deque()  # (epoch, marker) of live markers, oldest first
 
-    def enqueue(self, host: Host) -> None:
+    def enqueue(self, host: HostClock) -> None:
         """Host to stream: whatever is enqueued from now on comes after what the host has waited for."""
         if self.host_version == host.version:
             return
@@ -119,17 +118,17 @@ class Threads:
 
     def __init__(self) -> None:
         self._count = 0
-        self._hosts: list[Host] = []
-        self._streams: list[Stream] = []
+        self._hosts: list[HostClock] = []
+        self._streams: list[StreamClock] = []
 
-    def host(self) -> Host:
-        host = Host([0] * self._count)
+    def host(self) -> HostClock:
+        host = HostClock([0] * self._count)
         self._hosts.append(host)
         return host
 
-    def stream(self, stream: int) -> Stream:
+    def stream(self) -> StreamClock:
         self._count += 1
-        new = Stream(stream, self._count - 1, [0] * self._count)
+        new = StreamClock(self._count - 1, [0] * self._count)
         for known in [clock.known for clock in self._hosts] + [clock.known for clock in self._streams]:
             known.extend([0] * (self._count - len(known)))  # nothing to do where a vector is shared
         self._streams.append(new)

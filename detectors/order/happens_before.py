@@ -17,34 +17,29 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from detectors.order.clocks import Threads
-from detectors.order.races import Name, Race
-from detectors.order.rank import Rank
-from detectors.order.rendezvous import Meeting, Meetings
-from detectors.order.tally import EXAMPLES, Tallies, Tally
+from detectors.order.rank import RankAccesses, Report
+from detectors.order.rendezvous import OpenCollective, OpenCollectives
 from simgpu.trace import TraceRecord
 
 
 class _Follower:
     """A rank, what is left of its records, and the collective it waits in."""
 
-    __slots__ = ("meeting", "queue", "rank")
+    __slots__ = ("queue", "rank", "waits_in")
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: RankAccesses) -> None:
         self.rank = rank
         self.queue: deque[Iterator[TraceRecord]] = deque()
-        self.meeting: Meeting | None = None
+        self.waits_in: OpenCollective | None = None
 
 
 class HappensBefore:
-    """The race detector. Feed it the ranks' records in any interleaving; the races are the same.
+    """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same."""
 
-    ``examples``: how many occurrences of each race are kept (None: all).
-    """
-
-    def __init__(self, examples: int | None = EXAMPLES) -> None:
+    def __init__(self, report: Report) -> None:
         self._threads = Threads()
-        self._meetings = Meetings()
-        self._tallies = Tallies(examples)
+        self._collectives = OpenCollectives()
+        self._report = report
         self._followers: dict[int, _Follower] = {}
         self._finished = False
 
@@ -54,7 +49,7 @@ class HappensBefore:
         Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
         """
         if self._finished:
-            raise ValueError("the detector was told that the traces are finished; use a new one")
+            raise ValueError("the traces are finished; use a new detector")
         follower = self._follower(rank)
         follower.queue.append(iter(records))
         self._advance(follower)
@@ -67,78 +62,67 @@ class HappensBefore:
         May be called again; further calls do nothing.
         """
         self._finished = True
-        while waiting := [rank for rank in sorted(self._followers) if self._followers[rank].meeting is not None]:
-            # First those whose missing members have nothing left to say: nobody can join them any more.
+        while waiting := [rank for rank in sorted(self._followers) if self._followers[rank].waits_in is not None]:
+            # First those whose missing members have no records left: nobody can join them any more.
             hopeless = [rank for rank in waiting if not self._missing(rank).intersection(waiting)]
-            meeting = self._followers[(hopeless or waiting)[0]].meeting
-            assert meeting is not None
-            meeting.forced = True
-            self._release(meeting)
+            collective = self._followers[(hopeless or waiting)[0]].waits_in
+            assert collective is not None
+            collective.forced = True
+            self._release(collective)
 
     def waits(self, rank: int) -> bool:
         """Whether ``rank``'s records are held up at a collective that other members have not reached."""
         follower = self._followers.get(rank)
-        return follower is not None and follower.meeting is not None
+        return follower is not None and follower.waits_in is not None
 
-    @property
-    def count(self) -> int:
-        """Occurrences of races so far."""
-        return self._tallies.count
-
-    @property
-    def races(self) -> list[Race]:
-        """The races so far, by rank and then in the order in which the host met them."""
-        names: dict[Tally, set[Name]] = {}
+    def settle(self) -> None:
+        """Name the bytes of the races so far."""
         for follower in self._followers.values():
-            for block in follower.rank.raced:
-                for tally, lo, hi in block.pending or ():
-                    if block.labels is not None:
-                        names.setdefault(tally, set()).update(block.labels.of(lo, hi))
-        return self._tallies.races(names)
+            follower.rank.settle()
 
     @property
     def live_state(self) -> int:
         """How many blocks, markers and open collectives are remembered: what memory is used for."""
-        return self._meetings.open + sum(follower.rank.live_state for follower in self._followers.values())
+        return self._collectives.open + sum(follower.rank.live_state for follower in self._followers.values())
 
     def _follower(self, rank: int) -> _Follower:
         follower = self._followers.get(rank)
         if follower is None:
-            follower = _Follower(Rank(rank, self._threads, self._meetings, self._tallies))
+            follower = _Follower(RankAccesses(rank, self._threads, self._collectives, self._report))
             self._followers[rank] = follower
         return follower
 
     def _missing(self, rank: int) -> set[int]:
-        meeting = self._followers[rank].meeting
-        return set() if meeting is None else set(meeting.expected) - set(meeting.arrivals)
+        collective = self._followers[rank].waits_in
+        return set() if collective is None else set(collective.expected) - set(collective.arrivals)
 
     def _advance(self, follower: _Follower) -> None:
         """Follow the rank, and all whom it releases, until each waits or has nothing left."""
         ready = [follower]
         while ready:
             current = ready.pop()
-            while current.meeting is None and current.queue:
-                collective = current.rank.run(current.queue[0])
-                if collective is None:
+            while current.waits_in is None and current.queue:
+                record = current.rank.run(current.queue[0])
+                if record is None:
                     current.queue.popleft()
                     continue
                 rank = current.rank.rank
-                meeting = self._meetings.arrive(rank, current.rank.begin_collective(collective))
-                current.meeting = meeting
-                if meeting.complete:
-                    ready += [freed for freed in self._leave(meeting) if freed is not current]
+                collective = self._collectives.arrive(rank, current.rank.begin_collective(record))
+                current.waits_in = collective
+                if collective.complete:
+                    ready += [freed for freed in self._leave(collective) if freed is not current]
 
-    def _release(self, meeting: Meeting) -> None:
-        for follower in self._leave(meeting):
+    def _release(self, collective: OpenCollective) -> None:
+        for follower in self._leave(collective):
             self._advance(follower)
 
-    def _leave(self, meeting: Meeting) -> list[_Follower]:
+    def _leave(self, collective: OpenCollective) -> list[_Follower]:
         """End the collective for all who wait in it."""
         left = []
-        for rank in sorted(meeting.arrivals):
+        for rank in sorted(collective.arrivals):
             follower = self._followers[rank]
-            if follower.meeting is meeting:
-                follower.meeting = None
-                follower.rank.end_collective(meeting.arrivals[rank].record, meeting.outcome(rank))
+            if follower.waits_in is collective:
+                follower.waits_in = None
+                follower.rank.end_collective(collective.arrivals[rank].record, collective.outcome(rank))
                 left.append(follower)
         return left

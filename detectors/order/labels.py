@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from detectors.order.races import Name
-from simgpu.trace import Collective, Label, Launch
+from simgpu.trace import Label
+
+
+class Named(Protocol):
+    """What takes up the names of its bytes."""
+
+    names: set[Name]
 
 
 class Labels:
@@ -31,20 +37,3 @@ class Labels:
             self._bounds = np.array([label[:2] for label in labels], dtype=np.int64).reshape(-1, 2)
         hits = np.flatnonzero((self._bounds[:, 0] < hi) & (self._bounds[:, 1] > lo))
         return {Name(*labels[at][2:]) for at in hits}
-
-
-def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> str:
-    """The parameter that work is about: of what it writes, else of what it reads; empty where no label says so.
-
-    ``labels``: by block. Of several parameters the first, and how many more there are.
-    """
-    for accesses in (record.writes, record.reads):
-        names: dict[str, None] = {}
-        for block, lo, hi, _ in accesses:
-            known = labels.get(block)
-            if known is not None:
-                names |= dict.fromkeys(sorted(name.name for name in known.of(lo, hi)))
-        if names:
-            first, *others = names
-            return f"{first} +{len(others)}" if others else first
-    return ""

@@ -1,6 +1,6 @@
 """What a collective orders.
 
-A collective is a meeting of one stream of each member. A member whose output depends on another's
+A collective is a rendezvous of one stream of each member. A member whose output depends on another's
 input cannot finish before that other has started: the receiver joins the sender's clock, as a
 message's receiver does (Lamport 1978; Mattern 1989). So the order depends on the kind:
 
@@ -13,13 +13,13 @@ What is joined is each member's clock at its *read* epoch. The writes happen in 
 never learn: that one member is done says nothing about another's outputs.
 
 **Mirrored traces** (``Begin.info["mirrored"]``): one rank was traced, and every other does the same at the same
-virtual time. Such a rank waits for nobody, and what its peers bring adds nothing. For map each event of each rank to
-the event of mine that stands at the same place of the program. An edge within a rank becomes the same edge within
+virtual time. Such a rank waits for nobody, and what its peers bring adds nothing. To see this, map each event of each
+rank to the event of mine at the same place of the program. An edge within a rank becomes the same edge within
 mine. An edge of a collective, from one member's start to another's end, becomes one from my start to my end of
 that collective, which are on one stream in this order. So each path through other ranks that begins and ends with me
-becomes a path of my own: whatever a peer can tell me about my threads, I know. That holds whatever the groups and
+becomes a path of my own: whatever a peer can know about my threads, I know. That holds whatever the groups and
 roots are. It does not hold for a send and a receive, which are different places of the program: a path through them
-may be lost. Less order is known then, so a race may be reported that is none; none is hidden.
+may be lost. Less order is known then, so a race may be reported that is none; none is missed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_point_to_point(record: Collective) -> bool:
     return record.root >= 0 and ("send" in record.kernel or "recv" in record.kernel)
 
 
-class Meeting:
+class OpenCollective:
     """One collective, while its members arrive."""
 
     def __init__(self, expected: frozenset[int]) -> None:
@@ -94,13 +94,13 @@ def _joined(known: Vector, position: Snapshot) -> Vector:
     return joined
 
 
-class Meetings:
+class OpenCollectives:
     """All collectives that some member has begun and some other has not."""
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, ...]] = {}
         self._mirrored: set[int] = set()
-        self._open: dict[tuple[int, int, int], Meeting] = {}
+        self._open: dict[tuple[int, int, int], OpenCollective] = {}
 
     @property
     def open(self) -> int:
@@ -115,8 +115,8 @@ class Meetings:
         """``rank`` stands for all others, which have no traces: it waits for none of them (see the top)."""
         self._mirrored.add(rank)
 
-    def arrive(self, rank: int, arrival: Arrival) -> Meeting:
-        """Note that ``rank`` has begun its part. The meeting may be complete then."""
+    def arrive(self, rank: int, arrival: Arrival) -> OpenCollective:
+        """Note that ``rank`` has begun its part. The collective may be complete then."""
         record = arrival.record
         members = self.groups.get(record.group)
         if members is None or rank not in members or (record.root >= 0 and record.root not in members):
@@ -125,7 +125,7 @@ class Meetings:
                 f"which do not fit rank {rank} and root {record.root}"
             )
         if rank in self._mirrored:
-            alone = Meeting(frozenset({rank}))
+            alone = OpenCollective(frozenset({rank}))
             alone.arrive(rank, arrival)
             return alone
         expected, key = frozenset(members), (record.group, record.number, -1)
@@ -134,11 +134,11 @@ class Meetings:
             # not wait for it, and the receiver waits for the source alone.
             key = (record.group, record.number, record.root)
             expected = frozenset({record.root, rank})
-        meeting = self._open.get(key)
-        if meeting is None:
-            meeting = self._open[key] = Meeting(expected)
-        meeting.expected |= expected
-        meeting.arrive(rank, arrival)
-        if len(meeting.arrivals) == len(meeting.expected) and (len(meeting.expected) > 1 or len(members) == 1):
+        collective = self._open.get(key)
+        if collective is None:
+            collective = self._open[key] = OpenCollective(expected)
+        collective.expected |= expected
+        collective.arrive(rank, arrival)
+        if len(collective.arrivals) == len(collective.expected) and (len(collective.expected) > 1 or len(members) == 1):
             del self._open[key]
-        return meeting
+        return collective

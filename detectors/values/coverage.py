@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from detectors.base import Detector, Uncovered
 from simgpu.trace import Access, Alloc, Collective, Frame, Free, Label, Launch, Stack, TraceRecord
 
 _KIND = "secondary"
@@ -32,37 +33,7 @@ class _Block:
     names: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Uncovered:
-    """Reads of bytes that nothing wrote, from one place: how often, how many bytes at most, of which parameters."""
-
-    kernel: str
-    stack: tuple[Frame, ...]
-    reads: int
-    nbytes: int
-    names: tuple[str, ...]
-    ranks: tuple[int, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "kernel": self.kernel,
-            "stack": [frame._asdict() for frame in self.stack],
-            "reads": self.reads,
-            "nbytes": self.nbytes,
-            "names": list(self.names),
-            "ranks": list(self.ranks),
-        }
-
-    def sentence(self) -> str:
-        """What is proven, for a person."""
-        where = f"{self.stack[0].function.rpartition('.')[2]}, " if self.stack else ""
-        return (
-            f"{self.kernel} ({where}{self.reads} times) reads up to {self.nbytes} bytes of the secondary partition of "
-            f"{self.names[0]}{f' and {len(self.names) - 1} others' if len(self.names) > 1 else ''} that nothing wrote"
-        )
-
-
-class Coverage:
+class Coverage(Detector):
     """Follows what is written in each block of each rank. Feed it the ranks' records, in any interleaving."""
 
     def __init__(self) -> None:
@@ -90,9 +61,8 @@ class Coverage:
             elif isinstance(record, Stack):
                 self._stacks[rank, record.id] = record.frames
 
-    @property
-    def uncovered(self) -> list[Uncovered]:
-        """What was found, of blocks that live still too."""
+    def findings(self) -> list[Uncovered]:
+        """What was found so far, also in blocks that live still."""
         for (rank, _), block in self._blocks.items():
             self._close(rank, block)
             block.reads.clear()

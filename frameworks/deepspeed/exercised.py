@@ -7,16 +7,17 @@ first forward pass reads what was copied when the model was made says nothing of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from detectors.base import Detector, Unexercised
 from simgpu.trace import Collective, Launch, Stack, TraceRecord
 
 _COPY = "Init._partition_param_sec"  # deepspeed/runtime/zero/partition_parameters.py: it alone writes them
 _TRAINING = "PartitionedParameterCoordinator."  # partitioned_param_coordinator.py: gathers and releases what is used
 
 
-class SecondaryPartitions:
-    """Reads all ranks' records, each rank's in order (the protocol ``Mechanism`` of :mod:`detectors`).
+class SecondaryPartitions(Detector):
+    """Was what training wrote into a secondary partition ever read?
 
     The secondary partitions are the memory that work issued in DeepSpeed's ``_partition_param_sec`` writes.
     """
@@ -46,11 +47,13 @@ class SecondaryPartitions:
                 else:
                     self.reads += any((rank, block) in self._secondary for block, *_ in record.reads)
 
-    def unexercised(self) -> Sequence[str]:
-        """A sentence, without a full stop, if hpZ is on and nothing was read."""
+    def findings(self) -> list[Unexercised]:
+        """One if hpZ is on and nothing was read."""
         if not self.on or self.reads:
             return []
         return [
-            "hpZ is on, and no secondary partition that training wrote was ever read: the model stays below "
-            "stage3_max_live_parameters, or its parameters below stage3_param_persistence_threshold"
+            Unexercised(
+                "hpZ is on, and no secondary partition that training wrote was ever read: the model stays below "
+                "stage3_max_live_parameters, or its parameters below stage3_param_persistence_threshold"
+            )
         ]

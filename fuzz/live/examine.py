@@ -80,14 +80,14 @@ def examine(
     *,
     timing: Timing | None = None,
     limit: int = 8,
-    shown: Sequence[str] = ("python", "-m", "simgpu"),
+    prefix: Sequence[str] = ("python", "-m", "simgpu"),
     runner: Runner | None = None,
     patience_s: float = 600.0,
 ) -> list[Witness]:
     """A witness for each race of the run whose traces lie in ``folder``, in their order.
 
     ``command``: what ran, as it stands behind ``python -m simgpu``. ``timing``: in which it ran. Of more than ``limit``
-    races the rest is not examined, and says so. ``shown``: the words with which the witnesses' commands begin.
+    races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
     Runs the program once, and at most three times for each example of a race. It writes the files that it writes
@@ -102,14 +102,14 @@ def examine(
         control = program.run(timing)
 
         def again(token: str) -> str:
-            return shlex.join([*shown, "--timing", token, *command])
+            return shlex.join([*prefix, "--timing", token, *command])
 
         # the status of the judged run is not known here: how it ended, its traces say
         return Examination(Outcome(judged, control.status), control, program, timing, again).all(races, limit)
 
 
 class Examination:
-    """The runs of one program. Raises nothing that it could tell as a reason.
+    """The runs of one program. Raises nothing that could be reported as a reason.
 
     ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token.
     """

@@ -18,8 +18,6 @@ from simgpu.trace import (
     End,
     Frame,
     Free,
-    HostStep,
-    HostWait,
     Launch,
     Probe,
     Probed,
@@ -61,7 +59,6 @@ class Recorded:
     final: list[Look] = field(default_factory=list)
     ended: bool = False
     streams: dict[int, str] = field(default_factory=dict)
-    asks: bool = False  # it goes on by what a query() answered
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _reused: dict[int, int] = field(default_factory=dict)  # by block: the work with which its next owner begins
 
@@ -94,8 +91,6 @@ class Recorded:
                 made._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
                 made.streams[record.stream] = record.name
-            elif isinstance(record, (HostStep, HostWait)) and record.how in ("asked", "query"):
-                made.asks = True
             elif isinstance(record, End):
                 made.ended = True
         return made

@@ -54,7 +54,7 @@ class Runner:
         """Run what stands behind ``python -m simgpu``; gives its exit status, None where it was ended after so long.
 
         ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. Raises RuntimeError where there is no
-        simulated GPU; why was told on standard error.
+        simulated GPU; why stands on standard error.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}

@@ -161,7 +161,7 @@ class Steps:
         return np.array([steps + [-1] * (width - len(steps)) for steps in latest], dtype=np.int64).reshape(-1, width)
 
     def _latest(self, clock: _Clock) -> list[int]:
-        """The last steps that a clock tells of, those left out that come before another of them."""
+        """The last steps that a clock has, those left out that come before another of them."""
         threads = np.flatnonzero(clock)
         if not len(threads):
             return []

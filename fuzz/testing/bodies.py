@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 import torch
 
-from fuzz.streams import Value
+from fuzz.watched import Value
 from simgpu.values import dtype_name, dtype_of
 
 Body = Callable[[], object]
@@ -32,7 +32,7 @@ class Problem(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What the body raised. ``line``: the error in one line; ``text``: as told by the rank that it comes from.
+    """What the body raised. ``line``: the error in one line; ``text``: as reported by the rank that it comes from.
 
     ``output``: what that rank had printed.
     """
@@ -121,8 +121,8 @@ def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
     return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
 
 
-def unpacked(rank: int, told: Sequence[Any]) -> list[Value]:
-    return [Value(rank, name, _tensor(dtype, shape, data)) for name, dtype, shape, data in told]
+def unpacked(rank: int, packed: Sequence[Any]) -> list[Value]:
+    return [Value(rank, name, _tensor(dtype, shape, data)) for name, dtype, shape, data in packed]
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

@@ -77,14 +77,14 @@ def repeated(config: pytest.Config) -> str:
 
 
 def missed(said: str) -> str | None:
-    """What to tell of a file of marked tests that cannot be imported for this reason; None where that is another one.
+    """What to say of a file of marked tests that cannot be imported for this reason; None where that is another one.
 
     It is imported by the session's own process, too: what its modules and unmarked tests do has no GPU there.
     """
-    told = next((one for one in _NO_GPU if one in said), None)
-    if told is None:
+    asked = next((one for one in _NO_GPU if one in said), None)
+    if asked is None:
         return None
-    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({told}): {_ASK}"
+    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({asked}): {_ASK}"
 
 
 def _asked(config: pytest.Config) -> str:

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
-import io
-import os
-import select
 import shutil
 import signal
 import sys
-import traceback
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgpack
 import torch
 import torch.distributed as dist
 
-from fuzz import streams
+from fuzz import watched
 from fuzz.live.recorded import load
 from fuzz.live.runs import Outcome
-from fuzz.streams import Value, seeing, watch_result
 from fuzz.testing import default
 from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
-from fuzz.testing.told import differences
+from fuzz.watched import Value, seeing, watch_result
 from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked
 from simgpu.library import functions
 from simgpu.ranks import RankFailed
+from simgpu.ranks.child import Child, how, print_to
 from simgpu.ranks.interrupts import held as interrupts_held
 from simgpu.ranks.processes import run as run_ranks
 from simgpu.timing import Timing, timed
@@ -43,7 +38,6 @@ from simgpu.trace import TraceError, file_of
 NO_FAILURE = ("Skipped", "XFailed")
 inside = False  # this process is such a fork
 
-_PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 60.0  # of torch.distributed
 _AUTOGRAD = "Unable to handle autograd's threading in combination with fork"
 
@@ -102,12 +96,11 @@ class Forks:
         folder.mkdir(parents=True)
         with warnings.catch_warnings(), interrupts_held():  # pytest may make errors of warnings
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            child = os.fork()
-            if child == 0:
-                self._fork(timing, folder, at_once)
-        status = _attend(child, self.patience_s)
+            child = Child(lambda _: self._fork(timing, folder, at_once))
+        try:
+            status = child.wait(self.patience_s or None)
+        finally:
+            child.close()  # its ranks end with it
         said = {rank: read(path) for rank in range(self._ranks) if (path := folder / f"rank{rank}.said").exists()}
         _import(said)
         failure = None
@@ -125,7 +118,7 @@ class Forks:
         if (folder / "failed").exists():
             first, why = read(folder / "failed")["first"]
         elif status < 0:
-            why = f"the test's process was killed by {signal.Signals(-status).name}"
+            why = f"the test's process {how(status)}"
         else:
             why = "the test's process ended without a word"
         own = folder / f"rank{first}.printed"
@@ -142,35 +135,26 @@ class Forks:
 
     # -- in the fork ------------------------------------------------------------------------------------
 
-    def _fork(self, timing: Timing, folder: Path, at_once: bool) -> NoReturn:
-        """Never returns into pytest."""
+    def _fork(self, timing: Timing, folder: Path, at_once: bool) -> int:
+        """Gives the exit status."""
         global inside
         inside = True
-        status = 1
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
+        print_to(folder / "printed")
+        if self._ranks == 1:
+            return self._rank(0, timing, folder, at_once)
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
-            if sys.platform == "linux":
-                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            _print_to(folder / "printed")
-            if self._ranks == 1:
-                status = self._rank(0, timing, folder, at_once)
-            else:
-                run_ranks(self._ranks, lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
-                status = 0
+            run_ranks(self._ranks, lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
         except RankFailed as failed:
             (folder / "failed").write_bytes(msgpack.packb({"first": [failed.rank, str(failed)]}))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            return 1
+        return 0
 
     def _rank(self, rank: int, timing: Timing, folder: Path, at_once: bool) -> int:
         """Gives the exit status, and says all else in a file."""
         __tracebackhide__ = True
         printed = folder / f"rank{rank}.printed"
-        _print_to(printed)
+        print_to(printed)
         before = set(sys.modules)
         cuda.take_over()
         # Mends what a fork breaks of torch's thread pool: autograd's threads do so all at once, and some abort then
@@ -221,7 +205,7 @@ class Forks:
 
 
 # Whose frames are not told: a watched value is read where the test says so.
-_SKIPPED = (streams.__file__, default.__file__)
+_SKIPPED = (watched.__file__, default.__file__)
 
 
 def _import(said: dict[int, dict[str, Any]]) -> None:
@@ -238,32 +222,3 @@ def _plain(value: Value) -> Value:
     if not value.tensor.is_cuda:
         return value
     return value._replace(tensor=work.alias(value.tensor).clone())
-
-
-def _attend(child: int, patience_s: float) -> int | None:
-    """Its exit status (below 0: the signal that killed it); None where it was ended because it took longer."""
-    ended = False
-    try:
-        waiting = os.pidfd_open(child)
-        try:
-            ended = bool(select.select([waiting], [], [], patience_s or None)[0])
-        finally:
-            os.close(waiting)
-    finally:
-        if not ended:
-            os.kill(child, signal.SIGKILL)  # its ranks end with it
-        _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) if ended else None
-
-
-def _print_to(path: Path) -> None:
-    """What is printed from here on goes there; but who captures it in memory (capsys) goes on to have it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    faulthandler.enable(2)  # it told pytest's terminal
-    with suppress(io.UnsupportedOperation):
-        sys.stdout.fileno()
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)

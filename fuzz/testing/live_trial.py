@@ -12,22 +12,23 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from detectors import Race, find_races
-from detectors.confidence.exports import Exports
-from detectors.confidence.holding import Waits, holding
+from detectors import Race, Unseen, read, registry
+from detectors.base import found_by
+from detectors.confidence.holding import Waits
+from detectors.files import rests_on
 from detectors.order.races import describe
 from fuzz.live.draw import draw
 from fuzz.live.examine import Examination, Witness
 from fuzz.shrink import shrink
-from fuzz.streams import NoTensors
 from fuzz.testing.bodies import Body, Problem, Tell
 from fuzz.testing.forked import NO_FAILURE, Done, Forks
+from fuzz.testing.lines import by_pytest, own, timing_lines
 from fuzz.testing.options import Options
 from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
-from fuzz.testing.told import by_pytest, own, timing_lines
+from fuzz.watched import NoTensors
 from simgpu.timing import Delay, Deviation, Place, Timing
 from simgpu.tokens import Stretch
-from simgpu.trace import TraceError, TraceRecord
+from simgpu.trace import TraceError
 
 _PLAIN = Timing()
 _AT_ONCE = Timing((Stretch("host", 1 << 19),))  # each piece of work is done before the next is issued
@@ -36,7 +37,7 @@ _LEAST_S, _PATIENCE = 60.0, 20  # a run may take so long, and so many times as l
 
 
 class LiveTrial:
-    """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: told also of a test that passes."""
+    """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: printed also where it passes."""
 
     def __init__(
         self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Tell
@@ -46,7 +47,7 @@ class LiveTrial:
         self._options = options
         self._folder = folder
         self._forks = Forks(body, options, folder, tell)
-        self._waits, self._escapes = Waits(), Exports()
+        self._waits, self._detectors = Waits(), [make() for make in registry.DETECTORS]
         self.notes: list[str] = []
 
     def check(self) -> str | None:
@@ -101,7 +102,8 @@ class LiveTrial:
         self._forks.patience_s = max(_LEAST_S, _PATIENCE * (time.monotonic() - began))
         races: list[Race] = []
         try:
-            races = find_races(folder, beside=self._show)
+            read(folder, [self._waits, *self._detectors])
+            races = found_by(self._detectors, Race)
         except TraceError:
             if first.failure is None:
                 raise
@@ -114,10 +116,6 @@ class LiveTrial:
         if not any(one.works for one in first.run.values()):
             raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
         return first, races
-
-    def _show(self, rank: int, records: list[TraceRecord]) -> None:
-        self._waits.feed(rank, records)
-        self._escapes.feed(rank, records)
 
     def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[Judged]:
         if not looks:
@@ -163,11 +161,10 @@ class LiveTrial:
 
     def _note(self, races: Sequence[Race]) -> None:
         """What was not seen, and what is ordered by chance alone."""
-        self.notes += [f"Not known: {sentence}." for sentence in self._escapes.unseen()]
+        self.notes += [f"Not known: {sentence}." for sentence in found_by(self._detectors, Unseen)]
         if races:
             return
-        held = holding(self._waits, lambda keep: find_races(self._folder / "first", keep=keep, examples=None))
-        for one in held.held:
+        for one in rests_on(self._folder / "first", self._waits).held:
             where = ", ".join(map(str, one.sites))
             pairs = [
                 " before ".join(describe(side.kernel, own(side.stack)) for side in (race.first, race.second))

@@ -127,7 +127,7 @@ class Checked:
             text = f"Clean: {ordered}."
         if self.failure:
             text += f" The program ended early: {self.failure}."
-        if self.failure and self.seen.ranks > 1:  # HappensBefore.finish: less order is known
+        if self.failure and self.seen.ranks > 1:  # RaceDetector.finish: less order is known
             text += " What the other ranks did then is missing, and with it perhaps what orders the two."
         return text
 

@@ -13,8 +13,9 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from detectors import Moment
-from detectors.order.labels import Labels, parameter_of
+from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
+from reports.timelines.parameters import parameter_of
 from simgpu.trace import (
     Collective,
     Frame,

@@ -24,9 +24,10 @@ from math import prod
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
-from detectors.order.labels import Labels, parameter_of
+from detectors.order.labels import Labels
 from detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
 from reports.timelines.lanes import host_time, lane
+from reports.timelines.parameters import parameter_of
 from simgpu.trace import (
     Access,
     Alloc,

@@ -37,7 +37,7 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
     over all GPUs. Memory is that of model states; nothing is run.
     """
     from reports.screen import choice
-    from scenarios.scenario import ScenarioError
+    from scenarios.base import ScenarioError
     from studies import choose as study
 
     given = {name: value for name, value in values.items() if value is not None}

@@ -10,19 +10,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands import flags
 from repro.commands.options import chosen, job_options
-
-_EXPECTED = ("clean", "race")
 
 
 @click.command()
 @job_options()
-@click.option("--name", help="Name of the run's folder. [default: dry- and the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
-@click.option("--expect", type=click.Choice(_EXPECTED), help="Exit with 1 unless this is found.")
+@flags.run_folder("dry- and the time")
+@flags.expect("clean", "race")
 def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
     """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
 
@@ -32,7 +27,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies.rehearsed import rehearse
@@ -40,7 +35,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     console = Console()
     made = job(**chosen(values, Job))
     made.profile()
-    folder = session.job_folder(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
+    folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()
     found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from frameworks.deepspeed.fixes import Fix
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12
@@ -35,7 +35,7 @@ def fixes(text: str) -> list[Fix]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
     if not found:
         raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
-    return [Fix(word) for word in found]
+    return [fix for word in found for fix in Fix if fix == word]
 
 
 def numbers(

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from repro.commands import flags
 from repro.commands.options import chosen, scenario_options
 
 
@@ -17,7 +18,7 @@ from repro.commands.options import chosen, scenario_options
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")
-@click.option("--workers", type=click.IntRange(1, 256), default=2, help="Processes that execute them. [default: 2]")
+@flags.workers("Processes that execute them.", default=2, most=256)
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", help="Where: here, or on a Ray cluster."
 )
@@ -28,10 +29,8 @@ from repro.commands.options import chosen, scenario_options
     help="Hypothesis' example database. [default: examples, under --runs]",
 )
 @click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
-@click.option("--expect", type=click.Choice(["diverged", "clean"]), help="Exit with 1 unless this is found.")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
+@flags.expect("diverged", "clean")
+@flags.runs()
 @scenario_options
 def fuzz(
     name: str,
@@ -99,7 +98,7 @@ def fuzz(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("executing timings", total=examples)
 
-        def tell(done: int, diverged: int) -> None:
+        def advance(done: int, diverged: int) -> None:
             bar.update(task, completed=done, description=f"executing timings, {diverged} diverged")
             if not console.is_terminal and done % max(examples // 4, 1) == 0:
                 console.print(f"  {done} of {examples} timings, {diverged} diverged", highlight=False)
@@ -110,7 +109,7 @@ def fuzz(
             seconds=seconds,
             seed=seed,
             database=database or runs / "examples",
-            progress=tell,
+            progress=advance,
             elsewhere=elsewhere,
         )
     token = None if found.smallest is None else witnesses.token(scenario, found.smallest)

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from repro.commands import flags
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
 
@@ -26,12 +27,8 @@ _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "har
 @click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
 @click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")
 @click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]")
-@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
-@click.option("--name", default="memory", help="Name of the folder that takes table and picture. [default: memory]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a study of the same name.")
+@flags.workers()
+@flags.folder("folder that takes table and picture", "memory", replaces="a study")
 def memory(
     models: str,
     groups: str,
@@ -50,7 +47,7 @@ def memory(
     from reports.pictures import memory as memory_chart
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import memory as study
@@ -61,15 +58,15 @@ def memory(
     sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
     todo = study.cases(words(models), sizes, qwz=quantized, ranks=job(**options).ranks)
     jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refused before it starts
-    folder = session.job_folder(runs / name, jobs[0], overwrite=overwrite)
+    folder = folders.of_job(runs / name, jobs[0], overwrite=overwrite)
     of = jobs[0]
     title = f"{of.nodes} x {of.gpus} GPUs, micro-batch {of.micro_batch} of {of.sequence} tokens" + (
         ", gradient checkpointing" if of.checkpointing else ""
     )
     with doing(console, f"{title}: {len(todo)} dry runs"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.study(todo, folder, tell, workers=workers, **options)
+    with counting(console) as progress:
+        frame = study.study(todo, folder, progress, workers=workers, **options)
     ends = study.limits(frame)
     frame.to_csv(folder / "memory.csv", index=False)
     ends.to_csv(folder / "limits.csv", index=False)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from frameworks.deepspeed.fixes import Fix
-from repro.commands.factors import factors
+from repro.commands.flags import Command, Decorator, factors
+from scenarios.base import ScenarioError
 from scenarios.job import Job
-from scenarios.scenario import Scenario, ScenarioError
+from scenarios.scenario import Scenario
 
-Command = Callable[..., Any]
+_METAVARS = {"slow": "PATTERN=FACTOR", "frozen": "PATTERN", "without": "NAME"}
 
 
 def scenario_options(command: Command) -> Command:
@@ -24,14 +23,14 @@ def scenario_options(command: Command) -> Command:
     return _options(Scenario)(command)
 
 
-def job_options(*without: str) -> Callable[[Command], Command]:
+def job_options(*without: str) -> Decorator:
     """Decorator: an option for each field of :class:`scenarios.job.Job`, but for those that the command decides."""
     return _options(Job, without)
 
 
 def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
     """The options that were given, ready for :func:`scenarios.scenario.scenario` (or :func:`scenarios.job.job`)."""
-    options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, ())}
+    options = {name: values[name] for name in model.model_fields if values.get(name) not in (None, (), "")}
     if "slow" in options:
         try:
             options["slow"] = factors(options["slow"], "stream:compute=20")
@@ -40,7 +39,7 @@ def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[st
     return options
 
 
-def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Decorator:
     def decorate(command: Command) -> Command:
         for name, field in reversed(model.model_fields.items()):
             if name not in without:
@@ -50,23 +49,19 @@ def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[
     return decorate
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    flag = "--" + name.replace("_", "-")
-    default = None if field.default is PydanticUndefined else field.default
-    shown = f"{field.description} [default: {default}]" if default not in (None, (), {}) else field.description
-    if name == "slow":
-        return click.option(flag, name, multiple=True, metavar="PATTERN=FACTOR", help=field.description)
-    if name in ("frozen", "without"):
-        metavar = "PATTERN" if name == "frozen" else "NAME"
-        return click.option(flag, name, multiple=True, metavar=metavar, help=field.description)
+def _option(name: str, field: FieldInfo) -> Decorator:
+    said = name.replace("_", "-")
+    if name in _METAVARS:  # one may be said many times
+        return click.option(f"--{said}", name, multiple=True, metavar=_METAVARS[name], help=field.description)
+    shown = (
+        f"{field.description} [default: {field.default}]" if field.default not in (None, (), "") else field.description
+    )
     kind = _plain(field.annotation)
     if kind is bool:
-        return click.option(f"{flag}/--no-{name.replace('_', '-')}", name, default=None, help=shown)
-    if kind is Fix:
-        return click.option(flag, name, type=click.Choice([str(fix) for fix in Fix]), help=shown)
-    if get_origin(kind) is Literal:
-        return click.option(flag, name, type=click.Choice([str(word) for word in get_args(kind)]), help=shown)
-    return click.option(flag, name, type=kind, help=shown)
+        return click.option(f"--{said}/--no-{said}", name, default=None, help=shown)
+    if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        kind = click.Choice([str(word) for word in get_args(kind) or kind])
+    return click.option(f"--{said}", name, type=kind, help=shown)
 
 
 def _plain(annotation: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands import flags
 from repro.commands.frames import among, words
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _LIVE = ("strategies", "precision", "steps", "ranks", "group", "without")
 _PAPER = ("models", "trainable", "workers")
@@ -29,12 +30,8 @@ _SWEEP = ("strategies", "workers")
 @click.option("--without", multiple=True, metavar="NAME", help="Live: synchronisations to take away.")
 @click.option("--models", help="Paper: only these, llama-2-7b or llama-65b. [default: both]")
 @click.option("--trainable", help="Paper: only these, of all, 1/16 and PEFT. [default: all of them]")
-@click.option("--workers", type=click.IntRange(1), help="Not live: dry runs side by side. [default: the cores]")
-@click.option("--name", help="Name of the folder that takes the tables. [default: paro, paro-paper, ...]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace tables of the same name.")
+@flags.workers("Not live: dry runs side by side.")
+@flags.folder("folder that takes the tables", "paro, paro-paper, ...", chosen=True, replaces="tables")
 def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **values: Any) -> None:
     """PaRO's strategies (arXiv 2310.06003): a small model trains under each, beside torch's DDP and the formulas.
 
@@ -42,7 +39,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
-    from repro.sessions import session
+    from repro.sessions import folders
 
     part = part or "live"
     parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {
@@ -58,7 +55,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     of_part = "paro" if part == "live" else f"paro-{part}"
 
     def folder() -> Path:
-        return session.marked_folder(
+        return folders.marked(
             runs / (name or of_part),
             "paro.txt",
             lambda file: file.write_text(
@@ -84,8 +81,8 @@ def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         program.preload()
-    with counting(console) as tell:
-        frame = study.live(todo, folder, tell)
+    with counting(console) as progress:
+        frame = study.live(todo, folder, progress)
     frame.to_csv(folder / "live.csv", index=False)
     first = todo[0]
     title = (
@@ -118,8 +115,8 @@ def _paper(
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
-    with counting(console) as tell:
-        found = study.times(study.cases_of(claims, scalings), folder, workers=workers, tell=tell)
+    with counting(console) as progress:
+        found = study.times(study.cases_of(claims, scalings), folder, workers=workers, progress=progress)
     gains = study.gains(claims, found)
     gains.to_csv(folder / "gains.csv", index=False)
     report.show_gains(console, gains)
@@ -145,8 +142,8 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.sweep(folder, strategies=chosen, workers=workers, tell=tell)
+    with counting(console) as progress:
+        frame = study.sweep(folder, strategies=chosen, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
     title = "Times as fast as ZeRO-3 (7B, 32 GPUs), or as a flat ring (1 GB); grey: not 5 % faster"
     report.draw(frame, folder / "sweep.png", title=title)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from frameworks.deepspeed.fixes import Fix
+from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
@@ -21,11 +22,8 @@ from repro.commands.options import chosen, job_options
 @click.option("--networks", help="Gbit/s between nodes, with commas. [default: 12.5,100,400; 100 for llama-2-70b]")
 @click.option("--fixes", help="Only these fixes, with commas. [default: all]")
 @click.option("--only", type=click.Choice(["fixes", "sites"]), help="Only the fixes, or only stock's own sites.")
-@click.option("--workers", type=click.IntRange(1), default=2, help="Dry runs side by side. [default: 2]")
-@click.option("--name", default="placements", help="Name of the folder that takes the results. [default: placements]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
+@flags.workers(default=2)
+@flags.folder("folder that takes the results", "placements")
 @job_options("fix", "model", "network")
 def placements(
     models: str | None,
@@ -44,7 +42,7 @@ def placements(
     replaced.
     """
     from reports.screen.terminal import doing
-    from repro.sessions import session, studied
+    from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import placements as study
@@ -56,9 +54,9 @@ def placements(
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
-    folder = session.marked_folder(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
+    folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
-    def tell(text: str) -> None:
+    def progress(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
     began = time.monotonic()
@@ -66,12 +64,12 @@ def placements(
         rehearsal.preload()
     if only != "sites":
         console.print(f"{len(todo)} dry runs, {workers} at once", highlight=False)
-        frame = study.study(todo, folder / "runs", tell, workers=workers, **chosen(values, Job))
+        frame = study.study(todo, folder / "runs", progress, workers=workers, **chosen(values, Job))
         frame.to_csv(folder / "placements.csv", index=False)
         study.cheapest(frame).to_csv(folder / "cheapest.csv", index=False)
     if only != "fixes":
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
-        found = sites.study(folder / "sites", tell)
+        found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
     profile = job(**options).profile()

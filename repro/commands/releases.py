@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install, installed
+from repro.commands import flags
 from repro.sessions import studied
 from repro.sessions.release import FOLDER
 from simgpu.hardware import ProfileError, load_profile
@@ -22,10 +23,7 @@ _LIMIT_S = 600
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option("--only", default=",".join(KNOWN), help="Releases, with commas. [default: all known]")
-@click.option("--name", default="releases", help="Name of the folder that takes the runs. [default: releases]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
+@flags.folder("folder that takes the runs", "releases")
 @click.pass_context
 def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     """Run one scenario under each release, unmodified, and tell race, stale and uncovered apart.

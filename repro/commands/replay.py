@@ -9,15 +9,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from repro.commands import flags
+
 
 @click.command()
 @click.argument("token", metavar="TOKEN|FOLDER")
 @click.option("--timing", default="", metavar="TOKEN", help="In which timing: t1,x4:stream:3. With FOLDER alone.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
 @click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where recordings are kept. [default: runs]"
-)
+@flags.runs("recordings are kept")
 @click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")
 def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json: bool) -> None:
     """Execute the timing that TOKEN names, and say what it does to training. Or a recorded program again.
@@ -47,14 +47,14 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     become(scenario.deepspeed, console)
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
-    chosen = subject.live_timing(asked.deviations)
-    outcomes = [subject.replayer.run(asked.deviations) for _ in range(times)]
+    chosen = subject.timing(asked.deviations)
+    outcomes = [subject.replayer.run(chosen) for _ in range(times)]
     verdict = subject.judged(outcomes[0])
     fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
     confirmation = None
     if live:
         with doing(console, "running the timing live"):
-            run = live_run(scenario, chosen, folder.with_name(f"{folder.name}-live"))
+            run = live_run(scenario, chosen.live(), folder.with_name(f"{folder.name}-live"))
         confirmation = confirm(subject, asked.deviations, run)
     if as_json:
         data = timings.as_dict(verdict, confirmation)

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED
+from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
 from repro.sessions.release import become
@@ -25,15 +26,10 @@ EXPECTATIONS = {
 
 @click.command()
 @scenario_options
-@click.option("--name", help="Name of the run's folder. [default: the time]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
-@click.option(
-    "--expect",
-    type=click.Choice(list(EXPECTATIONS)),
-    help="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
+@flags.run_folder("the time")
+@flags.expect(
+    *EXPECTATIONS,
+    text="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
     "stale, uncovered.",
 )
 def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
@@ -44,8 +40,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     """
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import session
-    from repro.sessions.rests import rests_on
+    from repro.sessions import folders, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -53,13 +48,12 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     made = scenario(**chosen(values))
     become(made.deepspeed, console)
     made.check()
-    folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
+    folder = folders.of_scenario(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with Progress(console, _title(made), made.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
-        found = rests_on(found, folder, progress.doing)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
         console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
@@ -69,18 +63,13 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 @click.command()
 @scenario_options
 @click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
-@click.option("--name", default="compare", help="Name of the folder that takes the runs. [default: compare]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace runs of the same name.")
+@flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import session
-    from repro.sessions.rests import rests_on
+    from repro.sessions import folders, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -88,8 +77,8 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
     first = next(iter(made.values()))
     first.check()
-    folders = {
-        word: session.new_folder(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
+    places = {
+        word: folders.of_scenario(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
     }
     found = {}
     reference = None
@@ -98,18 +87,17 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = session.reference_of(one, folders[word], progress)
+                reference = session.reference_of(one, places[word], progress)
             else:
                 for losses in reference.losses.values():
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
-            found[word] = session.simulate(one, folders[word], reference, progress)
-            found[word] = rests_on(found[word], folders[word], progress.doing)
-        terminal.verdict(console, found[word], folders[word])
-    terminal.comparison(console, found, folders)
+            found[word] = session.simulate(one, places[word], reference, progress)
+        terminal.verdict(console, found[word], places[word])
+    terminal.comparison(console, found, places)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        write(list(folders.values()), target)
+        write(list(places.values()), target)
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

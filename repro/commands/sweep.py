@@ -9,9 +9,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from repro.commands import flags
 from repro.commands.frames import numbers
 from repro.commands.options import chosen, job_options
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 
@@ -20,12 +21,8 @@ _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep i
 @job_options(*_DECIDED)
 @click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
 @click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")
-@click.option("--workers", type=click.IntRange(1), help="Dry runs side by side. [default: the cores]")
-@click.option("--name", default="sweep", help="Name of the folder that takes table and pictures. [default: sweep]")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders go. [default: runs]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace a sweep of the same name.")
+@flags.workers()
+@flags.folder("folder that takes table and pictures", "sweep", replaces="a sweep")
 def sweep(
     networks: str, micro_batches: str, workers: int | None, name: str, runs: Path, overwrite: bool, **values: Any
 ) -> None:
@@ -35,7 +32,7 @@ def sweep(
     """
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session, studied
+    from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sweep as study
@@ -48,12 +45,12 @@ def sweep(
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
     profile = made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
-    folder = session.job_folder(runs / name, made, overwrite=overwrite)
+    folder = folders.of_job(runs / name, made, overwrite=overwrite)
     title = f"{made.model}, {made.nodes} x {made.gpus} GPUs, hpZ {made.hpz}, accumulation {made.accumulation}"
     with doing(console, f"{title}: {len(wanted)} networks, {len(batches)} micro-batches"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, tell=tell)
+    with counting(console) as progress:
+        frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "sweep", options=made.model_dump(mode="json"), hardware=profile.description)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from detectors import Race, find_races
-from detectors.confidence.exercise import BUILT_IN, Mechanism
-from detectors.confidence.exports import Exports
-from detectors.confidence.holding import Holding, Waits, holding
-from frameworks.deepspeed.exercised import SecondaryPartitions
+from detectors import Race, Unexercised, Unseen, read
+from detectors.base import found_by
+from detectors.confidence.holding import Holding, Waits
+from detectors.files import rests_on
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
-from repro.sessions.rehearsed import Rehearsed
+from repro.sessions.judging import detectors
+from repro.sessions.rehearsed import DryMetrics
+from simgpu.extras import installed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
@@ -30,22 +29,6 @@ class Witnesses(Protocol):
         ...
 
 
-class _Reader(Protocol):
-    def feed(self, rank: int, records: list[TraceRecord]) -> None: ...
-
-
-class Escapes(_Reader, Protocol):
-    """Reads all ranks' records, and knows which accesses the trace cannot have."""
-
-    def unseen(self) -> Sequence[str]:
-        """A sentence, without a full stop, for each thing that was not seen."""
-        ...
-
-
-MECHANISMS: list[Callable[[], Mechanism]] = [*BUILT_IN, SecondaryPartitions]
-ESCAPES: list[Callable[[], Escapes]] = [Exports]
-
-
 def judge(
     folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
     dry: Path | None = None,
@@ -56,50 +39,33 @@ def judge(
     dry run, which left this file if it came to its end.
     """
     trace = folder / "trace"
-    waits, count, rehearsed = Waits(), _Count(), Rehearsed(asked) if dry else None
-    mechanisms, escapes = [one() for one in MECHANISMS], [one() for one in ESCAPES]
-    readers: tuple[_Reader, ...] = (waits, count, *mechanisms, *escapes, *([rehearsed] if rehearsed else []))
-
-    def show(rank: int, records: list[TraceRecord]) -> None:
-        for one in readers:
-            one.feed(rank, records)
-
+    waits, count, rehearsed, using = Waits(), _Count(), DryMetrics(asked) if dry else None, detectors()
     races: list[Race] = []
     held = Holding()
     try:
-        races = find_races(trace, beside=show)
+        read(trace, [waits, count, *([rehearsed] if rehearsed else []), *using])
+        races = found_by(using, Race)
         if not races and not failure:
-            held = holding(waits, lambda keep: find_races(trace, keep=keep, examples=None))
+            held = rests_on(trace, waits)
     except TraceError as error:
         failure = failure or str(error)
     if not failure and count.open:
         failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
     checked = Checked(
         asked=asked,
-        versions=versions(),
+        versions=installed(*_PACKAGES),
         races=races,
         holding=held,
-        unexercised=[sentence for one in mechanisms for sentence in one.unexercised()],
-        unseen=[sentence for one in escapes for sentence in one.unseen()],
+        unexercised=found_by(using, Unexercised),
+        unseen=found_by(using, Unseen),
         seen=count.seen(),
         failure=failure,
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
-        dry=rehearsed.told(dry) if rehearsed and dry else None,
+        dry=rehearsed.result(dry) if rehearsed and dry else None,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)
     return checked
-
-
-def versions() -> dict[str, str]:
-    """What is installed here of what a program may use, by package."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 class _Count:

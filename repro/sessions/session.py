@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-import platform
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict
-from importlib.metadata import version
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from detectors import Coverage, Finding, HappensBefore, Values, compare, find_stale
+from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
+from detectors.base import found_by
+from detectors.confidence.holding import Waits
+from detectors.files import Reader, rests_on
 from frameworks.deepspeed.releases import PINNED
 from metrics import EndMetrics
 from reports.data import findings as findings_file
 from reports.data import sources, tables
-from reports.data.findings import Cost, Findings
+from reports.data.findings import Cost, Findings, Verdict
 from reports.screen.terminal import Progress
 from repro.sessions import witnesses
+from repro.sessions.judging import detectors
 from scenarios import program
-from scenarios.job import Job
-from scenarios.scenario import Scenario, ScenarioError, save
+from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
+from scenarios.scenario import Scenario
+from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -38,44 +38,6 @@ class Interrupted(Exception):
         self.cause = cause
 
 
-def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
-    """A folder for a run, with the scenario in it: by that it is known as a run.
-
-    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
-    """
-    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
-        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
-    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
-
-
-def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
-    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
-
-    def write(file: Path) -> None:
-        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    return marked_folder(path, "job.json", write, overwrite=overwrite)
-
-
-def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
-    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
-    if path.exists():
-        if not path.is_dir():
-            raise ScenarioError(f"{path} is a file: choose another --name")
-        if any(path.iterdir()):
-            if not overwrite:
-                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
-            if not (path / mark).exists():
-                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
-            shutil.rmtree(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write(path / mark)
-    except OSError as error:
-        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
-    return path
-
-
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
     """What should come out: the same program on the CPU with gloo, without our accelerator.
 
@@ -87,25 +49,31 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     if scenario.deepspeed != PINNED or scenario.edit_after:
         scenario = scenario.model_copy(update={"hpz": 1})
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "step":
-            for step, _, loss in message["losses"]:
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, StepDone):
+            for step, _, loss in report.losses:
                 progress.row(step).reference.append(loss)
             progress.update()
 
     who = "our own engine" if scenario.sharding else "stock DeepSpeed"
     progress.doing(f"reference: {who} on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
+    program.run(scenario, simulated=False, folder=folder / "reference", receive=receive, parts=parts)
     return values
 
 
-def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Progress) -> Findings:
+def simulate(
+    scenario: Scenario, folder: Path, reference: Values, progress: Progress, *, rests: bool = True
+) -> Findings:
     """Run on the simulated GPU; write what is found into ``folder``.
+
+    ``rests``: of a clean run, find what its verdict rests on, too: waits that order by chance, and what was on and
+    never happened.
 
     Raises :class:`Interrupted`.
     """
-    values, detector, coverage = Values(), HappensBefore(), Coverage()
+    values, waits, using = Values(), Waits(), detectors()
+    reading: list[Reader] = [waits, *using]
     readers: dict[int, TraceReader] = {}
     clocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     ends: dict[int, EndMetrics] = defaultdict(EndMetrics)
@@ -117,25 +85,25 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
 
     def follow(rank: int) -> None:
         records = list(readers[rank].read())
-        detector.feed(rank, records)
-        coverage.feed(rank, records)
+        for one in reading:
+            one.feed(rank, records)
         ends[rank].feed(records)
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "watch":
-            seen.append(Finding.from_dict(message["finding"]))
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, WatchFound):
+            seen.append(Finding.from_dict(report.finding))
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
         follow(rank)
-        if message["kind"] == "ready":
-            clocks[rank][0] = (message["clock"], message["blocked"])
+        if isinstance(report, TrainingBegan):
+            clocks[rank][0] = (report.clock, report.blocked)
             if len(readers) == scenario.ranks:
                 progress.doing("simulated GPU: training")
-        if message["kind"] == "step":
-            done[rank] = message["step"]
-            clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
-            for step, micro_batch, loss in message["losses"]:
+        if isinstance(report, StepDone):
+            done[rank] = report.step
+            clocks[rank].setdefault(report.step, (report.clock, report.blocked))
+            for step, micro_batch, loss in report.losses:
                 row = progress.row(step)
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
@@ -143,7 +111,7 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             begun = min(step for by_step in clocks.values() for step in by_step if step)  # a resumed run: not the first
             for step in range(begun, complete + 1):
                 row = progress.row(step)
-                row.races = row.races or detector.count
+                row.races = row.races or sum(one.count for one in using if isinstance(one, RaceDetector))
             full = scenario.ranks * scenario.accumulation
             progress.update(step for step in range(begun, complete + 1) if len(progress.row(step).losses) == full)
 
@@ -152,15 +120,16 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     def conclude(failure: str | None) -> Findings:
         for rank in readers:
             follow(rank)
-        detector.finish()
-        races = detector.races
+        for one in using:
+            one.finish()
+        races = found_by(using, Race)
         found = Findings(
             scenario=scenario.model_dump(mode="json"),
             versions=versions(),
             profile=asdict(scenario.profile()),
             races=races,
             stale=find_stale(values, reference, racing={name.name for race in races for name in race.names}),
-            uncovered=coverage.uncovered,
+            uncovered=found_by(using, Uncovered),
             divergence=compare(reference, values),
             cost=_cost(clocks, {rank: one.result() for rank, one in ends.items()}, scenario.steps),
             steps_done=min(done.values(), default=0),
@@ -170,13 +139,17 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
             distance=_distance(values),
         )
         tables.write(values, reference, folder)
-        sources.write(races, folder)
-        findings_file.write(found, folder)  # last: where they are, the run is whole
+        _write(found, folder)
+        if rests and found.verdict is Verdict.CLEAN and not failure:
+            progress.doing("judging what the verdict rests on")
+            missing = [*found_by(using, Unexercised), *found_by(using, Unseen)]
+            found = replace(found, holding=rests_on(folder / "trace", waits), unexercised=missing)
+            _write(found, folder)
         return found
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
-        program.run(scenario, simulated=True, folder=folder, hear=hear)
+        program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
         raise Interrupted(conclude(str(error)), error) from error
     except KeyboardInterrupt:
@@ -184,16 +157,21 @@ def simulate(scenario: Scenario, folder: Path, reference: Values, progress: Prog
     return conclude(None)
 
 
+def _write(found: Findings, folder: Path) -> None:
+    sources.write([*found.races, *(race for one in found.holding.held for race in one.races)], folder)
+    findings_file.write(found, folder)  # last: where they are, the run is whole
+
+
 def versions() -> dict[str, str]:
     """What runs here, by package."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return installed(*_PACKAGES)
 
 
-def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
-    if message["kind"] == "step":
-        values.add(rank, message["losses"], message["parameters"], message["norms"])
-    elif message["kind"] == "end":
-        values.final[rank] = message["final"]
+def _take(values: Values, rank: int, report: Report) -> None:
+    if isinstance(report, StepDone):
+        values.add(rank, report.losses, report.parameters, report.norms)
+    elif isinstance(report, TrainingEnded):
+        values.final[rank] = report.final
 
 
 def _distance(values: Values) -> float:

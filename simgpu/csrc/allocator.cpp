@@ -257,15 +257,15 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     Lock lock;
-    auto told = stats();
-    told.max_split_size = -1;
+    auto all = stats();
+    all.max_split_size = -1;
     for (auto& [key, pool] : state().pools)
       for (Chunk* chunk : pool)
         if (chunk->before || chunk->behind) {
-          count(told.inactive_split, *chunk, 1);
-          count(told.inactive_split_bytes, *chunk, chunk->size);
+          count(all.inactive_split, *chunk, 1);
+          count(all.inactive_split_bytes, *chunk, chunk->size);
         }
-    return told;
+    return all;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
   void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }

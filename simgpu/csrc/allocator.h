@@ -4,8 +4,8 @@
 // another stream still uses it, and has not said so with record_stream, shows it to the next owner. A free
 // touches nothing. Only memory that was never handed out is poisoned (bytes 0xFF: NaN, or -1).
 //
-// In the trace a block is an allocation. A free is told when the program lets go, and touches nothing. When the
-// memory is handed out again, it is told which bytes of the new block were which of the former one (Kind::kReuse).
+// In the trace a block is an allocation. A free is recorded when the program lets go, and touches nothing. When the
+// memory is handed out again, the trace records which bytes of the new block were which of the former one (Kind::kReuse).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -19,7 +19,7 @@ bool python_alive = true;
 
 namespace {
 
-constexpr int kDepth = 6;  // frames told
+constexpr int kDepth = 6;  // frames recorded
 struct Key {
   void* codes[kDepth];
   int instructions[kDepth];
@@ -40,7 +40,7 @@ struct Hash {
   }
 };
 
-int (*is_told)(void*) = nullptr;
+int (*is_reported)(void*) = nullptr;
 int64_t (*define_stack)(const void* const*, const int*, int) = nullptr;
 void (*hand_on)() = nullptr;
 int64_t (*define_backward)(int64_t) = nullptr;
@@ -88,7 +88,7 @@ Key walk(void* frame) {
     auto known = codes.find(code);
     if (known == codes.end()) {
       Py_IncRef(code);
-      known = codes.emplace(code, is_told(code)).first;
+      known = codes.emplace(code, is_reported(code)).first;
     }
     Py_DecRef(code);
     if (known->second == 2) {  // who runs the program, and what is above it, is no part of it
@@ -108,8 +108,8 @@ Key walk(void* frame) {
 
 }  // namespace
 
-void give_call_sites(int (*told)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
-  is_told = told;
+void give_call_sites(int (*reported)(void*), int64_t (*define)(const void* const*, const int*, int), int64_t (*backward)(int64_t)) {
+  is_reported = reported;
   define_stack = define;
   define_backward = backward;
   if (!main_thread) {
@@ -122,7 +122,7 @@ void give_call_sites(int (*told)(void*), int64_t (*define)(const void* const*, c
 void give_hand_on(void (*given)()) { hand_on = given; }
 
 int64_t call_site() {
-  if (!trace().on || !is_told || !python_alive) return 0;
+  if (!trace().on || !is_reported || !python_alive) return 0;
   int state = PyGILState_Ensure();
   if (trace().full() && hand_on) hand_on();
   Key key = walk(PyThreadState_GetFrame(PyThreadState_Get()));

@@ -25,9 +25,9 @@ inline void note_view_of(const at::Tensor& base) {
   if (may_have_made_node() && base.requires_grad()) call_site_of_node();
 }
 
-// Is the frame of this code object told? The number of the stack of these (code, instruction) pairs. The number of
+// Is the frame of this code object recorded? The number of the stack of these (code, instruction) pairs. The number of
 // a stack's twin for backward work.
-void give_call_sites(int (*told)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
+void give_call_sites(int (*reported)(void* code), int64_t (*define)(const void* const* codes, const int* instructions, int count),
                      int64_t (*backward)(int64_t stack));
 // Called, with Python's lock held, when the trace has become long (Trace::full).
 void give_hand_on(void (*hand_on)());

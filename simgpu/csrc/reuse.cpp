@@ -1,6 +1,6 @@
 // Which bytes of a new block were which of a former one. Between a free and the next allocation memory has no owner,
 // but what the last owner gave the streams to do may still touch it; so may the work of those before, where the last
-// one touched nothing. The trace tells the last owner of each byte, and leaves the rest to the detector.
+// one touched nothing. The trace records the last owner of each byte, and leaves the rest to the detector.
 #include <unordered_map>
 
 #include "allocator.h"

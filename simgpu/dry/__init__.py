@@ -1,9 +1,9 @@
 """A dry run: a program as rank 0 of many, on tensors that hold nothing.
 
-All that a trace tells is as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
+A trace records the same as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
 are values, so a model of any size needs neither GPUs nor the host's memory. The C++ part says what has values all
 the same (``csrc/dry.h``). A program that reads one that is not there is refused (:mod:`.reading`); the other ranks do
-what this one does, at the same time (:mod:`.groups`). See ``docs/dry.md``.
+what this one does, at the same time (:mod:`.groups`). See ``docs/concepts/dry.md``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def info() -> dict[str, object]:
 
 
 def environment(world: World) -> dict[str, str]:
-    """What ``torchrun`` would tell rank 0."""
+    """What ``torchrun`` would set for rank 0."""
     return {
         "RANK": "0",
         "WORLD_SIZE": str(world.ranks),

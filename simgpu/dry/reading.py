@@ -1,4 +1,4 @@
-"""What the host is told when it reads a value that a dry run does not have.
+"""What the host gets when it reads a value that a dry run does not have.
 
 Who only asks whether all went well, is answered: :data:`simgpu.dry.TRUSTED`. A number that is only printed, logged or
 averaged does not need to be known: ``Tensor.item()`` gives an :class:`Unknown`, which is refused where the program
@@ -67,7 +67,7 @@ class Unknown:
 
 
 def _caller() -> tuple[str, str]:
-    """The line of the program that reads, and its file as a trace tells it. torch's own files are not the program's."""
+    """The line of the program that reads, and its file as traces record it. torch's own files are not the program's."""
     frame: Any = sys._getframe(1)
     passing = (*callsites.PASSING, "/contextlib.py")
     while frame is not None:

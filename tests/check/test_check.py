@@ -196,11 +196,11 @@ def test_a_race_before_the_end_is_told_all_the_same(check: Any) -> None:
     )
 
 
-def test_the_readmes_example_says_what_the_readme_says(check: Any) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_documentation_says_what_the_documentation_says(check: Any) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "check.md").read_text(encoding="utf-8")
     program, output = re.findall(
         r"<!-- (?:train\.py|the output of: python -m repro check --name train train\.py) -->\n```\w*\n(.*?)```",
-        readme,
+        page,
         re.DOTALL,
     )
     done = check("--name", "train", check.script(program), COLUMNS="100")

@@ -20,7 +20,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from detectors import HappensBefore, Race
+from detectors import Race, RaceDetector
 from simgpu.trace import (
     Access,
     Alloc,
@@ -215,9 +215,9 @@ class Story(StoryHost):
             self.hosts[rank].says(Group(number, ranks))
         return number
 
-    def told(self, *, shuffled_by: int | None = None) -> HappensBefore:
+    def told(self, *, shuffled_by: int | None = None) -> RaceDetector:
         """A detector that was fed the story: rank by rank, or in small pieces of random ranks."""
-        detector = HappensBefore()
+        detector = RaceDetector()
         if shuffled_by is None:
             for host in self.hosts:
                 detector.feed(host.rank, host.trace)

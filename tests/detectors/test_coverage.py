@@ -21,7 +21,7 @@ def uncovered(*records: TraceRecord) -> list[int]:
     coverage = Coverage()
     start: list[TraceRecord] = [Stack(0, (Frame("partition.py", 7, "gather"),)), Alloc(1, 100, 0, 0)]
     coverage.feed(0, [*start, *records])
-    return [found.nbytes for found in coverage.uncovered]
+    return [found.nbytes for found in coverage.findings()]
 
 
 def test_padding_that_nothing_wrote() -> None:
@@ -54,7 +54,7 @@ def test_the_sentence_names_place_and_parameter() -> None:
     coverage = Coverage()
     coverage.feed(0, [Stack(0, (Frame("partition.py", 7, "gather"),)), Alloc(1, 100, 0, 0)])
     coverage.feed(0, [launch(writes=((0, 90),)), launch(reads=((0, 100),)), SECONDARY])
-    (found,) = coverage.uncovered
+    (found,) = coverage.findings()
     assert found.sentence() == (
         "aten::cat (gather, 1 times) reads up to 10 bytes of the secondary partition of w that nothing wrote"
     )

@@ -22,7 +22,7 @@ def gives_away(story: Story, view: View, how: str = "numpy") -> None:
 def unseen(story: Story) -> int:
     exports = Exports()
     exports.feed(0, story.trace)
-    return len(exports.unseen())
+    return len(exports.findings())
 
 
 def copied_to(*, wait: bool) -> tuple[Story, StoryStream, View]:
@@ -91,5 +91,5 @@ def test_one_sentence_names_the_place() -> None:
     copy.reads(host)
     exports = Exports()
     exports.feed(0, story.trace)
-    (sentence,) = exports.unseen()
+    (sentence,) = exports.findings()
     assert "numpy (model.py:1 forward)" in sentence

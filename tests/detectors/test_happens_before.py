@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detectors import HappensBefore, Name, site
+from detectors import Name, RaceDetector, site
 from simgpu.trace import Frame, Launch, Record, TraceError, Wait
 from tests.detectors.story import Story, StoryHost, StoryStream, View
 
@@ -617,7 +617,7 @@ def test_a_rank_that_dies(seed: int) -> None:
 
 def test_a_rank_that_never_came() -> None:
     story = all_gather(Story(ranks=2), wait=False)
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, story.hosts[0].trace)
     assert detector.races == [] and detector.waits(0)
     detector.finish()
@@ -852,14 +852,14 @@ def test_the_past_of_a_long_lived_block_is_bounded() -> None:
     for step in range(500):
         (compute, gather)[step % 2].reads(flat[0:32])
         (compute, gather)[step % 3 // 2].writes(flat[16:48])
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, story.trace)
-    block = detector._followers[0].rank._blocks[flat.block]
+    block = detector._order._followers[0].rank._blocks[flat.block]
     assert len(block.reads.everything()) + len(block.writes.everything()) <= 4
 
 
 def test_a_marker_that_was_never_made() -> None:
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, [Record(1, 0)])
     with pytest.raises(TraceError, match="rank 0 waits for marker 2"):
         detector.feed(0, [Wait(1, 2, 0)])
@@ -883,11 +883,11 @@ def test_ranks_that_disagree_on_a_group() -> None:
 
 def test_another_ranks_trace() -> None:
     with pytest.raises(TraceError, match="rank 1"):
-        HappensBefore().feed(0, Story(ranks=2).hosts[1].trace)
+        RaceDetector().feed(0, Story(ranks=2).hosts[1].trace)
 
 
 def test_accesses_may_be_plain_tuples() -> None:
-    detector = HappensBefore()
+    detector = RaceDetector()
     for stream in (0, 1):
         access = (1, 0, 8, None)
         detector.feed(0, [Launch(stream, stream, "k", (), (access,), 0, 0, 0, 1)])  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.order.access_history import Entry, Shelf
+from detectors.order.access_history import AccessHistory, Entry
 from simgpu.trace import Launch, Phase
 from tests.examples import examples
 
@@ -20,28 +20,28 @@ def entry(lo: int, length: int, op: int) -> Entry:
 @examples(200)
 @given(ranges=st.lists(RANGE, min_size=1, max_size=60), drops=st.lists(st.integers(0, 59), max_size=60), query=RANGE)
 def test_as_a_plain_list(ranges: list[tuple[int, int]], drops: list[int], query: tuple[int, int]) -> None:
-    shelf = Shelf()
+    history = AccessHistory()
     plain: list[Entry] = []
     for op, (lo, length) in enumerate(ranges):
         new = entry(lo, length, op)
         dropped = [plain[at] for at in sorted({at for at in drops[op : op + 2] if at < len(plain)})]
-        shelf.put(new, dropped or None)
+        history.put(new, dropped or None)
         plain = [old for old in plain if old not in dropped] + [new]
-        assert sorted(old[4] for old in shelf.everything()) == sorted(old[4] for old in plain)
+        assert sorted(old[4] for old in history.everything()) == sorted(old[4] for old in plain)
     lo, hi = query[0], query[0] + query[1]
     overlapping = {old[4] for old in plain if old[0] < hi and lo < old[1]}
-    assert overlapping <= {old[4] for old in shelf.search(lo, hi)}
+    assert overlapping <= {old[4] for old in history.search(lo, hi)}
     for old in plain:
-        shelf.drop([old])
-    assert shelf.everything() == []
-    assert shelf.rows is None
+        history.drop([old])
+    assert history.everything() == []
+    assert history.rows is None
 
 
-def test_a_search_looks_at_neighbours_only() -> None:
-    shelf = Shelf()
+def test_a_search_visits_neighbours_only() -> None:
+    history = AccessHistory()
     for part in range(1000):
-        shelf.put(entry(8 * part, 8, part), None)
-    shelf.put(entry(0, 8000, 1000), None)
-    found = {old[4] for old in shelf.search(4000, 4008)}
+        history.put(entry(8 * part, 8, part), None)
+    history.put(entry(0, 8000, 1000), None)
+    found = {old[4] for old in history.search(4000, 4008)}
     assert {500, 1000} <= found
     assert len(found) < 10

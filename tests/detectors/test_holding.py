@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import HappensBefore, Race
+from detectors import Race, RaceDetector
 from detectors.confidence.holding import Holding, Keep, Waits, holding
 from simgpu.trace import HOST_STREAM
 from tests.detectors.story import Story, View
@@ -16,7 +16,7 @@ def held(story: Story, **how: int) -> Holding:
         waits.feed(host.rank, host.trace)
 
     def judge(keep: Keep) -> list[Race]:
-        detector = HappensBefore(None)
+        detector = RaceDetector(None)
         for host in story.hosts:
             detector.feed(host.rank, [record for record in host.trace if keep(host.rank, record)])
         detector.finish()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import HappensBefore, Race, find_races
+from detectors import Race, RaceDetector, find_races
 from simgpu.trace import Begin, TraceError, TraceRecord, TraceWriter, file_of
 from tests.detectors.story import Story, StoryHost, StoryStream
 from tests.detectors.test_oracle import OPERATION, QUICK, SIZE, Graph, Oracle, parts, tell, view_of
@@ -42,7 +42,7 @@ def mirrored(story: Story, rank: int = 0) -> list[TraceRecord]:
 
 
 def races_alone(story: Story, rank: int = 0) -> list[Race]:
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(rank, mirrored(story, rank))
     assert not detector.waits(rank)
     detector.finish()
@@ -101,7 +101,7 @@ def test_any_rank_may_stand_for_all() -> None:
 
 
 def test_a_trace_that_is_not_mirrored_waits_for_its_peers() -> None:
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, symmetric(gathers_too_early).hosts[0].trace)
     assert detector.waits(0)
 
@@ -121,7 +121,7 @@ def test_a_mirrored_rank_is_still_one_of_its_groups() -> None:
     (stream,) = story.streams("nccl")
     stream.collective(7)
     with pytest.raises(TraceError, match="group 7 has ranks None"):
-        HappensBefore().feed(0, mirrored(story))
+        RaceDetector().feed(0, mirrored(story))
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
                 probes.probe("final", name, names[name], finally_=True)
         collectives.drain()
         tracer.flush(everything=True)
-        records.extend(probes.told(probes.READ))
+        records.extend(probes.collected(probes.READ))
     finally:
         tracer.close()
     return _Told(records, [tuple(one) if isinstance(one, list) else (one,) for one in names["seen"]], names["answers"])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import pytest
@@ -25,6 +24,7 @@ from detectors import BadValue, Cause, Finding, Kind, WatchError, WatchFailed
 from detectors.live import huggingface, lightning, patches
 from frameworks.deepspeed import adapter
 from simgpu.ranks.cluster import Rank, run_ranks
+from simgpu.values import checksum
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 pytestmark = [
@@ -80,7 +80,7 @@ def where(finding: Finding | None) -> tuple[Any, ...]:
 
 
 def bits(model: nn.Module) -> dict[str, bytes]:
-    return {name: adapter.bits(values) for name, values in model.state_dict().items()}
+    return {name: values.view(-1).view(torch.uint8).numpy().tobytes() for name, values in model.state_dict().items()}
 
 
 # -- Hugging Face ----------------------------------------------------------------------------------
@@ -205,6 +205,10 @@ ZERO3 = {
 }
 
 
+class Trained(NamedTuple):
+    facts: dict[str, Any]
+
+
 def on_two_ranks(folder: Path, train: Callable[[Rank], dict[str, Any]]) -> list[dict[str, Any]]:
     """What ``train`` gives on each of two ranks, which have gloo and an environment as torchrun's."""
     said: dict[int, dict[str, Any]] = {}
@@ -217,9 +221,12 @@ def on_two_ranks(folder: Path, train: Callable[[Rank], dict[str, Any]]) -> list[
         )
         store = dist.FileStore(str(me.store), me.world)
         dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
-        me.say(train(me))
+        me.report(Trained(train(me)))
 
-    run_ranks(2, target, folder=folder, hear=said.__setitem__, silence_s=60)
+    def receive(rank: int, message: Trained) -> None:
+        said[rank] = message.facts
+
+    run_ranks(2, target, folder=folder, kinds=(Trained,), receive=receive, silence_s=60)
     return [said[0], said[1]]
 
 
@@ -248,7 +255,7 @@ def zero3(folder: Path, **how: Any) -> list[dict[str, Any]]:
     corrupt, spike = how.pop("corrupt", None), how.pop("spike", None)
 
     def train(me: Rank) -> dict[str, Any]:
-        adapter.use_plain()
+        adapter.start(simulated=False)
         before = Before(corrupt)
         callback = huggingface.NanWatchCallback(**how) if how else None
         model = llama(spike if me.rank == 1 else None)
@@ -259,7 +266,7 @@ def zero3(folder: Path, **how: Any) -> list[dict[str, Any]]:
         return {
             "finding": callback.finding.as_dict() if callback and callback.finding else None,
             "steps": made.state.global_step,
-            "final": {name: zlib.crc32(adapter.bits(values)) for name, values in adapter.partitions(made.deepspeed)},
+            "final": {name: checksum(values) for name, values in adapter.trainer(made.deepspeed, None).partitions()},
             "gone": hooks(model) == before.hooks and _engine_functions() == before.engine,
         }
 

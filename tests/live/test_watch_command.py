@@ -70,7 +70,7 @@ import torch, deepspeed
 from torch import nn
 from frameworks.deepspeed import adapter
 
-adapter.use_plain()
+adapter.start(simulated=False)
 deepspeed.init_distributed("gloo")
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -116,12 +116,12 @@ def test_detectors_find_a_race_with_numpy_alone() -> None:
     done = python(
         """
 before = set(sys.modules)
-from detectors import HappensBefore
+from detectors import RaceDetector
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_") and name != "cython_runtime"))
 from simgpu.trace import Access, Alloc, Begin, Launch, Stack
 both = (Access(1, 0, 8),)
-detector = HappensBefore()
+detector = RaceDetector()
 detector.feed(0, [
     Begin("stream-race-trace", 2, 0, 1, {}), Stack(0, ()), Alloc(1, 8, 0, 0),
     Launch(1, 0, "copy_", (), both, 0, 0, 0, 1), Launch(2, 1, "add", both, (), 0, 0, 0, 1),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from reports.pages.study_folder import Ran, note
+from reports.pages.study_folder import note
+from reports.pages.study_page import Ran
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}

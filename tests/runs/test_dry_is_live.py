@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from detectors import HappensBefore, Race
+from detectors import Race, RaceDetector
 from scenarios import program
 from scenarios.scenario import Scenario, scenario
 from simgpu.trace import Begin, Seal, Stack, TraceReader, TraceRecord, file_of
@@ -53,7 +53,7 @@ def told(folder: Path) -> list[TraceRecord]:
 
 
 def races(folder: Path, ranks: int) -> tuple[Race, ...]:
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank in range(ranks):
         detector.feed(rank, TraceReader(file_of(folder / "trace", rank)).read())
     detector.finish()
@@ -61,8 +61,8 @@ def races(folder: Path, ranks: int) -> tuple[Race, ...]:
 
 
 def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
-    program.run(made, simulated=True, folder=folder / "live", hear=lambda rank, message: None)
-    program.rehearse(made, folder=folder / "dry", hear=lambda rank, message: None)
+    program.run(made, simulated=True, folder=folder / "live")
+    program.rehearse(made, folder=folder / "dry")
     return folder / "live", folder / "dry"
 
 

@@ -17,7 +17,8 @@ import scenarios.scenario
 from reports.data.findings import Findings
 from repro.__main__ import main
 from repro.sessions.session import Interrupted
-from scenarios.scenario import ScenarioError, load, scenario
+from scenarios.base import ScenarioError
+from scenarios.scenario import load, scenario
 from tests.cluster.patience import in_vain
 from tests.warm import Here, Started
 

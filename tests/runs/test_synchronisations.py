@@ -11,6 +11,7 @@ import torch
 
 from frameworks.deepspeed import adapter
 from frameworks.deepspeed.fixes import CURES, Fix, Where
+from frameworks.deepspeed.training import DeepSpeedTrainer
 from reports.data.findings import Findings, Verdict
 from scenarios.scenario import scenario
 from studies import sites
@@ -49,13 +50,13 @@ def test_an_event_for_each_module_misses_what_is_copied_outside_of_modules(
 ) -> None:
     """The end of ``GatheredParameters`` copies, and the next forward pass prefetches before a module is released."""
 
-    def edit(engine: Any, look: Any) -> None:
-        parameter = engine.module.get_parameter("model.layers.0.self_attn.q_proj.weight")
+    def edit(trainer: DeepSpeedTrainer, probe: Any) -> None:
+        parameter = trainer.engine.module.get_parameter("model.layers.0.self_attn.q_proj.weight")
         with adapter.deepspeed.zero.GatheredParameters(parameter, modifier_rank=0), torch.no_grad():
             if torch.distributed.get_rank() == 0:
                 parameter.mul_(2)
 
-    monkeypatch.setattr(adapter, "edit", edit)  # the ranks are forked
+    monkeypatch.setattr(DeepSpeedTrainer, "edit", edit)  # the ranks are forked
     found = run(fix=Fix.MODULE_EVENT, steps=2, edit_after=1)
     assert found.verdict is Verdict.UNSTABLE
     moments = [(one.first.phase, one.second.phase) for race in found.races for one in race.examples]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint import load, save
 from scenarios.sharding.checkpoint_index import read
@@ -128,7 +128,7 @@ def test_on_the_simulated_gpu_it_is_the_same_and_nothing_races(saved: Saved, tmp
 
     slow = {"stream:compute": 50.0, "stream:gather": 20.0}
     assert together(4, program, tmp_path, slow=slow, silence_s=800) == [[]] * 4
-    detector = HappensBefore()
+    detector = RaceDetector()
     for rank in range(4):
         detector.feed(rank, TraceReader(file_of(tmp_path / "trace", rank)).read())
     detector.finish()

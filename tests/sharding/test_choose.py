@@ -13,8 +13,8 @@ from rich.console import Console
 
 from reports.screen import choice
 from repro.__main__ import main
+from scenarios.base import ScenarioError
 from scenarios.models import FULL_SIZE
-from scenarios.scenario import ScenarioError
 from scenarios.sharding.formulas import memory
 from scenarios.sharding.schemes import schemes
 from scenarios.sharding.strategy import ShardingError

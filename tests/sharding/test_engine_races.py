@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detectors import HappensBefore, Race
+from detectors import Race, RaceDetector
 from scenarios.sharding.strategy import ShardingError, legal, strategy
 from scenarios.sharding.synchronisations import Sync, of_engine, synchronisations
 from scenarios.sharding.topology import Topology
@@ -18,7 +18,7 @@ from tests.sharding.training import engine, forked, net, rehearsal, rehearsed, t
 
 
 def races(records: list[TraceRecord]) -> list[Race]:
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, records)
     detector.finish()
     return detector.races

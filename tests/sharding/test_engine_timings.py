@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from fuzz.campaign import campaign
 from fuzz.subject import Subject
 from fuzz.witness import witness
@@ -97,7 +97,7 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
 
     together(6, program, tmp_path, record=True, nodes_of=(0, 0, 1, 1, 2, 2), silence_s=800)
     subject = Subject.load(tmp_path / "trace")
-    detector = HappensBefore(examples=None)
+    detector = RaceDetector(examples=None)
     for rank, records in subject.recording.records.items():
         detector.feed(rank, records)
     detector.finish()

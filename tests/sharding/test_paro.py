@@ -15,10 +15,10 @@ import torch
 
 from repro.__main__ import main
 from scenarios import ddp
+from scenarios.base import ScenarioError
 from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.named import named
-from scenarios.scenario import ScenarioError
 from simgpu.hardware import load_profile
 from studies import paro, paro_paper, paro_sweep
 from studies.paro_paper import CLAIMS, RATES, Case, Claim, Scaling

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from scenarios.sharding import ring_hops, rings
 from scenarios.sharding.lanes import Mark, Order, Streams
 from scenarios.sharding.rings import Collectives
@@ -104,7 +104,7 @@ def use(collectives: Collectives, operation: str, ranks: int) -> None:
 
 def race_kinds(folder: Path) -> dict[tuple[int, int], set[str]]:
     """The kinds of races, by step and micro-batch."""
-    detector = HappensBefore(examples=None)
+    detector = RaceDetector(examples=None)
     for rank in range(RANKS):
         detector.feed(rank, TraceReader(file_of(folder / "trace", rank)).read())
     detector.finish()

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks import rings as benched
-from detectors import HappensBefore
+from detectors import RaceDetector
 from replay.graph import Graph
 from replay.recording import Recording
 from scenarios.sharding.lanes import Order, TracedStreams
@@ -104,7 +104,7 @@ def test_a_gigabyte_takes_what_follows_on_paper(ranks: int, tmp_path: Path) -> N
     times = benched.timed(ranks, tmp_path)
     assert_as_on_paper(times, Shape(ranks, 8, benched.ELEMENTS))
     recording = Recording.load(tmp_path / "trace", calls=False)
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, recording.records[0])
     detector.finish()
     assert detector.races == []

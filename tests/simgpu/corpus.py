@@ -2,7 +2,7 @@
 
 Each stands for a mistake, or for its cure, in as few lines as show it. ``race`` is the truth by CUDA's rules (CUDA C++
 Programming Guide, "Asynchronous Concurrent Execution"; torch's notes on CUDA semantics). ``csan`` is CSAN's verdict
-where it is another, and then ``why`` explains it. ``python tests/simgpu/corpus.py`` writes the table of docs/csan.md.
+where it is another, and then ``why`` explains it. ``python tests/simgpu/corpus.py`` writes docs/results/csan.md's table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-PAGE = Path(__file__).parents[2] / "docs" / "csan.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "csan.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from detectors import HappensBefore
+from detectors import RaceDetector
 from detectors.order.races import Race
 from simgpu.costs import Costs, use
 from simgpu.trace import Launch, TraceRecord
@@ -20,7 +20,7 @@ class Story:
 
     @property
     def races(self) -> list[Race]:
-        detector = HappensBefore()
+        detector = RaceDetector()
         detector.feed(0, self.records)
         detector.finish()
         return detector.races

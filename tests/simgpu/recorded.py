@@ -75,7 +75,7 @@ def replayed_times(replayer: Replayer, timing: str) -> dict[tuple[int, int], tup
 
 def replayed(replayer: Replayer, timing: str) -> tuple[dict[Look, int], Outcome]:
     """The checksums of all probes of a replay in this timing."""
-    outcome = replayer.run(Timing.parse(timing).deviations)
+    outcome = replayer.run(replayer.recording.deviated(Timing.parse(timing).deviations))
     looks = zip(replayer.looks, outcome.checksums, strict=True)
     return {(one.rank, one.kind, one.probe): told for one, told in looks}, outcome
 
@@ -101,6 +101,6 @@ def here(program: Callable[[], object]) -> Recording:
     _held: Any = program()
     collectives.drain()
     tracer.flush(everything=True)
-    records.extend(probes.told())
+    records.extend(probes.collected())
     tracer.close()
     return Recording.of({0: records})

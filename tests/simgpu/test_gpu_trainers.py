@@ -155,7 +155,7 @@ def test_accelerate_on_two_ranks_trains_as_on_the_cpu_and_is_clean(tmp_path: Pat
 def test_lightning_is_clean_on_one_gpu_but_does_not_wait_for_the_stream_of_its_ddp(tmp_path: Path) -> None:
     """A finding in Lightning 2.6.6: ``DDPStrategy._setup_model`` makes DistributedDataParallel under a stream of its
     own, on which DDP sends rank 0's parameters to all, and nobody waits for that stream before the first forward pass
-    on the default one. See docs/found.md."""
+    on the default one. See docs/results/found.md."""
     quiet()
     warm("lightning.pytorch")
 

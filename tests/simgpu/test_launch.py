@@ -58,13 +58,13 @@ def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:
 
 
 def test_the_trace_of_a_script_tells_its_race(tmp_path: Path) -> None:
-    from detectors import HappensBefore
+    from detectors import RaceDetector
     from simgpu.trace import TraceReader
 
     script, trace = tmp_path / "train.py", tmp_path / "train.trace"
     script.write_text(TEN_LINES.format(wait="pass"))
     simgpu("--trace", str(trace), str(script))
-    detector = HappensBefore()
+    detector = RaceDetector()
     detector.feed(0, TraceReader(trace).read())
     detector.finish()
     (race,) = detector.races

@@ -136,7 +136,7 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     done = with_simulated_gpu().run("-m", "simgpu", "--trace", str(trace), *shlex.split(harmful.command)[3:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["nan", "32.0"]
-    assert find_races(tmp_path / "again")[0].shown == 1
+    assert find_races(tmp_path / "again")[0].manifested == 1
 
 
 def deviations(witness: Witness) -> list[Delay]:

@@ -1,4 +1,4 @@
-"""Each test that docs/memory.md names is there, and each of its rules names one."""
+"""Each test that docs/concepts/memory.md names is there, and each of its rules names one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.host
 
 
 def test_each_rule_of_the_page_on_memory_is_held_by_a_test() -> None:
-    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "concepts" / "memory.md").read_text(encoding="utf-8")
     rules = [line for line in page.splitlines() if line.startswith("|") and not re.match(r"\|(---| what holds)", line)]
     assert len(rules) > 20
     named = re.compile(r"`((?:[\w/]+/)?test_\w+\.py)::(test_\w+)`")

@@ -32,7 +32,7 @@ def looking() -> Iterator[Seer]:
         probes.begin()
         yield seer
         torch.cuda.synchronize()
-        told = probes.told()
+        told = probes.collected()
         for probe, seen in zip(told[::2], told[1::2], strict=True):
             assert isinstance(probe, Probe) and isinstance(seen, Probed) and probe.probe == seen.probe
             into = seer.read if probe.kind == probes.READ else seer.final

@@ -10,8 +10,8 @@ import pytest
 
 from reports.pictures import memory as memory_chart
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.full_size import subject
-from scenarios.scenario import ScenarioError
 from studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, Case, cases, limits, study
 
 SMALL = {"nodes": 2, "gpus": 4, "sequence": 64}

@@ -13,7 +13,7 @@ WITHIN = 0.25
 
 
 def test_llama_7b_takes_as_long_as_users_reported(tmp_path: Path) -> None:
-    """Issue 5059: 2 x 8 A100, 12.5 Gbit/s, micro-batch 16, checkpointing: 19.5 to 25.5 s a step.
+    """DeepSpeed issue 5059: 2 x 8 A100, 12.5 Gbit/s, micro-batch 16, checkpointing: 19.5 to 25.5 s a step.
 
     The thread does not say the accumulation; without any it comes out.
     """

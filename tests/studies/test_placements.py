@@ -11,7 +11,7 @@ from frameworks.deepspeed.fixes import Fix
 from reports.pictures import placements as placement_chart
 from reports.pictures.figures import png
 from repro.commands import placements as command
-from scenarios.scenario import ScenarioError
+from scenarios.base import ScenarioError
 from studies import placements
 
 ROWS = [

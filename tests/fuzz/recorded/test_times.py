@@ -49,12 +49,11 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
         named("hpz-short", {"fix": fix}),
         simulated=True,
         folder=tmp_path,
-        hear=lambda rank, message: None,
         record=True,
         timing=subject.live_timing(deviations),
     )
     live = Recording.load(tmp_path / "trace")
     assert ends(recording, timing) == ends(live)
-    outcome = subject.replayer.run_timing(timing)
+    outcome = subject.replayer.run(timing)
     assert outcome.departure is None
     assert dict(zip(subject.replayer.looks, outcome.checksums, strict=True)) == checksums(live)

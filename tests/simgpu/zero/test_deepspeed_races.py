@@ -53,7 +53,7 @@ def exercised(trace: Path, ranks: int) -> list[str]:
     secondary = SecondaryPartitions()
     for rank in range(ranks):
         secondary.feed(rank, TraceReader(file_of(trace, rank)).read())
-    return list(secondary.unexercised())
+    return list(secondary.findings())
 
 
 def places(races: list[Race]) -> set[tuple[str, ...]]:
@@ -91,11 +91,11 @@ def test_a_copy_that_only_the_beginning_reads_is_told() -> None:
 
     secondary = SecondaryPartitions()
     secondary.feed(0, [made, copied, fetched, launch(1, 2, (5,), (6,))])
-    assert secondary.unexercised() == []  # hpZ is off
+    assert secondary.findings() == []  # hpZ is off
     secondary.feed(0, [launch(2, 0, (), (7,)), launch(3, 2, (7,), ()), launch(4, 1, (), (8,))])
-    assert len(secondary.unexercised()) == 1
+    assert len(secondary.findings()) == 1
     secondary.feed(0, [launch(5, 2, (8,), ())])
-    assert secondary.unexercised() == []
+    assert secondary.findings() == []
 
 
 @pytest.mark.wide

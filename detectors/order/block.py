@@ -1,0 +1,124 @@
+"""One block of memory, and the rule by which two accesses of it race.
+
+The rule is that of FastTrack (Flanagan & Freund 2009, figure 2) and torch's CSAN
+(``_sanitizer.py``, ``StreamSynchronizations`` and ``_check_memory_accesses``): a write must come after all
+earlier reads and writes of its bytes, a read after all earlier writes. Two things are added.
+Accesses are ranges of bytes, not whole tensors; and after a race the older access is kept, so that one
+race does not hide the next.
+
+**What is dropped.** Let X be a newer access, ordered after the older A, that covers A's bytes, X a
+write or both reads. Whatever races with A later cannot be ordered after X either, as order is
+transitive, so it races with X: A is redundant. Hence a race is found if and only if there is one, though not
+each pair is: of several that end in the same access, the newest is named.
+"""
+
+from __future__ import annotations
+
+from detectors.order.access_history import Accesses, AccessHistory, Entry
+from detectors.order.clocks import Vector
+from detectors.order.labels import Labels, Named
+from detectors.order.overlap import overlap
+from detectors.order.reuse import Inheritance
+
+
+class Block(Accesses):
+    """What is known of one block, from its first mention to its free."""
+
+    __slots__ = ("inherited", "labels", "owner", "raced", "recorded")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner: int | None = None  # the stream whose order the allocator reuses it in; None: allocated unseen
+        self.recorded: tuple[int, ...] = ()  # streams named by record_stream
+        self.inherited: Inheritance | None = None  # what former owners of its memory did; None: nothing that can race
+        self.labels: Labels | None = None
+        self.raced: set[tuple[Named, int, int]] | None = None  # bytes of its races, to be named by its labels
+
+    def settle(self) -> None:
+        """Name the bytes of its races so far. Labels may come later than the races they explain."""
+        if self.raced is not None and self.labels is not None:
+            for race, lo, hi in self.raced:
+                race.names |= self.labels.of(lo, hi)
+
+    def read(self, entry: Entry, known: Vector) -> list[Entry] | None:
+        """Add a read by a thread whose clock is ``known``; returns the writes it races with, if any."""
+        lo, hi, layout, thread, _, _, _ = entry
+        races: list[Entry] | None = None
+        writes = self.writes
+        if writes.rows is None and _alone(writes.items, thread) and _renewed(self.reads, entry):
+            return None
+        for old in writes.items if writes.rows is None else writes.search(lo, hi):
+            old_lo, old_hi, old_layout, other, epoch, _, _ = old
+            if (
+                other != thread
+                and known[other] < epoch
+                and old_lo < hi
+                and lo < old_hi
+                and ((layout is None and old_layout is None) or overlap(old_lo, old_hi, old_layout, lo, hi, layout))
+            ):
+                if races is None:
+                    races = []
+                races.append(old)
+        self._supersede(self.reads, entry, known, add=True)
+        return races
+
+    def write(self, entry: Entry, known: Vector) -> tuple[list[Entry], list[Entry]] | None:
+        """Add a write; returns the reads and the writes it races with, if any."""
+        if not self.reads.items and self.reads.rows is None and _renewed(self.writes, entry):
+            return None
+        reads = self._supersede(self.reads, entry, known, add=False)
+        writes = self._supersede(self.writes, entry, known, add=True)
+        if reads or writes:
+            return reads or [], writes or []
+        return None
+
+    @staticmethod
+    def _supersede(history: AccessHistory, entry: Entry, known: Vector, *, add: bool) -> list[Entry] | None:
+        """Drop what ``entry`` makes redundant, perhaps add it; returns what it overlaps without order."""
+        lo, hi, layout, thread, _, _, _ = entry
+        races: list[Entry] | None = None
+        dropped: list[Entry] | None = None
+        for old in history.items if history.rows is None else history.search(lo, hi):
+            old_lo, old_hi, old_layout, other, epoch, _, _ = old
+            if other == thread or known[other] >= epoch:
+                if lo <= old_lo and old_hi <= hi and (layout is None or _same_bytes(entry, old)):
+                    if dropped is None:
+                        dropped = []
+                    dropped.append(old)
+            elif (
+                old_lo < hi
+                and lo < old_hi
+                and ((layout is None and old_layout is None) or overlap(old_lo, old_hi, old_layout, lo, hi, layout))
+            ):
+                if races is None:
+                    races = []
+                races.append(old)
+        if add:
+            history.put(entry, dropped)
+        elif dropped is not None:
+            history.drop(dropped)
+        return races
+
+
+def _alone(items: list[Entry], thread: int) -> bool:
+    """Whether, at first sight, no entry is of another thread. False where finding out takes longer."""
+    return not items or (len(items) == 1 and items[0][3] == thread)
+
+
+def _renewed(history: AccessHistory, entry: Entry) -> bool:
+    """Do the most frequent cases at once: there is no entry, or only one, of the same thread and the same bytes."""
+    items = history.items
+    if not items:
+        if history.rows is not None:
+            return False
+        items.append(entry)
+        return True
+    old = items[0]
+    if len(items) > 1 or old[3] != entry[3] or old[:3] != entry[:3]:
+        return False
+    items[0] = entry
+    return True
+
+
+def _same_bytes(entry: Entry, old: Entry) -> bool:
+    return entry[:3] == old[:3]

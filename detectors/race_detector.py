@@ -1,0 +1,153 @@
+"""The race detector: what happens-before finds, grouped by the pair of places that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from detectors.base import Detector
+from detectors.order.happens_before import HappensBefore
+from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
+from simgpu.trace import Frame, TraceRecord
+
+EXAMPLES = 8
+
+
+class RaceKey(NamedTuple):
+    """What the occurrences of one race have in common."""
+
+    first: tuple[str, str, Frame | None, str]  # kernel, access, site, stream
+    second: tuple[str, str, Frame | None, str]
+    allocated: Frame | None  # of memory that was handed out again: where
+    reused: bool
+
+
+def key_of(first: Side, second: Side) -> RaceKey:
+    return RaceKey(
+        (first.kernel, first.access, site(first.stack), first.stream),
+        (second.kernel, second.access, site(second.stack), second.stream),
+        site(second.allocated or ()),
+        second.allocated is not None,
+    )
+
+
+class _OfRank:
+    """One rank's occurrences of one race. Ranks stand apart so that the order in which they are fed is forgotten."""
+
+    __slots__ = ("examples", "first", "manifested", "number", "occurrences", "second", "slack_ns")
+
+    def __init__(self, first: Side, second: Side, number: int, slack_ns: int) -> None:
+        self.first = first
+        self.second = second
+        self.number = number  # how many occurrences of any race the rank had before
+        self.occurrences = 0
+        self.manifested = 0
+        self.slack_ns = slack_ns
+        self.examples: list[Occurrence] = []
+
+
+class _Race:
+    """One race while it is being counted. ``names`` are added as the labels of its bytes come."""
+
+    __slots__ = ("_ranks", "names")
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _OfRank] = {}
+        self.names: set[Name] = set()
+
+    def of(self, rank: int, first: Side, second: Side, number: int, slack_ns: int) -> _OfRank:
+        mine = self._ranks.get(rank)
+        if mine is None:
+            mine = self._ranks[rank] = _OfRank(first, second, number, slack_ns)
+        return mine
+
+    def place(self) -> tuple[int, int]:
+        """Where the race occurred first. No two races share it."""
+        rank = min(self._ranks)
+        return rank, self._ranks[rank].number
+
+    def race(self, most: int | None) -> Race:
+        ranks = tuple(sorted(self._ranks))
+        parts = [self._ranks[rank] for rank in ranks]
+        first, second = parts[0].first, parts[0].second
+        kind: RaceKind
+        if second.allocated is not None:
+            kind = "reused"
+        elif second.access == "free":
+            kind = "freed"
+        elif first.access == "read":
+            kind = "read-write"
+        else:
+            kind = "write-read" if second.access == "read" else "write-write"
+        return Race(
+            kind=kind,
+            first=first,
+            second=second,
+            occurrences=sum(part.occurrences for part in parts),
+            manifested=sum(part.manifested for part in parts),
+            slack_ns=min(part.slack_ns for part in parts),
+            ranks=ranks,
+            names=tuple(sorted(self.names)),
+            examples=tuple(example for part in parts for example in part.examples)[:most],
+        )
+
+
+class RaceDetector(Detector):
+    """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
+
+    ``examples``: how many occurrences of each race are kept (None: all). ``count``: occurrences of races so far.
+    """
+
+    def __init__(self, examples: int | None = EXAMPLES) -> None:
+        self.count = 0
+        self._most = examples
+        self._order = HappensBefore(self._add)
+        self._by_key: dict[RaceKey, _Race] = {}
+        self._counts: dict[int, int] = {}  # occurrences of any race, by rank
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """Take the next records of ``rank``'s trace.
+
+        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        """
+        self._order.feed(rank, records)
+
+    def finish(self) -> None:
+        """No more records will come. May be called again; further calls do nothing."""
+        self._order.finish()
+
+    def waits(self, rank: int) -> bool:
+        return self._order.waits(rank)
+
+    def findings(self) -> list[Race]:
+        """The races so far, by rank and then in the order in which the host issued them."""
+        self._order.settle()
+        return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place)]
+
+    @property
+    def races(self) -> list[Race]:
+        return self.findings()
+
+    @property
+    def live_state(self) -> int:
+        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        return self._order.live_state
+
+    def _add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
+        """Count an occurrence; returns the race it belongs to."""
+        key = key_of(first, second)
+        race = self._by_key.get(key)
+        if race is None:
+            race = self._by_key[key] = _Race()
+        rank = occurrence.rank
+        number = self._counts.get(rank, 0)
+        self._counts[rank] = number + 1
+        self.count += 1
+        part = race.of(rank, first, second, number, occurrence.slack_ns)
+        part.occurrences += 1
+        part.manifested += occurrence.manifested
+        if occurrence.slack_ns < part.slack_ns:
+            part.slack_ns = occurrence.slack_ns
+        if self._most is None or len(part.examples) < self._most:
+            part.examples.append(occurrence)
+        return race

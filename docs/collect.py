@@ -1,0 +1,93 @@
+"""Runs the studies, and keeps the tables and pictures that they leave, with the command, the date and the versions.
+
+``python docs/collect.py [STUDY...]`` (``make results``) writes to ``docs/results/data/``. The tables of the pages in
+``docs/results/`` are made of these files when the site is built (``docs/hooks.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "docs" / "results" / "data"
+MANIFEST = DATA / "manifest.json"
+RUNS = Path("runs") / "results"
+
+
+class Study(NamedTuple):
+    """``arguments`` behind ``python -m repro``; ``kept``: files of the run's folder, by their names in the data."""
+
+    arguments: str
+    kept: dict[str, str]
+
+
+STUDIES = {
+    "sweep": Study(
+        "sweep --overwrite",
+        {
+            "sweep.csv": "sweep.csv",
+            "report/phase-diagram.png": "phase-diagram.png",
+            "report/throughput.png": "throughput.png",
+        },
+    ),
+    "memory": Study(
+        "memory --overwrite",
+        {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
+    ),
+    "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
+    "paro-paper": Study("paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}),
+    "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
+    "paper": Study(
+        "paper --overwrite",
+        {
+            "llama.csv": "paper-llama.csv",
+            "losses.csv": "paper-losses.csv",
+            "quantization.csv": "paper-quantization.csv",
+            "zero++.csv": "paper-zeropp.csv",
+        },
+    ),
+    "placements": Study(
+        "placements",
+        {
+            "placements.csv": "placements.csv",
+            "cheapest.csv": "placements-cheapest.csv",
+            "sites.csv": "placements-sites.csv",
+            "report/placements.png": "placements.png",
+        },
+    ),
+    "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
+}
+
+
+def collect(name: str) -> None:
+    """Run a study as a user does; what it left in ``docs/results/data`` earlier stays where it fails."""
+    study = STUDIES[name]
+    command = [sys.executable, "-m", "repro", *study.arguments.split(), "--name", name, "--runs", str(RUNS)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    for left, kept in study.kept.items():
+        shutil.copyfile(ROOT / RUNS / name / left, DATA / kept)
+    known = json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
+    known[name] = {
+        "command": f"python -m repro {study.arguments}",
+        "date": date.today().isoformat(),
+        "versions": {package: version(package) for package in ("stream-races", "deepspeed", "torch")},
+        "files": sorted(study.kept.values()),
+    }
+    MANIFEST.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or list(STUDIES)
+    if unknown := [name for name in chosen if name not in STUDIES]:
+        raise SystemExit(f"there is no study {unknown[0]}: choose from {', '.join(STUDIES)}")
+    DATA.mkdir(parents=True, exist_ok=True)
+    for each in chosen:
+        print(f"results: {each}", flush=True)
+        collect(each)

@@ -1,0 +1,100 @@
+"""What mkdocs makes of other files when it builds the site: tables of results, the commands, pages from the top folder.
+
+A page of results says ``<!-- table: NAME -->`` where a table of ``docs/tables.py`` belongs, and ``<!-- figure: FILE |
+TEXT -->`` where a picture does. ``commands.md``, ``examples.md``, ``contributing.md``, ``changes.md`` and
+``results/benchmarks.md`` are not in ``docs/``: they are made here, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import escape
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # mkdocs imports this file by its path, from wherever it is started
+
+from docs import tables  # noqa: E402
+
+_MARK = re.compile(r"<!-- (table|figure): (.+?) -->")
+COPIED = {
+    "contributing.md": "CONTRIBUTING.md",
+    "changes.md": "CHANGELOG.md",
+    "examples.md": "examples/README.md",
+    "results/benchmarks.md": "benchmarks/results.md",
+}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in COPIED.items()}
+    made["commands.md"] = "\n".join(commands())
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put tables and pictures where the page names them."""
+    return _MARK.sub(lambda mark: _figure(mark[2]) if mark[1] == "figure" else tables.render(mark[2]), markdown)
+
+
+def _figure(text: str) -> str:
+    file, _, words = (part.strip() for part in text.partition("|"))
+    return f"[![{words}](data/{file})](data/{file})\n\n{tables.origin(file)}"
+
+
+def commands() -> Iterator[str]:
+    """The page of all commands, as the command line itself describes them."""
+    from repro.commands.group import group
+    from repro.commands.table import COMMANDS
+
+    group.helping = True  # nothing will run
+    context = click.Context(group, info_name="repro")
+    yield "# Commands\n"
+    yield "This page is made of the command line's own descriptions. `python -m repro COMMAND --help` shows the same; "
+    yield "where the project is installed, `repro` is the same as `python -m repro`.\n"
+    yield "| command | what it is for | extras |\n|---|---|---|"
+    for name, entry in COMMANDS.items():
+        yield f"| [`{name}`](#{name}) | {entry.text} | {entry.extras.replace(',', ', ')} |"
+    for name in COMMANDS:
+        yield f"\n## {name}\n"
+        command = None if name == "watch" else group.get_command(context, name)
+        yield from _watch() if command is None else _described(command, click.Context(command, context, name))
+
+
+def _described(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"```\nrepro {command.name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    yield _plain(cleandoc(command.help or "")) + "\n"
+    yield "| option | what it does |\n|---|---|"
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record:
+            yield f"| <code>{_cell(escape(record[0]))}</code> | {_cell(_plain(record[1]))} |"
+
+
+def _watch() -> Iterator[str]:
+    """Its options are no click's: it runs where click is not installed."""
+    told = subprocess.run(
+        [sys.executable, "-m", "repro", "watch", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    yield f"```\n{told.stdout.rstrip()}\n```"
+
+
+def _plain(text: str) -> str:
+    """Text for a terminal, as Markdown: ``x`` is code there already, and nothing else is meant as markup."""
+    text = text.replace("\b\n", "").replace("``", "`")
+    return re.sub(r"(?<![`\w])([*_<\[])", r"\\\1", text)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "&#124;")

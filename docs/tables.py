@@ -1,0 +1,281 @@
+"""The tables of ``docs/results/``: each is made of the CSV file that a study left in ``docs/results/data/``.
+
+Most have a row for each row of their file, and a column for each entry of a mapping from its head to what is said of a
+row. :func:`render` adds where a table comes from: the file, the command and the day, as ``manifest.json`` has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+DATA = Path(__file__).parent / "results" / "data"
+GIB = 1 << 30
+
+Row = Any  # of DataFrame.itertuples
+Columns = Mapping[str, Callable[[Row], str]]
+Cells = dict[str, str]
+
+
+class Table(NamedTuple):
+    """``file``: of the data. ``made``: columns, or what makes rows of cells of the whole frame."""
+
+    file: str
+    made: Columns | Callable[[pd.DataFrame], list[Cells]]
+
+
+def render(name: str) -> str:
+    """The table as Markdown, and below it where it comes from."""
+    file, made = TABLES[name]
+    frame = pd.read_csv(DATA / file)
+    cells = made(frame) if callable(made) else [{head: say(row) for head, say in made.items()} for row in _rows(frame)]
+    return f"{markdown(cells)}\n\n{origin(file)}"
+
+
+def markdown(rows: list[Cells]) -> str:
+    """Rows of text; columns whose cells all begin with a digit or a sign are figures, and stand to the right."""
+    table = pd.DataFrame(rows).fillna("")
+    right = [bool(table[head].str.match(r"^(?:[*+(-]*\d|$)").all()) for head in table.columns]
+    lines = [list(table.columns), ["--:" if figures else "---" for figures in right], *table.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def origin(file: str) -> str:
+    """A line that says by which command a file was made, and when."""
+    manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
+    run = next(run for run in manifest.values() if file in run["files"])
+    versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
+    return f"*[{file}](data/{file}), made by `{run['command']}` on {run['date']} with {versions}.*\n{{ .origin }}"
+
+
+def _rows(frame: pd.DataFrame) -> list[Row]:
+    return list(frame.itertuples())
+
+
+def _form(name: str, form: str = ".2f", none: str = "") -> Callable[[Row], str]:
+    """A column's figure; ``none`` where there is none."""
+
+    def say(row: Row) -> str:
+        value = getattr(row, name)
+        return none if pd.isna(value) else f"{value:{form}}"
+
+    return say
+
+
+def _error(name: str) -> Callable[[Row], str]:
+    """An error relative to what is reported, bold where it is larger than a quarter."""
+    text = _form(name, "+.0%")
+    return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
+
+
+def _model(row: Row) -> str:
+    """Its name, which is not broken at a hyphen."""
+    return str(row.model).replace("-", "&#8209;")
+
+
+def _configuration(row: Row) -> str:
+    return (f"hpZ {row.group}" if row.group > 1 else "no hpZ") + (" + qwZ" if row.qwz else "")
+
+
+def _counted(name: str) -> Callable[[Row], str]:
+    """What was counted, and what the formula says where that is something else."""
+
+    def say(row: Row) -> str:
+        counted, formula = float(getattr(row, name)), float(getattr(row, f"{name}_formula"))
+        return f"{counted:,.0f}" + ("" if counted == formula else f" (formula: {formula:,.0f})")
+
+    return say
+
+
+def sweep(frame: pd.DataFrame) -> list[Cells]:
+    """By micro-batch and network: how many times as fast as ZeRO-3 hpZ is, and whether its race shows without a fix."""
+    from studies.sweep import gain, stops_paying
+
+    gains: Any = gain(frame)
+    ends = stops_paying(frame)
+    rows: dict[int, Cells] = {}
+    for row in _rows(frame[frame.configuration == "hpZ none"].sort_values("network")):
+        cells = rows.setdefault(row.micro_batch, {"micro-batch": f"{row.micro_batch}"})
+        mark = "&nbsp;**!**" if row.manifested == row.pairs else "&nbsp;*?*" if row.manifested else ""
+        cells[f"{row.network:g}"] = f"{gains.at[row.micro_batch, row.network]:.2f}{mark}"
+    return [{**rows[batch], "pays less than 5 % from": f"{ends.at[batch]:.0f}"} for batch in sorted(rows)]
+
+
+def placements(frame: pd.DataFrame) -> list[Cells]:
+    """A row for each fix: races, and how much longer than the fastest race-free one a step takes, by job."""
+    frame = frame.assign(size=[model.rpartition("-")[2].upper() for model in frame.model])
+    best = frame[frame.race_free].groupby(["model", "gbits"]).step_s.min()
+    common = frame.groupby("gbits").model.nunique().idxmax()
+    rows = []
+    for fix, found in frame.groupby("fix", sort=False):
+        what = ": ".join(str(word) for word in (found["where"].iloc[0], found.what.iloc[0]) if not pd.isna(word))
+        racy = ", ".join(f"{row.size}: {row.races}" for row in _rows(found[found.races > 0].drop_duplicates("model")))
+        cells = {"`--fix`": f"`{fix}`", "where, and what": what, "races": f"**{racy}**" if racy else "none"}
+        for row in _rows(found):
+            cells[f"{row.size} at {row.gbits:g} Gbit/s, ms"] = (
+                f"{1000 * (row.step_s - best[(row.model, row.gbits)]):+.2f}"
+            )
+        waits = found[(found.waits > 0) & (found.gbits == common)]
+        cells[f"the host waits there, at {common:g} Gbit/s"] = "<br>".join(
+            f"{row.size}: {row.waits} times, {row.waited_s:.1f} s" for row in _rows(waits)
+        )
+        rows.append(cells)
+    return rows
+
+
+def releases(frame: pd.DataFrame) -> list[Cells]:
+    """A row for each release, with both of its runs."""
+    rows = []
+    for release, found in frame.groupby("release", sort=False):
+        cells = {"release": str(release)}
+        for row in _rows(found):
+            causes = [name for name in ("race", "stale", "uncovered") if getattr(row, name)]
+            cells[row.run] = ", ".join(causes) or ("wrong values" if row.wrong_values else "clean")
+            if not row.ran:
+                cells[row.run] = f"does not run: {row.failure}"
+            never = pd.isna(row.wrong_from_step)
+            cells[f"{row.run}: wrong from"] = "never" if never else f"step {row.wrong_from_step:g}"
+            cells[f"{row.run}: evidence"] = "" if pd.isna(row.evidence) else row.evidence
+        rows.append(cells)
+    return rows
+
+
+TABLES = {
+    "sweep": Table("sweep.csv", sweep),
+    "memory": Table(
+        "memory.csv",
+        {
+            "model": _model,
+            "parameters, billion": lambda row: f"{row.parameters / 1e9:.2f}",
+            "configuration": _configuration,
+            "secondary copy, measured": lambda row: f"{row.secondary / GIB:.3f}" if row.group > 1 else "",
+            "formula": lambda row: f"{row.formula / GIB:.3f}" if row.group > 1 else "",
+            "error": lambda row: f"{row.error:.1%}" if row.group > 1 else "",
+            "peak of all memory": lambda row: f"{row.peak / GIB:.2f}",
+            "fits, GB": lambda row: ", ".join(f"{card}" for card in (40, 80) if row.peak <= card * GIB) or "neither",
+        },
+    ),
+    "memory-limits": Table(
+        "memory-limits.csv",
+        {
+            "configuration": _configuration,
+            "card, GB": lambda row: f"{row.card}",
+            "does not fit from, billion parameters": lambda row: f"{row.parameters / 1e9:.0f}",
+            "which lies": lambda row: "beyond the models measured" if row.beyond else "between two models measured",
+        },
+    ),
+    "paper-llama": Table(
+        "paper-llama.csv",
+        {
+            "micro-batch": lambda row: f"{row.micro_batch}",
+            "accumulation s": lambda row: f"{row.accumulation}",
+            "hpZ, seconds a step": _form("hpz_step_s"),
+            "ZeRO-3, seconds a step": _form("zero3_step_s"),
+            "gain": _form("gain"),
+            "3s/(s+1)": _form("derived"),
+            "within what users report": lambda row: "yes" if row.in_thread else "no",
+        },
+    ),
+    "paper-losses": Table(
+        "paper-losses.csv",
+        {
+            "step": lambda row: f"{row.step}",
+            "loss with ZeRO-3": _form("zero3", ".6f"),
+            "loss with hpZ": _form("hpz", ".6f"),
+            "bits": lambda row: "equal" if row.equal else "differ",
+        },
+    ),
+    "paper-quantization": Table(
+        "paper-quantization.csv",
+        {
+            "": lambda row: " ".join(word for word in ("hpZ", "qwZ", "qgZ") if getattr(row, word.lower())) or "ZeRO-3",
+            "seconds a step": _form("step_s"),
+            "between nodes, GiB": _form("between_gib"),
+            "within nodes": _form("within_gib"),
+            "leaves a node": _form("leaves_gib"),
+            "secondary copy": _form("secondary_gib"),
+            "peak": _form("peak_gib"),
+            "loss changes by": lambda row: f"{row.loss_change:.4f}" if row.loss_change else "nothing",
+            "races": lambda row: f"{row.races}",
+        },
+    ),
+    "paper-zeropp": Table(
+        "paper-zeropp.csv",
+        {
+            "model": _model,
+            "Gbit/s": lambda row: f"{row.network}",
+            "tokens": lambda row: f"{row.tokens}",
+            "ZeRO-3, theirs / ours": lambda row: f"{row.zero3_theirs} / {row.zero3_ours:.1f}",
+            "ZeRO++, theirs / ours": lambda row: f"{row.plus_theirs} / {row.plus_ours:.1f}",
+            "speed-up, theirs / ours": lambda row: f"{row.gain_theirs:.2f} / {row.gain_ours:.2f}",
+            "error": _error("error"),
+            "calibrated": lambda row: f"{row.gain_calibrated:.2f} at {row.calibrated_gbit:.0f} Gbit/s",
+            "its error": _error("calibrated_error"),
+        },
+    ),
+    "placements": Table("placements.csv", placements),
+    "placements-cheapest": Table(
+        "placements-cheapest.csv",
+        {
+            "model": _model,
+            "Gbit/s": _form("gbits", "g"),
+            "cheapest race-free": lambda row: f"`{row.fix}`",
+            "seconds a step": _form("step_s", ".4f"),
+            "of which the host is blocked": _form("host_blocked_s", ".4f"),
+        },
+    ),
+    "placements-sites": Table(
+        "placements-sites.csv",
+        {
+            "taken away": lambda row: f"`{row.operation}`",
+            "in": lambda row: f"`{Path(row.file).name}:{row.line}`",
+            "times a step": lambda row: f"{row.count}",
+            "race": lambda row: "yes" if row.race else "no",
+            "diverges": lambda row: "yes" if row.diverges else "no",
+            "verdict": lambda row: f"**{row.verdict}**" if row.race or row.diverges else row.verdict,
+        },
+    ),
+    "releases": Table("releases.csv", releases),
+    "paro": Table(
+        "paro-live.csv",
+        {
+            "strategy": lambda row: row.title,
+            "parameters": _counted("parameters"),
+            "gradients": _counted("gradients"),
+            "optimizer state": _counted("state"),
+            "sent within nodes": _counted("within"),
+            "sent between nodes": _counted("between"),
+            "loss differs from DDP's by": lambda row: f"{row.loss_difference:.1e}" if row.loss_difference else "0",
+            "races": lambda row: f"{row.races}",
+        },
+    ),
+    "paro-gains": Table(
+        "paro-gains.csv",
+        {
+            "model": _model,
+            "trained": lambda row: row.trained,
+            "speed-up": lambda row: f"{row.strategy} of {row.against}",
+            "paper": _form("theirs"),
+            "ours, one flow": _form("ours"),
+            "error": _error("error"),
+            "ours, all links": _form("together"),
+            "its error": _error("together_error"),
+            "equal at, Gbit/s": _form("rate", ".0f", none="no rate"),
+        },
+    ),
+    "paro-scaling": Table(
+        "paro-scaling.csv",
+        {
+            "strategy": lambda row: row.strategy,
+            "GPUs": lambda row: f"{row.ranks}",
+            "paper": _form("theirs"),
+            "ours, one flow": _form("ours"),
+            "ours, all links": _form("together"),
+            "closed form, nothing hidden": _form("closed"),
+        },
+    ),
+}

@@ -1,0 +1,25 @@
+"""The parameter that a piece of work reads or writes, by the labels of its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from detectors.order.labels import Labels
+from simgpu.trace import Collective, Launch
+
+
+def parameter_of(record: Launch | Collective, labels: Mapping[int, Labels]) -> str:
+    """The parameter that it writes, else the one that it reads; empty where no label names one.
+
+    ``labels``: by block. Of several parameters the first, and how many more there are.
+    """
+    for accesses in (record.writes, record.reads):
+        names: dict[str, None] = {}
+        for block, lo, hi, _ in accesses:
+            known = labels.get(block)
+            if known is not None:
+                names |= dict.fromkeys(sorted(name.name for name in known.of(lo, hi)))
+        if names:
+            first, *others = names
+            return f"{first} +{len(others)}" if others else first
+    return ""

@@ -1,0 +1,68 @@
+"""Flags that many commands have: where runs go, how many work at once, what is expected, what is made slower.
+
+They need no more than click: ``check`` runs where neither DeepSpeed nor a scenario is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+PATH = click.Path(path_type=Path)
+
+
+def runs(where: str = "run folders go") -> Decorator:
+    """``--runs``."""
+    return click.option("--runs", type=PATH, default=Path("runs"), help=f"Where {where}. [default: runs]")
+
+
+def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -> Decorator:
+    """``--name``, ``--runs`` and, where something is named that it ``replaces``, ``--overwrite``.
+
+    ``of``: what the name is of. ``chosen``: ``default`` describes the name that the command chooses itself (it gets
+    None).
+    """
+
+    def decorate(command: Command) -> Command:
+        if replaces:
+            text = f"Replace {replaces} of the same name."
+            command = click.option("--overwrite", is_flag=True, help=text)(command)
+        text = f"Name of the {of}. [default: {default}]"
+        return click.option("--name", default=None if chosen else default, help=text)(runs()(command))
+
+    return decorate
+
+
+run_folder = partial(folder, "run's folder", chosen=True, replaces="a run")
+
+
+def workers(text: str = "Dry runs side by side.", *, default: int | None = None, most: int | None = None) -> Decorator:
+    """``--workers``; None where nobody says and ``default`` does not: the cores."""
+    shown = f"{text} [default: {default or 'the cores'}]"
+    return click.option("--workers", type=click.IntRange(1, most), default=default, help=shown)
+
+
+def expect(*verdicts: str, text: str = "Exit with 1 unless this is found.") -> Decorator:
+    """``--expect``."""
+    return click.option("--expect", type=click.Choice(verdicts), help=text)
+
+
+def factors(texts: Iterable[str], example: str) -> dict[str, float]:
+    """What ``--slow`` says, by pattern. Raises ValueError with a sentence that shows ``example``."""
+    found: dict[str, float] = {}
+    for text in texts:
+        pattern, equals, factor = text.rpartition("=")
+        try:
+            found[pattern] = float(factor)
+        except ValueError:
+            equals = ""
+        if not equals or not pattern:
+            raise ValueError(f"--slow takes PATTERN=FACTOR, for example {example}, not '{text}'")
+    return found

@@ -1,0 +1,193 @@
+"""What a scenario and a job have in common: fields with their descriptions and bounds, and what of them goes together.
+
+Each names the fields itself, with its own defaults, in the order of its help, its files and its tokens. A class that
+had them for both would put its own first, and every token would read otherwise than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from frameworks.deepspeed.fixes import Fix
+from scenarios import quantized
+from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.topology import groups_of
+from simgpu.hardware import Profile, ProfileError, Timing, load_profile
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Only(Enum):
+    """Beside a field: who alone knows it. With the other one it is refused."""
+
+    DEEPSPEED = "DeepSpeed"
+    ENGINE = "our own engine"
+
+
+Nodes = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
+Hpz = Annotated[
+    int,
+    Field(ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
+    Only.DEEPSPEED,
+]
+Steps = Annotated[int, Field(ge=1, description="Optimizer steps.")]
+Accumulation = Annotated[int, Field(ge=1, description="Micro-batches per optimizer step.")]
+MicroBatch = Annotated[int, Field(ge=1, description="Sequences per micro-batch and GPU.")]
+Sequence = Annotated[int, Field(ge=8, description="Tokens per sequence.")]
+Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
+Hardware = Annotated[
+    str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
+]
+Slow = Annotated[
+    dict[str, float],
+    Field(
+        description="Stretch durations, PATTERN=FACTOR: stream:compute=20, kernel:aten::copy_=5, 'link:nccl*=3', "
+        "rank:1=2, host=4."
+    ),
+]
+OrderedBy = Annotated[
+    Fix,
+    Field(
+        description="What orders the secondary copy before its all-gather: none, stream-sync (stock DeepSpeed), event "
+        "(the all-gather stream waits, the host does not), device-sync, or another place (make placements)."
+    ),
+    Only.DEEPSPEED,
+]
+Sharding = Annotated[
+    str,
+    Field(
+        description="Train with our own engine instead of DeepSpeed, under this strategy: three letters of N, I, G for "
+        "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2)."
+    ),
+]
+Group = Annotated[
+    int | None,
+    Field(ge=1, description="Ranks of a group, within which I shards. Default: a node's."),
+    Only.ENGINE,
+]
+Rings = Annotated[
+    Literal["torch", "flat", "hierarchical", "ho-ring"],
+    Field(description="Collectives of all ranks in our own engine: torch's, or rings by hand of point-to-point sends."),
+    Only.ENGINE,
+]
+Frozen = Annotated[tuple[str, ...], Field(description="Parameters that are not trained (patterns of names).")]
+OverlapComm = Annotated[bool, Field(description="DeepSpeed's overlap_comm."), Only.DEEPSPEED]
+Qwz = Annotated[
+    bool, Field(description="Quantize weights for the all-gather (zero_quantized_weights)."), Only.DEEPSPEED
+]
+Qgz = Annotated[
+    bool, Field(description="Quantize gradients for the reduction (zero_quantized_gradients)."), Only.DEEPSPEED
+]
+Checkpointing = Annotated[bool, Field(description="Gradient checkpointing."), Only.DEEPSPEED]
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be run. One sentence: what is wrong, and what to do."""
+
+
+class Training(BaseModel):
+    """A training run that can be described before anything starts. Field descriptions are the command line's help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    _ranks_are: ClassVar[str] = "ranks"
+
+    if TYPE_CHECKING:  # fields of both, see above
+        nodes: int
+        hpz: int
+        micro_batch: int
+        accumulation: int
+        precision: str
+        hardware: str
+        slow: dict[str, float]
+        sharding: str
+        group: int | None
+        qgz: bool
+
+        @property
+        def ranks(self) -> int: ...
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.ranks % self.nodes:
+            raise ValueError(
+                f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: choose nodes that divide them"
+            )
+        if self.ranks % self.hpz:
+            raise ValueError(
+                f"an hpZ group of {self.hpz} does not divide {self.ranks} {self._ranks_are}: choose one of "
+                f"{', '.join(str(n) for n in range(1, self.ranks + 1) if self.ranks % n == 0)}"
+            )
+        self._fits()
+        for pattern, factor in self.slow.items():
+            if not pattern.startswith(("stream:", "kernel:", "link:", "rank:", "host")):
+                raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
+            if not factor > 0:
+                raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+        self._has_one_engine()
+        return self
+
+    def _fits(self) -> None:
+        """What else goes together. Raises ValueError."""
+
+    def _has_one_engine(self) -> None:
+        """DeepSpeed's options without a strategy, those of our own engine with one."""
+        foreign = Only.DEEPSPEED if self.sharding else Only.ENGINE
+        for name, field in type(self).model_fields.items():
+            usual = 1 if name == "hpz" else field.default
+            if foreign not in field.metadata or getattr(self, name) == usual:
+                continue
+            option = f"--{name.replace('_', '-')}"
+            if self.sharding:
+                raise ValueError(f"{option} is DeepSpeed's, and --sharding does without DeepSpeed: leave one out")
+            raise ValueError(f"{option} is of our own engine: name a strategy too, --sharding IIG for one")
+        if self.sharding:
+            try:
+                strategy(self.sharding)
+                groups_of(self.ranks, self.sharding_group)
+            except ShardingError as error:
+                raise ValueError(str(error)) from None
+
+    @property
+    def sharding_group(self) -> int:
+        """Ranks of a group of our own engine."""
+        return self.group or self.ranks // self.nodes
+
+    def profile(self) -> Profile:
+        """Raises :class:`ScenarioError`."""
+        try:
+            return load_profile(self.hardware)
+        except ProfileError as error:
+            raise ScenarioError(str(error)) from error
+
+    def timing(self) -> Timing:
+        """What decides durations in this run."""
+        per_node = self.ranks // self.nodes
+        return Timing(
+            profile=self.profile(), nodes_of=tuple(rank // per_node for rank in range(self.ranks)), slow=self.slow
+        )
+
+    def _deepspeed_config(self, zero: Mapping[str, Any], *, clip: float = 1.0) -> dict[str, Any]:
+        """What ``deepspeed.initialize`` gets. ``zero``: its ``zero_optimization``."""
+        return {
+            **quantized.communication(qgz=self.qgz),
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "gradient_accumulation_steps": self.accumulation,
+            "gradient_clipping": clip,
+            "bf16": {"enabled": self.precision == "bf16"},
+            "zero_optimization": dict(zero),
+        }
+
+
+def fitted(model: type[Model], options: Mapping[str, Any]) -> Model:
+    """What the options say; :class:`ScenarioError` with one sentence when they do not fit."""
+    try:
+        return model(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ScenarioError(f"{where + ': ' if where else ''}{message}") from None
