@@ -221,8 +221,8 @@ def _but_for(races: Sequence[Race], own: set[tuple[int, int]]) -> list[Race]:
                 replace(
                     race,
                     occurrences=len(examples),
-                    shown=sum(one.shown for one in examples),
-                    margin_ns=min(one.margin_ns for one in examples),
+                    manifested=sum(one.manifested for one in examples),
+                    slack_ns=min(one.slack_ns for one in examples),
                     ranks=tuple(sorted({one.rank for one in examples})),
                     examples=examples,
                 )

@@ -238,7 +238,7 @@ class RankAccesses:
                     if stream.thread == thread or stream.known[thread] >= epoch:
                         break
                 else:
-                    free = Side("free", "free", (), self._name(owner))
+                    free = Side("free", "free", self._name(owner))
                     moment = Moment(None, *self._phase, record.time, record.time)
                     self._count(record.block, block, old, access, free, moment, effect, old[0], old[1])
 
@@ -295,8 +295,8 @@ class RankAccesses:
         lo: int,
         hi: int,
     ) -> None:
-        margin = effect - _effect(old, access)
-        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, margin < 0, margin)
+        slack = effect - _effect(old, access)
+        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, slack < 0, slack)
         race = self._report(self._side(old, access), second, occurrence)
         if block.raced is None:
             block.raced = set()
@@ -307,7 +307,7 @@ class RankAccesses:
         operation = entry[5]
         issuer = self._name(operation.issuer) if type(operation) is Collective and operation.issuer >= 0 else ""
         frames = self._stacks.get(operation.stack, ())
-        return Side(operation.kernel, access, frames, self._name(operation.stream), issuer, allocated)
+        return Side(operation.kernel, access, self._name(operation.stream), issuer, frames, allocated)
 
 
 def _moment(entry: Entry) -> Moment:

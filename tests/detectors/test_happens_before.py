@@ -704,7 +704,7 @@ def test_shown_when_the_second_took_effect_before_the_first(
     compute.writes(a, time=first)
     gather.reads(a, time=second)
     (race,) = story.races()
-    assert (race.shown, race.examples[0].shown) == (int(shown), shown)
+    assert (race.manifested, race.examples[0].manifested) == (int(shown), shown)
     assert race.examples[0].first[4:] == first and race.examples[0].second[4:] == second
 
 
@@ -717,9 +717,9 @@ def test_the_margin_is_that_of_the_occurrence_that_came_closest(starts: list[int
         compute.writes(a, at=1, time=(0, 10))
         gather.reads(a, at=2, time=(start - 1, start))
     (race,) = story.races()
-    assert race.margin_ns == margin == race.as_dict()["margin_ns"]
-    assert [example.margin_ns for example in race.examples] == [start - 10 for start in starts]
-    assert race.shown == sum(example.margin_ns < 0 for example in race.examples)
+    assert race.slack_ns == margin == race.as_dict()["slack_ns"]
+    assert [example.slack_ns for example in race.examples] == [start - 10 for start in starts]
+    assert race.manifested == sum(example.slack_ns < 0 for example in race.examples)
 
 
 def test_the_margin_is_the_smallest_of_all_ranks() -> None:
@@ -730,7 +730,7 @@ def test_the_margin_is_the_smallest_of_all_ranks() -> None:
         compute.writes(a, time=(0, 10))
         gather.reads(a, time=(15, end))
     (race,) = story.races()
-    assert (race.ranks, race.margin_ns) == ((0, 1), 10)
+    assert (race.ranks, race.slack_ns) == ((0, 1), 10)
 
 
 @pytest.mark.parametrize(
@@ -751,7 +751,7 @@ def test_a_free_takes_effect_when_what_orders_the_reuse_is_done(
     compute.waits_for(other)
     story.frees(a, time=30)
     (race,) = story.races()
-    assert (race.kind, race.margin_ns, race.shown) == ("freed", margin, int(margin < 0))
+    assert (race.kind, race.slack_ns, race.manifested) == ("freed", margin, int(margin < 0))
 
 
 def test_a_collective_reads_at_its_start_and_writes_at_its_end() -> None:
@@ -762,7 +762,7 @@ def test_a_collective_reads_at_its_start_and_writes_at_its_end() -> None:
     compute.writes(a, time=(0, 10))
     compute.writes(b, time=(10, 20))
     nccl.collective(group, reads=a, writes=b, time=(5, 30))
-    assert [(race.kind, race.shown) for race in story.races()] == [("write-read", 1), ("write-write", 0)]
+    assert [(race.kind, race.manifested) for race in story.races()] == [("write-read", 1), ("write-write", 0)]
 
 
 def test_a_collectives_read_is_over_when_it_has_started() -> None:
@@ -772,7 +772,7 @@ def test_a_collectives_read_is_over_when_it_has_started() -> None:
     a = story.block()
     nccl.collective(group, reads=a, time=(5, 30))
     compute.writes(a, time=(0, 10))
-    assert [(race.kind, race.shown) for race in story.races()] == [("read-write", 0)]
+    assert [(race.kind, race.manifested) for race in story.races()] == [("read-write", 0)]
 
 
 def labelled(host: StoryHost, *, free: bool) -> None:

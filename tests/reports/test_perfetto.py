@@ -149,7 +149,7 @@ def test_a_race_is_an_arrow_between_its_two_accesses(tmp_path: Path) -> None:
         "race 1: write-read, issued first (write)",
         "race 1: write-read, issued second (read)",
     }
-    assert {mark["args"]["margin_ns"] for mark in marks.values()} == {499}
+    assert {mark["args"]["slack_ns"] for mark in marks.values()} == {499}
 
 
 def test_an_arrow_runs_forward_in_time_where_the_order_was_reversed(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_arrow_runs_forward_in_time_where_the_order_was_reversed(tmp_path: Pa
     names = tracks(events)
     (start,), (end,) = of(events, "s"), of(events, "f")
     assert (names[start["tid"]], names[end["tid"]]) == ("nccl world", "compute")
-    assert of(events, "i")[0]["args"]["shown"] is True
+    assert of(events, "i")[0]["args"]["manifested"] is True
 
 
 def test_a_free_is_the_hosts_and_lies_in_its_phase(tmp_path: Path) -> None:
