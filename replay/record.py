@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.distributed as dist
 
 from replay.recording import Recording
 from simgpu import cuda
@@ -57,7 +55,6 @@ def record_ranks(program: RankProgram, folder: Path, timing: Timing) -> Recordin
     not have used its one. Raises as :func:`record` does.
     """
     functions()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     nodes = timing.nodes_of
     trace = folder / "trace"
     trace.mkdir(parents=True, exist_ok=True)
@@ -73,13 +70,7 @@ def record_ranks(program: RankProgram, folder: Path, timing: Timing) -> Recordin
         device = Device(timing, rank=me.rank, world=me.world, devices=here, index=index)
         device.begin(file_of(trace, me.rank), {}, record=True)
         if me.world > 1:
-            dist.init_process_group(
-                "nccl",
-                store=dist.FileStore(str(me.store), me.world),
-                rank=me.rank,
-                world_size=me.world,
-                timeout=timedelta(seconds=_PATIENCE_S),
-            )
+            me.join("nccl", patience_s=_PATIENCE_S)
         program(device)
         device.finish()
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +30,7 @@ from scenarios.messages import (
     StepRehearsed,
 )  # fmt: skip
 from scenarios.sharding.empty import without_values
-from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
@@ -91,7 +91,7 @@ def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> No
 
 
 def refusal(error: BaseException) -> str | None:
-    """What to tell of something that cannot be rehearsed; None: the dry run itself broke."""
+    """The sentence for something that cannot be rehearsed; None: the dry run itself broke."""
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith(_OURS):
         return text.removeprefix(_OURS)
@@ -114,19 +114,13 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
 
 def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun would tell it (simgpu.dry.environment)
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
     framework.put(job.fix, device)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
-    torch.distributed.init_process_group(
-        backend,
-        store=torch.distributed.HashStore(),
-        rank=0,
-        world_size=job.ranks,
-        timeout=timedelta(seconds=120),
-    )
+    replace(me, world=job.ranks).join(backend)
     training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
@@ -185,17 +179,7 @@ def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[T
 def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
     _report_sizes(me, model)
-    trainer = Sharded(
-        model,
-        device,
-        strategy(job.sharding),
-        group=job.sharding_group,
-        learning_rate=1e-5,
-        precision=job.precision,
-        accumulation=job.accumulation,
-        clip=1.0,
-        rings=job.rings,
-    )
+    trainer = Sharded(model, device, job)
     trainer.watch(lambda name, value: device.label(value, "gathered", name))
     return trainer, job.micro_batch, job.accumulation
 

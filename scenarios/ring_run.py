@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from scenarios.rehearsal import dry_gpu
 from scenarios.sharding.lanes import LaneOrder, TracedStreams
@@ -23,7 +22,6 @@ RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
 }
-_PATIENCE = timedelta(seconds=120)
 Result = TypeVar("Result")
 
 
@@ -66,7 +64,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result],
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
-        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
+        replace(me, world=ranks).join("nccl")
         result = program(device)
         device.finish()
         me.report(RingDone(result))

@@ -29,7 +29,7 @@ LARGEST_NETWORK = 100.0
 MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
 COLUMNS = (
-    "model", "gbits", "fix", "where", "what", "race_free", "races", "shown", "pairs", "memory", "example",
+    "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
     "step_s", "slowdown", "host_blocked_s", "waits", "waited_s",
 )  # fmt: skip
 """Of the frame: see :func:`study`."""
@@ -66,8 +66,8 @@ def study(
     """Dry-run all cases; one row each, in their order. ``options``: further ones of the job, or other than :data:`JOB`.
 
     Columns: ``model``, ``gbits`` (between nodes), ``fix``, ``where`` and ``what`` (of the fix); ``race_free``,
-    ``races`` and ``shown`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what they
-    touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
+    ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what
+    they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
     ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself).
 
     :func:`scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
@@ -117,7 +117,7 @@ def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[
         "what": case.fix.what,
         "race_free": not found.races,
         "races": sum(race.occurrences for race in found.races),
-        "shown": sum(race.shown for race in found.races),
+        "manifested": sum(race.manifested for race in found.races),
         "pairs": "; ".join(map(pair, found.races)),
         "memory": "; ".join(_memory(race) for race in found.races),
         "example": "; ".join(map(_example, found.races)),

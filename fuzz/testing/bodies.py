@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgpack
 import numpy as np
 import torch
 
@@ -108,12 +106,6 @@ def line_of(error: BaseException) -> str:
     """The exception's type and message, in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Unpack a rank's message."""
-    message: dict[str, Any] = msgpack.unpackb(path.read_bytes())
-    return message
 
 
 def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:

@@ -10,10 +10,8 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from detectors.order.races import Race, describe
 from fuzz.campaign import CampaignResult, written
 from fuzz.confirm import Confirmation
 from fuzz.verdict import ReplayVerdict
@@ -23,6 +21,7 @@ from replay.replayer import UsedValue
 from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
+from reports.table import Cell, Column, Table
 from reports.text import duration, replays
 
 
@@ -97,13 +96,12 @@ def confirmed(confirmation: Confirmation) -> str:
 
 def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token]) -> None:
     """Each race with its witness."""
-    table = Table(title="races, and what their witnesses do", title_justify="left")
-    for name in ("race", "first", "second", "times", "witness"):
-        table.add_column(name, overflow="fold")
-    for number, one in enumerate(witnesses, 1):
-        race = one.race
-        table.add_row(str(number), _side(race, first=True), _side(race, first=False), str(race.occurrences), _harm(one))
-    console.print(table)
+    rows = [
+        [str(number), str(one.race.first), str(one.race.second), one.race.occurrences, _harm(one)]
+        for number, one in enumerate(witnesses, 1)
+    ]
+    columns = ["race", "first", "second", Column("times", "d"), "witness"]
+    console.print(Table("races, and what their witnesses do", columns, rows))
     for number, (one, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
         if one.reason:
             console.print(f"Race {number} has no witness: {one.reason}.", highlight=False)
@@ -114,30 +112,29 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
 def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """What the timings did."""
     low, high = found.interval
-    table = Table(title=f"timings of {name}", title_justify="left", show_header=False)
-    table.add_column("")
-    table.add_column("", overflow="fold")
     of = f"{found.diverged} of {found.timings} ({found.diverged / max(found.timings, 1):.0%}; "
-    table.add_row("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")
+    rows = [("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")]
     wrong = [one for one in found.tried if one.verdict.diverged]
     if wrong:
         finite = [one.verdict.loss for one in wrong if math.isfinite(one.verdict.loss)]
-        table.add_row("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong)))
-        table.add_row("numbers not finite, at most", str(max(one.verdict.bad for one in wrong)))
-        table.add_row("a loss differs by, at most", f"{max(finite, default=0.0):.3g}")
-        table.add_row("a loss was NaN in", f"{len(wrong) - len(finite)} timings")
-        table.add_row("first timing that diverged", str(found.first))
+        rows += [
+            ("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong))),
+            ("numbers not finite, at most", str(max(one.verdict.bad for one in wrong))),
+            ("a loss differs by, at most", f"{max(finite, default=0.0):.3g}"),
+            ("a loss was NaN in", f"{len(wrong) - len(finite)} timings"),
+            ("first timing that diverged", str(found.first)),
+        ]
         departed = sum(one.verdict.departure is not None for one in wrong)
         if departed:
-            table.add_row("the host read other values in", f"{departed} timings: behind that only --live is exact")
+            rows.append(("the host read other values in", f"{departed} timings: behind that only --live is exact"))
     if found.smallest is not None:
         kind = "smallest timing, 1-minimal" if found.minimal else "smallest timing found"
-        table.add_row(kind, "; ".join(map(words, found.smallest)) or "as recorded")
+        rows.append((kind, "; ".join(map(words, found.smallest)) or "as recorded"))
         known = " (an earlier campaign knew it)" if found.from_database else ""
-        table.add_row("executions to make it small", f"{found.shrinking}{known}")
+        rows.append(("executions to make it small", f"{found.shrinking}{known}"))
     if found.interrupted:
-        table.add_row("interrupted", "what was known is written")
-    console.print(table)
+        rows.append(("interrupted", "what was known is written"))
+    console.print(Table(f"timings of {name}", ["", ""], rows, sides=True))
     if token is not None:
         console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
 
@@ -179,18 +176,13 @@ def _departed(verdict: ReplayVerdict) -> str:
     )
 
 
-def _side(race: Race, *, first: bool) -> str:
-    side = race.first if first else race.second
-    return f"{side.access} by {describe(side.kernel, side.stack)} on '{side.stream}'"
-
-
-def _harm(one: Witness) -> Text:
+def _harm(one: Witness) -> Cell:
     if one.verdict is None:
-        return Text("none")
+        return Cell("none")
     if not one.harmful:
-        return Text("benign: no value that training uses changes", "green")
+        return Cell("benign: no value that training uses changes", "good")
     assert one.verdict.first is not None
-    return Text(f"harmful: {place(one.verdict.first)}", "red")
+    return Cell(f"harmful: {place(one.verdict.first)}", "bad")
 
 
 def write(

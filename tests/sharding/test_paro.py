@@ -83,7 +83,7 @@ def test_a_race_is_told_and_is_an_exit_status(tmp_path: Path, capsys: pytest.Cap
 def test_a_figure_that_differs_is_marked() -> None:
     figures = {name: 4.0 for figure in paro.FIGURES for name in (figure, f"{figure}_formula")}
     row = {"strategy": "IIG", "title": "IIG", "loss_difference": 0.0, "begins_equal": True, **figures}
-    good = {**row, "step_ns": 1, "races": 0, "shown": 0}
+    good = {**row, "step_ns": 1, "races": 0, "manifested": 0}
     bad = {**good, "strategy": "GGG", "state": 5.0, "begins_equal": False, "races": 2}
     frame = pd.DataFrame([good, bad])
     assert list(paro.wrong(frame)) == [False, True]
