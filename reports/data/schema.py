@@ -44,7 +44,7 @@ class _Part(BaseModel):
 
 
 @dataclass(frozen=True)
-class Witness:
+class KeptWitness:
     """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
 
     Of a program of the user's own also what came of it: :class:`reports.data.checked.Witnessed`.
@@ -61,10 +61,10 @@ class Witness:
 class Judged(Race):
     """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
 
-    witness: Witness | None = None
+    witness: KeptWitness | None = None
 
 
-class WrongParameter(_Part):
+class _WrongParameter(_Part):
     step: _Count
     micro_batch: _Count
     phase: str
@@ -75,7 +75,7 @@ class WrongParameter(_Part):
     ranks: list[_Count]
 
 
-class WrongLoss(_Part):
+class _WrongLoss(_Part):
     step: _Count
     micro_batch: _Count
     rank: _Count
@@ -83,9 +83,9 @@ class WrongLoss(_Part):
     reference: _Number
 
 
-class Divergence(_Part):
-    parameter: WrongParameter | None
-    loss: WrongLoss | None
+class _Divergence(_Part):
+    parameter: _WrongParameter | None
+    loss: _WrongLoss | None
     final: list[str]
     growth: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]
     compared: _Count
@@ -165,7 +165,7 @@ class FindingsFile(_Part):
     causes: list[str] = []
     stale: _Stale | None = None
     uncovered: list[_Uncovered] = []
-    divergence: Divergence | None
+    divergence: _Divergence | None
     distance: str = "0"
     diverged: bool = False
     watch: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ import pandas as pd
 
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Ran, Study, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, texts
 from reports.pages.summary import Fact
 from reports.pictures import placements as pictures
 from reports.table import Cell, Column, Table
@@ -61,7 +61,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, ran: Ran) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The placements of a folder: fixes, stock's own sites, or both. Raises
     :class:`reports.data.schema.ReportError`.
     """
@@ -75,7 +75,7 @@ def load(folder: Path, ran: Ran) -> Study:
     return study(frames.get(FILE), frames.get(SITES), ran)
 
 
-def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: Ran) -> Study:
+def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
     """What the frames of :func:`studies.placements.study` and :func:`studies.sites.study` tell; one may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None

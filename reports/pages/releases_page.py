@@ -14,7 +14,7 @@ from reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
 from reports.data import findings
 from reports.data.schema import FindingsFile, checked, does_not_hold, read_json
 from reports.pages import summary
-from reports.pages.study_page import Ran, Study, texts
+from reports.pages.study_page import Study, StudyMetadata, texts
 from reports.pages.summary import Fact
 from reports.table import Cell, Table
 
@@ -37,7 +37,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, ran: Ran) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`reports.data.loading.ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
     return checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
 
 
-def study(rows: Mapping[str, Mapping[str, Any]], ran: Ran) -> Study:
+def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
     """What the rows of :func:`repro.commands.releases.row_of` tell, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)

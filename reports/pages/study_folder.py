@@ -11,19 +11,19 @@ from pathlib import Path
 
 from reports.data.schema import ReportError, checked, read_json
 from reports.pages import html
-from reports.pages.study_page import Ran, Study
+from reports.pages.study_page import Study, StudyMetadata
 
 NOTE = "study.json"
 FORMAT = "stream-race-study-note"
 VERSION = 1
 
 
-class _Note(Ran):
+class _Note(StudyMetadata):
     format: str
     version: int
 
 
-def note(folder: Path, ran: Ran) -> None:
+def note(folder: Path, ran: StudyMetadata) -> None:
     """Write ``study.json``. Raises :class:`ReportError`."""
     data = {"format": FORMAT, "version": VERSION, **ran.model_dump()}
     try:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Ran, Study, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, texts
 from reports.pages.summary import Fact
 from reports.pictures import sweep as pictures
 from reports.pictures.sweep import STOCK
@@ -42,7 +42,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, ran: Ran) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
     frame = read_table(folder / FILE, COLUMNS)
     for configuration in (_UNFIXED, STOCK, ZERO3):
@@ -51,7 +51,7 @@ def load(folder: Path, ran: Ran) -> Study:
     return study(frame, ran)
 
 
-def study(frame: pd.DataFrame, ran: Ran) -> Study:
+def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
     """What the frame of :func:`studies.sweep.sweep` tells."""
     seen = _Seen(frame)
     options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})

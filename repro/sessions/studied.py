@@ -35,7 +35,7 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        ran = study_page.Ran(
+        ran = study_page.StudyMetadata(
             study=study,
             command=command(click.get_current_context(), more),
             versions=installed(*_PACKAGES),
