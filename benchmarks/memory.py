@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Any
 
 from benchmarks.apart import apart
 from benchmarks.figures import Figure
 from scenarios import program
+from scenarios.messages import Report, TrainingEnded
 from scenarios.scenario import scenario
 
 LIMIT_GIB = 6.0
@@ -33,13 +33,13 @@ def measured(say: Callable[[str], None]) -> list[Figure]:
     peaks: dict[int, int] = {}
     sampler = _Sampler()
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "end":
-            peaks[rank] = message["memory"]
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, TrainingEnded):
+            peaks[rank] = report.memory
 
     chosen = scenario(steps=STEPS)
     with TemporaryDirectory() as folder, sampler:
-        program.run(chosen, simulated=True, folder=Path(folder), hear=hear, started=sampler.watch)
+        program.run(chosen, simulated=True, folder=Path(folder), receive=receive, started=sampler.watch)
     together = f"{chosen.ranks} ranks together"
     figures = [
         Figure(

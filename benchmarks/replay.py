@@ -21,6 +21,7 @@ from benchmarks.figures import Figure
 from fuzz.strategy import draw_timing
 from fuzz.subject import Subject
 from scenarios import program
+from scenarios.messages import Report, StepDone
 from scenarios.named import named
 
 LIMIT_MS = 20.0  # 50 a second
@@ -73,7 +74,7 @@ def recorded(name: str, options: Mapping[str, Any] | None = None) -> Subject:
     """The scenario of that name, ``options`` changed, recorded and made ready; torch is left with one thread."""
     chosen = named(name, options)
     with TemporaryDirectory() as folder:
-        program.run(chosen, simulated=True, folder=Path(folder), hear=lambda rank, message: None, record=True)
+        program.run(chosen, simulated=True, folder=Path(folder), record=True)
         torch.set_num_threads(1)
         return Subject.load(Path(folder) / "trace")
 
@@ -82,13 +83,13 @@ def _live(name: str) -> tuple[float, float]:
     """Seconds of a run, and of its last step, the slowest rank's."""
     steps: dict[int, float] = {}
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step" and message["seconds"]:
-            steps[rank] = message["seconds"]
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone) and report.seconds:
+            steps[rank] = report.seconds
 
     with TemporaryDirectory() as folder:
         began = time.perf_counter()
-        program.run(named(name), simulated=True, folder=Path(folder), hear=hear)
+        program.run(named(name), simulated=True, folder=Path(folder), receive=receive)
         return time.perf_counter() - began, max(steps.values())
 
 

@@ -51,17 +51,18 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 def once(steps: int, *, simulated: bool, **options: Any) -> Run:
     """The main scenario with ``options``, of so many steps."""
     from scenarios import program
+    from scenarios.messages import Report, StepDone
     from scenarios.scenario import scenario
 
     seconds: dict[int, list[float]] = defaultdict(list)
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step" and message["step"] > _DROPPED and message["seconds"]:
-            seconds[rank].append(message["seconds"])
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone) and report.step > _DROPPED and report.seconds:
+            seconds[rank].append(report.seconds)
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with TemporaryDirectory() as folder:
-        program.run(scenario(steps=steps, **options), simulated=simulated, folder=Path(folder), hear=hear)
+        program.run(scenario(steps=steps, **options), simulated=simulated, folder=Path(folder), receive=receive)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Run(median(median(those) for those in seconds.values()) if seconds else 0.0, used)

@@ -295,6 +295,17 @@ def _debugged(model: Any) -> Iterator[None]:
 # -- ZeRO-3 ------------------------------------------------------------------------------------------------
 
 
+class RoundBegan(NamedTuple):
+    round: int
+
+
+class RoundsTimed(NamedTuple):
+    """The times of each variant, and the elements of the model."""
+
+    times: dict[str, list[Any]]
+    parameters: int
+
+
 def zero3() -> Iterator[Figure]:
     """Stock DeepSpeed on the CPU, ranks of one thread each. A figure of a round is the mean over the ranks."""
     import torch
@@ -305,23 +316,24 @@ def zero3() -> Iterator[Figure]:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # forked thread pools hang
     adapter.warm_up()
-    heard: dict[int, Times] = {}
+    found: dict[int, Times] = {}
     facts: dict[str, int] = {}
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if "round" in message and rank == 0:
-            round_ = message["round"]
-            _tell(f"round {round_} of {ROUNDS}" if round_ else "warming up")
-        if "times" in message:
-            facts["parameters"] = message["parameters"]
-            heard[rank] = {name: [Timed(*one) for one in times] for name, times in message["times"].items()}
+    def receive(rank: int, report: RoundBegan | RoundsTimed) -> None:
+        if isinstance(report, RoundsTimed):
+            facts["parameters"] = report.parameters
+            found[rank] = {name: [Timed(*one) for one in times] for name, times in report.times.items()}
+        elif rank == 0:
+            _tell(f"round {report.round} of {ROUNDS}" if report.round else "warming up")
+
+    kinds: Sequence[type[RoundBegan | RoundsTimed]] = (RoundBegan, RoundsTimed)
 
     def target(me: Rank) -> None:
         _zero3_rank(me)
 
     with TemporaryDirectory() as folder:
-        run_ranks(WORLD, target, folder=Path(folder), hear=hear)
-    times = {name: _mean([heard[rank][name] for rank in range(WORLD)]) for name in heard[0]}
+        run_ranks(WORLD, target, folder=Path(folder), kinds=kinds, receive=receive)
+    times = {name: _mean([found[rank][name] for rank in range(WORLD)]) for name in found[0]}
     million = facts["parameters"] / 1e6
     what = f"bare step: Llama of {million:.1f} M parameters, fp32, AdamW, {RANK_BATCH} x {SEQUENCE} tokens a rank"
     yield Figure("watch-zero3", f"{what}, {WORLD} ranks of one thread", median(one.wall for one in times["bare"]), "s")
@@ -367,8 +379,8 @@ def _zero3_rank(me: Any) -> None:
         "watch": partial(_watched, engine),
         "sums": partial(_watched, engine, checksums=True),
     }
-    times = rounds(step, variants, ROUNDS, lambda round_: me.say({"round": round_}), dist.barrier)
-    me.say({"times": {name: [list(one) for one in times[name]] for name in times}, "parameters": parameters})
+    times = rounds(step, variants, ROUNDS, lambda round_: me.report(RoundBegan(round_)), dist.barrier)
+    me.report(RoundsTimed({name: [tuple(one) for one in times[name]] for name in times}, parameters))
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def _tensors(watch: NanWatch) -> int:
     """Bytes of the memory that measurements are written into, on the device and on the host."""
     total = 0
     for lane in watch._board._lanes._lanes.values():
-        total += lane.looks.nbytes + lane.sums.nbytes
+        total += lane.probes.nbytes + lane.sums.nbytes
         for host in {id(one): one for one in (*lane.spare, lane.host) if one is not None}.values():
-            total += host.looks.nbytes + host.sums.nbytes + host.stamp.nbytes
+            total += host.probes.nbytes + host.sums.nbytes + host.stamp.nbytes
     return total

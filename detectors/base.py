@@ -23,14 +23,7 @@ class Uncovered:
     ranks: tuple[int, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "kernel": self.kernel,
-            "stack": [frame._asdict() for frame in self.stack],
-            "reads": self.reads,
-            "nbytes": self.nbytes,
-            "names": list(self.names),
-            "ranks": list(self.ranks),
-        }
+        return {**vars(self), "stack": [frame._asdict() for frame in self.stack]}
 
     def sentence(self) -> str:
         """What is proven, for a person."""

@@ -1,6 +1,6 @@
 """Finds timings under which training goes wrong, makes them small, and proves what it finds.
 
-For tests of one's own (``@pytest.mark.stream_race``): the streams and events of ``torch.cuda``, and :func:`watch` for
+For tests (``@pytest.mark.stream_race``), written with the streams and events of ``torch.cuda``: :func:`watch` for
 values that must not depend on timing.
 For property tests: ``fuzz.strategy.stream_timings``.
 """
@@ -12,22 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuzz.strategy import stream_timings
-    from fuzz.streams import Event, Stream, current_stream, default_stream, stream, synchronize, watch
+    from fuzz.watched import watch
 
-__all__ = [
-    "Event",
-    "Stream",
-    "current_stream",
-    "default_stream",
-    "stream",
-    "stream_timings",
-    "synchronize",
-    "watch",
-]
+__all__ = ["stream_timings", "watch"]
+
+_OF_TORCH = ("Event", "Stream", "current_stream", "default_stream", "stream", "synchronize")
 
 
 def __getattr__(name: str) -> Any:
     """Imported when asked for: pytest loads the plugin, and with it this package, in every session."""
+    if name in _OF_TORCH:
+        # An AttributeError would reach "from fuzz import ..." without its sentence.
+        raise ImportError(f"fuzz.{name} was torch.cuda.{name}, and is gone: use torch.cuda.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fuzz' has no attribute {name!r}")
-    return getattr(import_module("fuzz.strategy" if name == "stream_timings" else "fuzz.streams"), name)
+    return getattr(import_module("fuzz.strategy" if name == "stream_timings" else "fuzz.watched"), name)

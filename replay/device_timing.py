@@ -2,7 +2,7 @@
 
 A recording holds what each piece of work takes by itself, so the model that found it is not asked again. What a timing
 changes about it is the device's own affair (:mod:`simgpu.timing`, ``simgpu/csrc/deviations.cpp``): the same numbers
-come out here, to the nanosecond (:mod:`replay.prices`).
+come out here, to the nanosecond (:mod:`replay.cost_model`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from replay.deviations import Delay
+from replay.deviations import OperationDelay
 from replay.faults import ReplayError
 from replay.names import Names, UnknownOperation
 from simgpu import hardware
@@ -21,7 +21,7 @@ from simgpu.hardware import Clock
 from simgpu.tokens import Jitter, Stretch, TokenError
 from simgpu.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
-Deviation = Delay | live.Delay | Stretch | Jitter
+Deviation = OperationDelay | live.Delay | Stretch | Jitter
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class DeviceTiming:
                 for info in infos
             )
             began = tuple(int(info["began"]) for info in infos)
-            told = infos[0].get("clock")
-            profile = None if told is None else hardware.Timing.from_dict(told)
+            clock = infos[0].get("clock")
+            profile = None if clock is None else hardware.Timing.from_dict(clock)
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
             delays = {
                 (rank, int(op)): (int(late), int(longer))

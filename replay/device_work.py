@@ -1,7 +1,7 @@
 """What the simulated GPU's host does and sees, executed again: its reads of the device, its own use of pinned memory.
 
-The checksums are those that the device told of the live run (``simgpu/csrc/probes.h``), taken of the same bytes in the
-same order. What the host writes is what it wrote then: its program does not run again.
+The checksums are those that the device recorded in the live run (``simgpu/csrc/probes.h``): the same bytes in the same
+order. What the host writes is what it wrote then: its program does not run again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from replay.faults import ReplayError
 from replay.memory import Arena
-from replay.work import Effect, bound, kernel
+from replay.work import Action, bound, kernel
 from simgpu.trace import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
 from simgpu.values import dtype_of
 
@@ -29,21 +29,21 @@ _NUMBERS: dict[type, Callable[[Any], bytes]] = {
     complex: lambda value: struct.pack("<dd", value.real, value.imag),
 }
 See = Callable[[int], None]
-"""Is told a checksum."""
+"""Takes a checksum."""
 
 
-def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effect:
-    """What a launch does. ``see``: where the host gets to know what is copied to it."""
+def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Action:
+    """What a launch does. ``see``: takes the checksum of what is copied to the host."""
     if call.function != LOOK:
         run = kernel(call, rank, arena)
         if see is None:
             return run
         _, view = call.args[0]
-        target, told = arena.view(rank, view), see
+        target, report = arena.view(rank, view), see
 
         def copy() -> None:
             run()
-            told(checksum([target]))
+            report(checksum([target]))
 
         return copy
     try:
@@ -62,8 +62,8 @@ def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effec
     return look
 
 
-def device_read(call: Call, rank: int, arena: Arena, see: See) -> Effect:
-    """The host runs the call, having waited for the stream. What it gets is told to ``see``."""
+def device_read(call: Call, rank: int, arena: Arena, see: See) -> Action:
+    """The host runs the call, having waited for the stream. ``see`` takes the checksum of what it gets."""
     run = bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
 
@@ -72,13 +72,13 @@ def device_read(call: Call, rank: int, arena: Arena, see: See) -> Effect:
         values = result if isinstance(result, (list, tuple)) else [result]
         see(checksum(values))
         for output, place in zip(outputs, call.places, strict=True):
-            if values[place].shape == output.shape:  # else the host sees other numbers than it did, and that is told
+            if values[place].shape == output.shape:  # else the host sees other numbers than it did, which ``see`` notes
                 output.copy_(values[place])
 
     return read
 
 
-def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Effect:
+def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Action:
     """The host reads pinned memory, and then writes there what it wrote when it was recorded."""
     reads = [arena.part(rank, access) for access in launch.reads]
     writes = [arena.part(rank, access) for access in launch.writes]
@@ -95,10 +95,10 @@ def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see:
 
     def access() -> None:
         if see is not None and reads:
-            told = 0
+            crc = 0
             for place in reads:
-                told = zlib.crc32(place.tobytes(), told)
-            see(told)
+                crc = zlib.crc32(place.tobytes(), crc)
+            see(crc)
         for place, part in pairs:
             place[...] = part
 
@@ -116,7 +116,7 @@ class Finals:
                 for access in record.writes:
                     self._written.setdefault(access[0], []).append(access)
 
-    def glimpse(self, probe: Probe) -> Callable[[], int]:
+    def probed(self, probe: Probe) -> Callable[[], int]:
         """Gives the checksum of a block's written bytes."""
         block = probe.view[0]
         whole = self._arena.part(self._rank, Access(block, 0, self._arena.nbytes(self._rank, block)))
@@ -129,17 +129,17 @@ class Finals:
 
 
 def checksum(values: Sequence[Any]) -> int:
-    """CRC-32 of tensors in row order, and of numbers as words, one behind the other."""
-    told = 0
+    """CRC-32 of tensors in row order, and of numbers as words, concatenated."""
+    crc = 0
     for value in values:
         if isinstance(value, Tensor):
-            told = zlib.crc32(row(value), told)
+            crc = zlib.crc32(row(value), crc)
         elif isinstance(value, (list, tuple)):
             for one in value:
-                told = zlib.crc32(row(one), told)
+                crc = zlib.crc32(row(one), crc)
         elif type(value) in _NUMBERS:
-            told = zlib.crc32(_NUMBERS[type(value)](value), told)
-    return told
+            crc = zlib.crc32(_NUMBERS[type(value)](value), crc)
+    return crc
 
 
 def row(tensor: Tensor) -> bytes:
@@ -151,4 +151,4 @@ def row(tensor: Tensor) -> bytes:
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """A read whose value no probe recorded: it is not executed."""

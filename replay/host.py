@@ -52,7 +52,7 @@ class Effect(NamedTuple):
     stream: int
 
 
-class Priced(NamedTuple):
+class Costed(NamedTuple):
     """An operation whose cost the clock knows.
 
     ``node`` takes the duration, ``late`` what it comes too late by (the same node, but for collectives).
@@ -76,18 +76,18 @@ class Priced(NamedTuple):
 
 
 @dataclass
-class Nodes:
+class HostNodes:
     """What the ranks have in common: moments, and what each comes after.
 
     A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, what it
-    does), or of an operation (``priced``). ``threads``: by node the rank and stream that it is a moment of.
+    does), or of an operation (``costed``). ``threads``: by node the rank and stream that it is a moment of.
     ``expected``: times that were recorded.
     """
 
     preds: list[tuple[int, ...]] = field(default_factory=list)
     threads: list[tuple[int, int]] = field(default_factory=list)
     steps: list[tuple[int, int, str]] = field(default_factory=list)
-    priced: list[Priced] = field(default_factory=list)
+    costed: list[Costed] = field(default_factory=list)
     expected: list[tuple[int, int]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     begins: dict[tuple[int, int], int] = field(default_factory=dict)  # by rank and op; of a kernel it is the end
@@ -105,9 +105,9 @@ class Nodes:
 
 
 class Host:
-    """One rank's host."""
+    """Reads one rank's records, and adds its nodes and effects."""
 
-    def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
+    def __init__(self, rank: int, nodes: HostNodes, groups: dict[int, Group]) -> None:
         self._rank = rank
         self._nodes = nodes
         self._groups = groups
@@ -158,7 +158,7 @@ class Host:
     # -- the host's clock --------------------------------------------------------------------------
 
     def _step(self, what: str, time: int) -> int:
-        """The host does something that takes it time."""
+        """A step of the host that takes time."""
         self._time = time
         self._now = self._nodes.add(self._rank, HOST, self._now)
         self._nodes.steps.append((self._now, self._rank, what))
@@ -195,7 +195,7 @@ class Host:
         else:
             end = nodes.add(rank, stream, self._tail(stream), self._step("launch", record.issued))
             what = (rank, record.op, record.kernel, f"{stream}", record.nominal)
-            nodes.priced.append(Priced(end, end, *what, stream_name=self._name(stream)))
+            nodes.costed.append(Costed(end, end, *what, stream_name=self._name(stream)))
         self._took(record, end, end)
         call = self._calls.get(record.op)
         if self._name(stream) == HOST_STREAM:
@@ -220,7 +220,7 @@ class Host:
         nodes.arrivals.setdefault(key, {})[rank] = arrival
         end = nodes.add(rank, stream, begin)
         what = (rank, record.op, record.kernel, f"{stream}", record.alone)
-        nodes.priced.append(Priced(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
+        nodes.costed.append(Costed(end, arrival, *what, group.ranks, record.link, record.nominal, *key, group.origin))
         self._took(record, begin, end)
         self._effect(begin, "arrive", record.op, stream)
         self._effect(end, "leave", record.op, stream)
@@ -296,9 +296,9 @@ class Host:
         return self._names.get(stream, "")
 
 
-def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
+def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> HostNodes:
     """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
-    nodes = Nodes()
+    nodes = HostNodes()
     groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
         Host(rank, nodes, groups).follow(those)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from replay import device_work, work
-from replay.device_timing import Deviation, DeviceTiming
+from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.graph import Graph
 from replay.host import Effect
@@ -27,7 +27,7 @@ from replay.memory import Arena
 from replay.names import OperationName
 from replay.placement import Hold, Holds
 from replay.recording import Recording
-from replay.touched import Block, touched
+from replay.touched import BlockKey, touched
 from replay.transfers import DeviceExchange
 from simgpu.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 
@@ -43,7 +43,7 @@ class Departure(NamedTuple):
     value: Any
 
 
-class Look(NamedTuple):
+class UsedValue(NamedTuple):
     """A value that training uses: where in the program, and what it is called (a loss has no name)."""
 
     rank: int
@@ -56,7 +56,7 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """What came out of one replay.
 
     ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
@@ -76,7 +76,7 @@ class _Memory:
     """Memory of all ranks, and what each effect (by place) does there."""
 
     arena: Arena
-    effects: list[work.Effect]
+    effects: list[work.Action]
 
 
 class _Holds:
@@ -110,7 +110,7 @@ class Replayer:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.graph = Graph(recording)
-        self.looks: list[Look] = []
+        self.looks: list[UsedValue] = []
         self.recorded: tuple[int, ...] = ()
         self.expected: tuple[int, ...] = ()
         self._settled = np.zeros(len(self.graph.effects), dtype=np.bool_)  # by place: executed before all replays
@@ -127,7 +127,7 @@ class Replayer:
         self._members: dict[int, tuple[int, ...]] = {}
         self._holds = _Holds(recording, self.graph)
         self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
-        self._touched: set[Block] = set()
+        self._touched: set[BlockKey] = set()
         try:
             self._read()
             arena = Arena([recording.records[rank] for rank in range(recording.world)])
@@ -137,22 +137,15 @@ class Replayer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    def run(self, deviations: Sequence[Deviation] = ()) -> Outcome:
-        """Execute under the recorded timing, changed by ``deviations``.
-
-        Raises :class:`replay.names.UnknownOperation` for one that names what is not there.
-        """
-        return self.run_timing(self.recording.deviated(deviations) if deviations else None)
-
-    def run_timing(self, timing: DeviceTiming | None) -> Outcome:
-        """Execute under ``timing``; None: as recorded."""
+    def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
+        """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
-    def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
+    def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
         """Execute the effects in this order, which must keep the recorded edges."""
         self._memory = self._memory_of(self._holds.late(order, self._settled))
         self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
-        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+        return ReplayOutcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
 
     def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
         self._checksums = list(self.recorded)
@@ -181,9 +174,9 @@ class Replayer:
             if other:
                 torch.set_num_threads(threads)
 
-    def verify(self) -> Outcome:
+    def verify(self) -> ReplayOutcome:
         """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
-        outcome = self.run_order(self.graph.order(self.graph.times()))
+        outcome = self.run()
         wrong = [
             look for look, now, then in zip(self.looks, outcome.checksums, self.recorded, strict=True) if now != then
         ]
@@ -249,7 +242,7 @@ class Replayer:
         for rank in range(self.recording.world):
             phase = Phase(0, 0, "init")
             begun: dict[int, Collective] = {}
-            last: dict[int, int] = {}  # by probe: its place among the looks; the device tells Probed behind each
+            last: dict[int, int] = {}  # by probe: its place among the looks; Probed follows each
             for record in records[rank]:
                 if isinstance(record, Call):
                     self._calls[rank, record.op] = record
@@ -266,14 +259,14 @@ class Replayer:
                     key = (rank, record.probe, READ if record.kind == READ else "")
                     self._places[key] = last[record.probe] = len(self.looks)
                     self._probes[key] = record
-                    self.looks.append(Look(rank, record.probe, *phase, record.kind, record.name))
+                    self.looks.append(UsedValue(rank, record.probe, *phase, record.kind, record.name))
                 elif isinstance(record, Probed):
                     seen[last[record.probe]] = record.checksum
                 elif isinstance(record, Group):
                     self._members[record.group] = record.ranks
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
 
-    def _bind(self, arena: Arena) -> list[work.Effect]:
+    def _bind(self, arena: Arena) -> list[work.Action]:
         """What each effect does in this memory; nothing, where it is settled."""
         records = self.recording.records
         exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
@@ -283,7 +276,7 @@ class Replayer:
                 exchanges[rank, those[rank][0].op] = (exchange, member)
         finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
 
-        def bound(effect: Effect) -> work.Effect:
+        def bound(effect: Effect) -> work.Action:
             key = (effect.rank, effect.item)
             if effect.what in ("kernel", "read", "host"):
                 return self._on_device(effect.what, key, arena)
@@ -296,7 +289,7 @@ class Replayer:
             if effect.what == "probe":
                 place, probe = self._places[(*key, "")], self._probes[(*key, "")]
                 if probe.kind == "final" and probe.view[1] == "uint8":
-                    return self._final(place, finals[effect.rank].glimpse(probe))
+                    return self._final(place, finals[effect.rank].probed(probe))
                 return self._probe(place, probe, arena)
             if effect.what in ("inherit", "inherited"):
                 return arena.inherit(*key) or _nothing
@@ -305,15 +298,15 @@ class Replayer:
         effects = zip(self.graph.effects, self._settled, strict=True)
         return [_nothing if done else bound(effect) for effect, done in effects]
 
-    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
+    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
         """A piece of work of the simulated GPU's."""
-        told = self._places.get((*key, READ))
-        see = self._seeing(told, *key)
+        place = self._places.get((*key, READ))
+        see = self._seeing(place, *key)
         if what == "host":
             return device_work.host_access(self._launches[key], self._calls.get(key), key[0], arena, see)
         call = self._calls[key]
         if what == "kernel":
-            delivered = self._telling(told) if told is not None and call.function != LOOK else see
+            delivered = self._keeping(place) if place is not None and call.function != LOOK else see
             return device_work.device_kernel(call, key[0], arena, delivered)
         return device_work.device_read(call, key[0], arena, see or _nobody)
 
@@ -332,11 +325,11 @@ class Replayer:
 
         return DeviceExchange(kernel, [one for _, one in records], tensors, root)
 
-    def _telling(self, place: int) -> device_work.See:
-        def tell(now: int) -> None:
+    def _keeping(self, place: int) -> device_work.See:
+        def keep(now: int) -> None:
             self._checksums[place] = now
 
-        return tell
+        return keep
 
     def _seeing(self, place: int | None, rank: int, op: int) -> device_work.See | None:
         """What the host learns; another value than then is a departure."""
@@ -350,34 +343,34 @@ class Replayer:
 
         return see
 
-    def _final(self, place: int, glimpse: Callable[[], int]) -> work.Effect:
+    def _final(self, place: int, checksum: Callable[[], int]) -> work.Action:
         def see() -> None:
-            self._checksums[place] = glimpse()
+            self._checksums[place] = checksum()
 
         return see
 
-    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Effect:
-        glimpse = work.Glimpse(probe.view, self.looks[place].rank, arena)
+    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Action:
+        value = work.ReplayedValue(probe.view, self.looks[place].rank, arena)
         if probe.kind == "loss":
 
             def see_loss() -> None:
-                self._checksums[place] = glimpse.checksum()
-                self._losses[place] = float(glimpse.tensor)
+                self._checksums[place] = value.checksum()
+                self._losses[place] = float(value.tensor)
 
             return see_loss
 
         def see() -> None:
-            now = glimpse.checksum()
+            now = value.checksum()
             self._checksums[place] = now
             if now != self.expected[place]:
-                self._bad[place] = glimpse.bad()
+                self._bad[place] = value.bad()
 
         return see
 
 
 def _nothing() -> None:
-    """A moment, and nothing that happens."""
+    """An effect that only marks a moment: it does nothing."""
 
 
 def _nobody(checksum: int) -> None:
-    """Nobody looks."""
+    """The checksum of a read that no probe recorded: not kept."""

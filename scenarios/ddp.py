@@ -7,13 +7,11 @@ the first step, and later but for the rounding of sums.
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from scenarios.base import ScenarioError
@@ -26,6 +24,13 @@ from simgpu.ranks.cluster import Rank, run_ranks
 Losses = dict[tuple[int, int, int], float]
 """By rank, step and micro-batch, the latter two from 1."""
 
+
+class DdpTrained(NamedTuple):
+    """What a rank reports at its end: step, micro-batch and loss."""
+
+    losses: list[tuple[int, int, float]]
+
+
 _KEPT: list[DistributedDataParallel] = []
 
 
@@ -36,25 +41,18 @@ def run(scenario: Scenario, *, folder: Path) -> Losses:
     """
     if scenario.precision != "fp32":
         raise ScenarioError(f"DDP trains in fp32, and the scenario in {scenario.precision}: choose fp32")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # sums must not depend on the machine's cores
     found: Losses = {}
 
-    def hear(rank: int, message: dict[str, list[tuple[int, int, float]]]) -> None:
-        found.update({(rank, step, micro_batch): loss for step, micro_batch, loss in message["losses"]})
+    def receive(rank: int, message: DdpTrained) -> None:
+        found.update({(rank, step, micro_batch): loss for step, micro_batch, loss in message.losses})
 
-    run_ranks(scenario.ranks, lambda me: _train(me, scenario), folder=folder, hear=hear)
+    run_ranks(scenario.ranks, lambda me: _train(me, scenario), folder=folder, kinds=(DdpTrained,), receive=receive)
     return found
 
 
 def _train(me: Rank, scenario: Scenario) -> None:
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(str(me.store), me.world),
-        rank=me.rank,
-        world_size=me.world,
-        timeout=timedelta(seconds=120),
-    )
+    me.join("gloo")
     model = build(
         scenario.model, scenario.size, vocab_size=scenario.vocabulary, seed=scenario.seed, frozen=scenario.frozen
     )
@@ -84,4 +82,4 @@ def _train(me: Rank, scenario: Scenario) -> None:
     # What DDP holds is left to the end of the process. Taken apart here, its reducer may be the last to own gloo's
     # threads, and would end them while it holds the interpreter's lock, which such a thread may be waiting for.
     _KEPT.append(wrapped)
-    me.say({"losses": losses})
+    me.report(DdpTrained(losses))

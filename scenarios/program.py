@@ -8,10 +8,9 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from detectors.live.ops import PROBES
 from frameworks.base import Trainer
 from frameworks.deepspeed.releases import PINNED
 from scenarios.full_size import loss_of
+from scenarios.messages import CallsCounted, Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
 from scenarios.mmlu_batches import batches
 from scenarios.models import build
 from scenarios.rehearsal import dry_gpu
@@ -38,7 +38,7 @@ from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
 from simgpu.values import checksum
 
-Hear = Callable[[int, dict[str, Any]], None]
+Receive = Callable[[int, Report], None]
 
 
 def preload() -> None:
@@ -52,7 +52,7 @@ def run(
     *,
     simulated: bool,
     folder: Path,
-    hear: Hear,
+    receive: Receive = lambda rank, report: None,
     parts: int | None = None,
     started: Callable[[list[int]], None] | None = None,
     record: bool = False,
@@ -62,26 +62,14 @@ def run(
 ) -> None:
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
-    ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``hear`` gets the ranks' messages:
-
-    * ``{"kind": "ready", "seconds", "clock", "blocked"}`` once DeepSpeed is initialised,
-    * ``{"kind": "step", "step", "losses": [[micro_batch, loss], ...], "parameters": [[step, micro_batch,
-      phase, name, [checksum, ...], bad, distance], ...], "seconds", "clock", "blocked"}`` as values become
-      known: one checksum for each rank's part in an hpZ group (or each of ``parts``); ``bad``, the number of
-      values that are not finite; ``distance`` of the backward pass from the forward pass; clock and blocked
-      in virtual nanoseconds; and ``"norms": [[step, norm], ...]``, DeepSpeed's own of the gradients of all ranks,
-    * ``{"kind": "watch", "finding"}`` when the NaN watch has found something: the same from each rank,
-    * ``{"kind": "calls", "calls": [[operation, file, line, function, count], ...]}`` at the end, with ``calls``: the
-      calls that order something (:class:`simgpu.overrides.Site`) and how often they were made in the last step,
-    * ``{"kind": "end", "final": {name: checksum}, "clock", "blocked", "operations", "memory"}``.
+    ``folder`` takes logs and, of a simulated run, ``trace/`` and ``checkpoints/``. ``receive`` gets what the ranks
+    report (:mod:`scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of ``parts``).
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
-    that do something else, besides the fix. ``calls``: see above.
+    that do something else, besides the fix. ``calls``: count the calls that order something.
 
     Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
     """
-    # gloo asks for a name that resolves; ranks of one machine need no more than loopback
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
     trace = folder / "trace"
     if simulated:
@@ -99,14 +87,13 @@ def run(
         counts = count() if calls else None
         _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
 
-    run_ranks(scenario.ranks, target, folder=folder / "logs", hear=hear, started=started)
+    run_ranks(scenario.ranks, target, folder=folder / "logs", kinds=get_args(Report), receive=receive, started=started)
 
 
-def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
+def rehearse(scenario: Scenario, *, folder: Path) -> None:
     """Dry-run the scenario's program as rank 0: its trace is what a live run's would be, without a value.
 
-    ``hear`` gets the messages of :func:`run`, without losses and parameters. This process needs a simulated GPU, which
-    it may not have used. Raises :class:`simgpu.ranks.cluster.RankFailed`.
+    This process needs a simulated GPU, which it may not have used. Raises :class:`simgpu.ranks.cluster.RankFailed`.
     """
     torch.set_num_threads(1)
     trace = folder / "trace"
@@ -119,7 +106,7 @@ def rehearse(scenario: Scenario, *, folder: Path, hear: Hear) -> None:
         framework.put(scenario.fix, device)
         _train(me, scenario, device, parts=1)
 
-    run_ranks(1, target, folder=folder / "logs", hear=hear)
+    run_ranks(1, target, folder=folder / "logs", kinds=get_args(Report))
 
 
 def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Device:
@@ -161,13 +148,7 @@ def _train(
     backend = framework.start(simulated=device is not None)
     if device is not None:
         device.phase(0, 0, "init")
-    torch.distributed.init_process_group(
-        backend,
-        store=torch.distributed.HashStore() if dry.active() else torch.distributed.FileStore(str(me.store), me.world),
-        rank=me.rank,
-        world_size=me.world,
-        timeout=timedelta(seconds=120),
-    )
+    me.join(backend)
     model = build(
         scenario.model,
         scenario.size,
@@ -198,14 +179,16 @@ def _train(
     gc.freeze()
     gc.disable()
     clock, blocked = (device.now, device.blocked) if device else (0, 0)
-    me.say({"kind": "ready", "seconds": time.perf_counter() - began, "clock": clock, "blocked": blocked})
+    me.report(TrainingBegan(time.perf_counter() - began, clock, blocked))
     for step in range(done + 1, scenario.steps + 1):
         began = time.perf_counter()
         if counts is not None:
             counts.update(dict.fromkeys(counts, 0))
         for micro_batch in range(1, scenario.accumulation + 1):
             watch.phase(step, micro_batch, "forward")
-            loss = loss_of(training.forward(_moved(next(data), device)))
+            batch = _moved(next(data), device)
+            loss = loss_of(training.forward(batch))
+            del batch  # after the outputs: the order of frees stands in the trace
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)
@@ -223,9 +206,9 @@ def _train(
         gc.collect()
         if device is not None:
             device.flush()
-        watch.say(step, time.perf_counter() - began)
+        watch.report(step, time.perf_counter() - began)
     if counts is not None:
-        me.say({"kind": "calls", "calls": [[*site, number] for site, number in counts.items()]})
+        me.report(CallsCounted([(*site, number) for site, number in counts.items()]))
     if nan_watch is not None:
         nan_watch.close()
     if device is not None:
@@ -233,7 +216,7 @@ def _train(
             for name, tensor in training.partitions():
                 device.probe("final", name, tensor, lambda value: None, finally_=True)
         device.finish()
-        watch.say(scenario.steps, 0.0)
+        watch.report(scenario.steps, 0.0)
     final = (
         {}
         if dry.active()
@@ -241,16 +224,9 @@ def _train(
             name: checksum(tensor if device is None else device.value(tensor)) for name, tensor in training.partitions()
         }
     )
-    me.say(
-        {
-            "kind": "end",
-            "final": final,
-            "clock": device.now if device else 0,
-            "blocked": device.blocked if device else 0,
-            "operations": device.operations if device else 0,
-            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
-    )
+    clock, blocked, operations = (device.now, device.blocked, device.operations) if device else (0, 0, 0)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    me.report(TrainingEnded(final, clock, blocked, operations, memory))
 
 
 def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, Tensor]:
@@ -277,7 +253,7 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
     return NanWatch(
         engine,
         checksums=True,
-        on_finding=lambda finding: me.say({"kind": "watch", "finding": finding.as_dict()}),
+        on_finding=lambda finding: me.report(WatchFound(finding.as_dict())),
     )
 
 
@@ -289,9 +265,9 @@ class _Watch:
         self._device = device
         self._parts = parts
         self._now = (0, 0, "init")
-        self._losses: list[list[Any]] = []
-        self._parameters: list[list[Any]] = []
-        self._norms: list[list[Any]] = []
+        self._losses: list[tuple[int, int, float]] = []
+        self._parameters: list[tuple[int, int, str, str, list[int], int, float]] = []
+        self._norms: list[tuple[int, float]] = []
         self._forward: dict[str, Tensor] = {}
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
@@ -301,15 +277,15 @@ class _Watch:
 
     def loss(self, loss: Tensor) -> None:
         now = self._now
-        self._look("loss", "", loss.detach(), lambda value: self._losses.append([*now[:2], float(value)]))
+        self._probe("loss", "", loss.detach(), lambda value: self._losses.append((*now[:2], float(value))))
 
     def norm(self, step: int, norm: Tensor | float | None) -> None:
         """A tensor, where DeepSpeed left it on the device; a number, where it has read it or skipped the step."""
         if isinstance(norm, Tensor) and self._device is not None:
             # Not a probe: training does not use it, and a recording need not have it.
-            self._device.observe([norm.detach()], lambda values: self._norms.append([step, float(values[0])]))
+            self._device.observe([norm.detach()], lambda values: self._norms.append((step, float(values[0]))))
         elif norm is not None:
-            self._norms.append([step, float(norm)])
+            self._norms.append((step, float(norm)))
 
     def parameter(self, name: str, parameter: Tensor) -> None:
         now = self._now
@@ -319,9 +295,9 @@ class _Watch:
             part = -(-flat.numel() // self._parts)
             sums = [checksum(flat[start : start + part]) for start in range(0, flat.numel(), part)]
             bad = int(flat.numel() - torch.isfinite(flat).sum())
-            self._parameters.append([*now, name, sums, bad, self._distance(now[2], name, flat)])
+            self._parameters.append((*now, name, sums, bad, self._distance(now[2], name, flat)))
 
-        self._look("parameter", name, parameter, note)
+        self._probe("parameter", name, parameter, note)
 
     def _distance(self, phase: str, name: str, value: Tensor) -> float:
         """How far a parameter in the backward pass is from what it was in the forward pass: it should not move."""
@@ -332,7 +308,7 @@ class _Watch:
             return 0.0
         return float((value.float() - before).abs().max())
 
-    def _look(self, kind: str, name: str, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
+    def _probe(self, kind: str, name: str, tensor: Tensor, note: Callable[[Tensor], None]) -> None:
         if self._device is None:
             note(tensor)
             return
@@ -340,19 +316,9 @@ class _Watch:
             self._device.label(tensor, "gathered", name)
         self._device.probe(kind, name, tensor, note)
 
-    def say(self, step: int, seconds: float) -> None:
-        self._me.say(
-            {
-                "kind": "step",
-                "step": step,
-                "losses": list(self._losses),
-                "parameters": list(self._parameters),
-                "norms": list(self._norms),
-                "seconds": seconds,
-                "clock": self._device.now if self._device else 0,
-                "blocked": self._device.blocked if self._device else 0,
-            }
-        )
+    def report(self, step: int, seconds: float) -> None:
+        clock, blocked = (self._device.now, self._device.blocked) if self._device else (0, 0)
+        self._me.report(StepDone(step, self._losses, self._parameters, self._norms, seconds, clock, blocked))
         self._losses.clear()
         self._parameters.clear()
         self._norms.clear()

@@ -1,4 +1,4 @@
-"""qwZ and qgZ: what DeepSpeed is told for them, and the sizes that it cannot quantize.
+"""qwZ and qgZ: what DeepSpeed's configuration says for them, and the sizes that it cannot quantize.
 
 Found in DeepSpeed 0.19.8, and refused here before a rank starts, as there it ends in an assertion inside a rank,
 or in no error and wrong numbers:

@@ -9,9 +9,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -19,10 +19,18 @@ from torch import nn
 from frameworks.base import Trainer
 from scenarios import quantized
 from scenarios.base import ScenarioError
-from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
+from scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
+from scenarios.messages import (
+    ModelBuilt,
+    RehearsalBegan,
+    RehearsalEnded,
+    RehearsalRefused,
+    RehearsalReport,
+    StepRehearsed,
+)  # fmt: skip
 from scenarios.sharding.empty import without_values
-from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
@@ -31,7 +39,7 @@ from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
 
-Hear = Callable[[dict[str, Any]], None]
+Receive = Callable[[RehearsalReport], None]
 _REFUSALS = (ModelError, ScenarioError, ShardingError)
 _OURS = "simgpu: "  # how the simulated GPU's own sentences begin
 
@@ -42,17 +50,10 @@ def preload() -> None:
     seldom()
 
 
-def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
+def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
-    ``hear`` gets
-
-    * ``{"kind": "model", "parameters", "trained"}`` (elements) once the model is there,
-    * ``{"kind": "ready", "seconds", "clock", "blocked", "operations", "micro_batch", "accumulation"}`` once DeepSpeed
-      is initialised: the sizes are DeepSpeed's own,
-    * ``{"kind": "step", "step", "seconds", "clock", "blocked", "operations", "flops", "forward_flops"}`` after each
-      step: virtual nanoseconds and counts since the beginning; floating point operations of this step,
-    * ``{"kind": "end", "seconds", "clock", "blocked", "operations"}``.
+    ``receive`` gets what the rank reports (:mod:`scenarios.messages`).
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
@@ -62,11 +63,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     refused: list[str] = []
 
-    def listen(_: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "refused":
-            refused.append(message["sentence"])
+    def take(_: int, message: RehearsalReport | RehearsalRefused) -> None:
+        if isinstance(message, RehearsalRefused):
+            refused.append(message.sentence)
         else:
-            hear(message)
+            receive(message)
 
     def target(me: Rank) -> None:
         try:
@@ -76,10 +77,11 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
             if sentence is None:
                 raise
             traceback.print_exc()  # into the log
-            me.say({"kind": "refused", "sentence": sentence})
+            me.report(RehearsalRefused(sentence))
 
+    kinds = (*get_args(RehearsalReport), RehearsalRefused)
     try:
-        run_ranks(1, target, folder=folder / "logs", hear=listen)
+        run_ranks(1, target, folder=folder / "logs", kinds=kinds, receive=take)
     except RankFailed:
         if refused:
             raise ScenarioError(refused[0]) from None
@@ -89,7 +91,7 @@ def run(job: Job, *, folder: Path, hear: Hear, answers: bool = True) -> None:
 
 
 def refusal(error: BaseException) -> str | None:
-    """What to tell of something that cannot be rehearsed; None: the dry run itself broke."""
+    """The sentence for something that cannot be rehearsed; None: the dry run itself broke."""
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith(_OURS):
         return text.removeprefix(_OURS)
@@ -110,34 +112,23 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     return device
 
 
-def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
+def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun would tell it (simgpu.dry.environment)
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
     framework.put(job.fix, device)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
-    torch.distributed.init_process_group(
-        backend,
-        store=torch.distributed.HashStore(),
-        rank=0,
-        world_size=job.ranks,
-        timeout=timedelta(seconds=120),
-    )
+    replace(me, world=job.ranks).join(backend)
     training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
     gc.disable()
 
-    def tell(kind: str, **more: Any) -> None:
-        device.flush()
-        seconds = time.perf_counter() - began
-        counts = {"clock": device.now, "blocked": device.blocked, "operations": device.operations}
-        me.say({"kind": kind, "seconds": seconds, **counts, **more})
-
     batch = _moved(subject.batch(micro_batch_size, job.sequence))
-    tell("ready", micro_batch=micro_batch_size, accumulation=accumulation)
+    device.flush()
+    me.report(RehearsalBegan(micro_batch_size, accumulation))
     for step in range(1, job.steps + 1):
         before, forward = device.flops, 0
         for micro_batch in range(1, accumulation + 1):
@@ -154,21 +145,22 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
         gc.collect()
         if step == 1:
             training.label_state()  # Adam's moments come with the first step
-        tell("step", step=step, flops=device.flops - before, forward_flops=forward)
+        device.flush()
+        me.report(StepRehearsed(step, device.operations, device.flops - before, forward))
     device.finish()
-    tell("end")
+    me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
 
 
-def _moved(batch: Batch) -> Batch:
+def _moved(batch: ModelBatch) -> ModelBatch:
     """To the GPU, once for all steps: reading data is no part of a dry run."""
     return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
-    _tell_sizes(me, model)
+    _report_sizes(me, model)
     _quantizable(job, model, config)
     optimizer = _optimizer(job, [one for one in model.parameters() if one.requires_grad], config)
     try:
@@ -184,31 +176,21 @@ def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Traine
     return trainer, int(engine.train_micro_batch_size_per_gpu()), int(engine.gradient_accumulation_steps())
 
 
-def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
-    _tell_sizes(me, model)
-    trainer = Sharded(
-        model,
-        device,
-        strategy(job.sharding),
-        group=job.sharding_group,
-        learning_rate=1e-5,
-        precision=job.precision,
-        accumulation=job.accumulation,
-        clip=1.0,
-        rings=job.rings,
-    )
+    _report_sizes(me, model)
+    trainer = Sharded(model, device, job)
     trainer.watch(lambda name, value: device.label(value, "gathered", name))
     return trainer, job.micro_batch, job.accumulation
 
 
-def _tell_sizes(me: Rank, model: nn.Module) -> None:
+def _report_sizes(me: Rank, model: nn.Module) -> None:
     sizes = [(framework.shape_of(one).numel(), one.requires_grad) for one in model.parameters()]
     trained = sum(size for size, mine in sizes if mine)
-    me.say({"kind": "model", "parameters": sum(size for size, _ in sizes), "trained": trained})
+    me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
 
 
-def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
+def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
     try:
         with without_values() if job.sharding else _on_the_gpu(config):
             model = subject.make()

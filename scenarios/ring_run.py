@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from scenarios.rehearsal import dry_gpu
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
 from simgpu.hardware import Timing
 from simgpu.ranks.cluster import Rank, run_ranks
 
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
 }
-_PATIENCE = timedelta(seconds=120)
-Said = TypeVar("Said")
+Result = TypeVar("Result")
+
+
+class RingDone(NamedTuple):
+    """What a program gave."""
+
+    result: Any
 
 
 def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) -> None:
@@ -37,7 +41,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
 
     def on(device: Device) -> None:
         streams = TracedStreams(device)
-        made = RINGS[ring](Topology.of(group), Order(streams))
+        made = RINGS[ring](Topology.of(group), LaneOrder(streams))
         part = torch.empty(numel, device=streams.device)
         whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
         device.synchronize()
@@ -47,7 +51,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     rehearsed(timing, folder, on, info={"ring": ring})
 
 
-def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *, info: dict[str, Any]) -> Said:
+def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]) -> Result:
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
@@ -55,16 +59,18 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Said], *
     """
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     ranks, per_node = len(timing.nodes_of), timing.nodes_of.count(timing.nodes_of[0])
-    heard: list[Any] = []
+    results: list[Result] = []
 
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
-        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
-        said = program(device)
+        replace(me, world=ranks).join("nccl")
+        result = program(device)
         device.finish()
-        me.say({"said": said})
+        me.report(RingDone(result))
 
-    run_ranks(1, target, folder=folder / "logs", hear=lambda rank, message: heard.append(message["said"]))
-    said: Said = heard[0]
-    return said
+    def receive(_: int, message: RingDone) -> None:
+        results.append(message.result)
+
+    run_ranks(1, target, folder=folder / "logs", kinds=(RingDone,), receive=receive)
+    return results[0]

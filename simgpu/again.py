@@ -8,20 +8,13 @@ prints goes nowhere, and it reads nothing.
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import json
 import os
-import signal
 import sys
-import time
-import traceback
-from typing import Any, NoReturn
+from typing import Any
 
 from simgpu import launch
-
-_PR_SET_PDEATHSIG = 1
-_LOOK_S = 0.01
+from simgpu.ranks.child import Child
 
 
 def main() -> None:
@@ -34,42 +27,24 @@ def main() -> None:
 
 
 def _run(job: dict[str, Any]) -> int | None:
-    child = os.fork()
-    if child == 0:
-        _program(job)
-    until = time.monotonic() + job["patience_s"]
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-        time.sleep(_LOOK_S)
-    os.kill(child, signal.SIGKILL)  # its ranks end with it
-    os.waitpid(child, 0)
-    return None
+    child = Child(lambda _: _program(job), at_exit=True)
+    try:
+        status = child.wait(job["patience_s"])
+    finally:
+        child.close()  # its ranks end with it
+    return 128 - status if status is not None and status < 0 else status
 
 
-def _program(job: dict[str, Any]) -> NoReturn:
+def _program(job: dict[str, Any]) -> int:
     from simgpu.library import functions
 
-    status = 1
-    try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            os.dup2(nowhere, descriptor)
-        if job["at_once"]:
-            os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
-            functions().deferred(0)
-        status = launch.main(job["arguments"])
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        atexit._run_exitfuncs()
-        os._exit(status & 0xFF)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    if job["at_once"]:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+        functions().deferred(0)
+    return launch.main(job["arguments"])
 
 
 if __name__ == "__main__":

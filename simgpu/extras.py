@@ -6,6 +6,7 @@ that who watches a training installs no DeepSpeed and no plotting.
 
 from __future__ import annotations
 
+import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
@@ -19,6 +20,17 @@ def version() -> str:
         return version_of(PROJECT)
     except PackageNotFoundError:
         return "unknown (not installed)"
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """The versions of Python and of those ``packages`` that are installed."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = version_of(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def lacking(error: ModuleNotFoundError, what: str, extras: str) -> str | None:

@@ -1,7 +1,7 @@
 """What the papers and the threads report, beside what dry runs give: step times, speed-ups, losses.
 
 Nothing is fitted to the results, with one exception that has columns of its own: ZeRO++'s table was measured on
-networks of which only the nominal rate is told. *Calibrated* is what comes out on the network on which our ZeRO-3 with
+networks of which only the nominal rate is known. *Calibrated* is what comes out on the network on which our ZeRO-3 with
 1k tokens takes as long as theirs did: one figure of theirs is used, the speed-ups are predicted.
 """
 
@@ -18,7 +18,7 @@ import pandas as pd
 
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
-from studies.crew import side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
 from studies.rehearsed import rehearse
 from studies.retimed import Retimer
@@ -33,19 +33,12 @@ TABLE: dict[str, dict[tuple[int, int], tuple[int, int]]] = {
 NETWORKS = (400, 100)
 THREAD = (19.5, 25.5)  # seconds a step: DeepSpeed issue 5059
 CLAIM = 1.98  # arXiv 2407.01614: up to 98 % more throughput than without hpZ
-REPORTED_4906 = 24.12 / 17.57  # samples per second with hpZ over without: 32 V100, Llama-2-7B, 8 accumulation steps
 ACCUMULATIONS = (1, 2, 3, 4)
 _TOLERANCE, _TRIES = 1e-4, 50  # of a step's time, where a rate is solved for
 
-Tell = Callable[[int, int, str], None]
-
-
-def _quiet(done: int, of: int, what: str) -> None:
-    """Tell nobody."""
-
 
 @dataclass(frozen=True)
-class Timed:
+class JobTimes:
     """A recorded job. ``steps``: seconds of a step by network; ``flops``: of a step on each GPU."""
 
     steps: dict[float, float]
@@ -62,7 +55,7 @@ def llama(
     micro_batches: Sequence[int] = (16, 1),
     accumulations: Sequence[int] = ACCUMULATIONS,
     workers: int | None = None,
-    tell: Tell = _quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, micro-batch 16 and 1, hpZ 8 against ZeRO-3.
 
@@ -84,7 +77,7 @@ def llama(
         for s in accumulations
         for hpz in (8, 1)
     }
-    times = {key: one.steps[12.5] for key, one in _recorded(jobs, folder, {}, (12.5,), workers, tell)}
+    times = {key: one.steps[12.5] for key, one in _recorded(jobs, folder, {}, (12.5,), workers, progress)}
     rows = [
         {
             "micro_batch": micro_batch,
@@ -110,7 +103,7 @@ def zero_plus_plus(
     models: Sequence[str] = tuple(TABLE),
     tokens: Sequence[int] = (1, 2),
     workers: int | None = None,
-    tell: Tell = _quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """The table of arXiv 2306.10209: TFLOPs per GPU (what is computed again counts) and speed-ups, theirs and ours.
 
@@ -127,14 +120,14 @@ def zero_plus_plus(
         for plus in (False, True)
     }  # fmt: skip
     first = {key: one for key, one in jobs.items() if key[1:] == (1, False)}
-    found: dict[Any, Timed] = {}
+    found: dict[Any, JobTimes] = {}
     # ZeRO-3 with 1k tokens comes first: it says on which network it takes as long as theirs did.
     goals = {key: {float(n): TABLE[key[0]][n, 1][0] for n in NETWORKS} for key in first}
-    found.update(_recorded(first, folder, goals, NETWORKS, workers, tell, of=len(jobs)))
+    found.update(_recorded(first, folder, goals, NETWORKS, workers, progress, of=len(jobs)))
     rates = {key[0]: one.calibrated for key, one in found.items()}
     rest = {key: one for key, one in jobs.items() if key not in first}
     more = {key: (*NETWORKS, *rates[key[0]].values()) for key in rest}
-    found.update(_recorded(rest, folder, {}, more, workers, tell, of=len(jobs), done=len(first)))
+    found.update(_recorded(rest, folder, {}, more, workers, progress, of=len(jobs), done=len(first)))
     rows = []
     for model in models:
         for network in NETWORKS:
@@ -188,11 +181,11 @@ def _recorded(
     goals: Mapping[Any, Mapping[float, float]],
     networks: Sequence[float] | dict[Any, tuple[float, ...]],
     workers: int | None,
-    tell: Tell,
+    progress: OnProgress,
     *,
     of: int = 0,
     done: int = 0,
-) -> Iterator[tuple[Any, Timed]]:
+) -> Iterator[tuple[Any, JobTimes]]:
     """Record each job and time it. ``goals``: by network the TFLOPs that are to be reached on another one."""
     items = [
         (key, one, tuple(networks[key] if isinstance(networks, dict) else networks), goals.get(key, {}))
@@ -202,11 +195,11 @@ def _recorded(
     for number, (item, timed) in enumerate(side_by_side(partial(_time, folder=folder), items, workers=workers), 1):
         one = item[1]
         what = f"{one.model}, micro-batch {one.micro_batch}, accumulation {one.accumulation}, hpZ {one.hpz}"
-        tell(done + number, of or len(items), what)
+        progress(done + number, of or len(items), what)
         yield item[0], timed
 
 
-def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> Timed:
+def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> JobTimes:
     key, wanted, networks, goals = item
     mine = folder / "-".join(map(str, key))
     found = rehearse(wanted, mine, answers=False, races=False)
@@ -219,7 +212,7 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
     calibrated = {}
     for network, tflops in goals.items():
         calibrated[network] = solve(seconds, found.flops / tflops / 1e12, network)
-    timed = Timed(
+    timed = JobTimes(
         steps={network: seconds(network) for network in {*networks, *calibrated.values()}},
         flops=found.flops,
         calibrated=calibrated,

@@ -9,7 +9,7 @@ DDP on plain gloo; its memory and bytes, counted in the traces, beside the formu
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from detectors import RaceDetector
 from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
 from scenarios import ddp, program
 from scenarios.ddp import Losses
+from scenarios.messages import Report, StepDone
 from scenarios.models import build
 from scenarios.named import named
 from scenarios.scenario import Scenario
@@ -29,12 +30,11 @@ from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
 from simgpu.trace import TraceReader, file_of
+from studies.crew import OnProgress, quiet
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
 """Bytes: kept on a GPU, and sent by it in a step. A column each, and one more with ``_formula``."""
-
-Tell = Callable[[int, int, str], None]
 
 
 def strategies(names: Sequence[str]) -> tuple[Strategy, ...]:
@@ -54,23 +54,23 @@ def scenarios(
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
-def live(todo: Sequence[Scenario], folder: Path, tell: Tell = lambda done, of, what: None) -> pd.DataFrame:
+def live(todo: Sequence[Scenario], folder: Path, progress: OnProgress = quiet) -> pd.DataFrame:
     """One row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
     reference's, ``begins_equal``: in the first step, before the first update, there is none; :data:`FIGURES`, in bytes,
     of the first rank that differs from the formula, if one does, and the formula's; ``step_ns``: virtual time of the
-    last step, of the slowest rank; ``races``: how many, ``shown``: how many of them this timing reverses.
+    last step, of the slowest rank; ``races``: how many, ``manifested``: how many of them this timing reverses.
 
     ``folder`` takes what the ranks print; traces are removed again. Raises
     :class:`simgpu.ranks.cluster.RankFailed`.
     """
     first = todo[0]
-    tell(0, len(todo), f"reference: {reference_title(first)}")
+    progress(0, len(todo), f"reference: {reference_title(first)}")
     reference = _reference(first, folder / "reference")
     rows = []
     for number, one in enumerate(todo, 1):
-        tell(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
+        progress(number, len(todo), f"simulated GPU: {one.sharding}, {one.ranks} ranks, {one.steps} steps")
         rows.append(_row(one, _run(one, folder / one.sharding), reference))
     return pd.DataFrame(rows)
 
@@ -132,7 +132,7 @@ class _Found:
     figures: list[tuple[int, ...]] = field(default_factory=list)  # as FIGURES
     steps: list[int] = field(default_factory=list)
     races: int = 0
-    shown: int = 0
+    manifested: int = 0
 
 
 def _reference(one: Scenario, folder: Path) -> Losses:
@@ -140,14 +140,14 @@ def _reference(one: Scenario, folder: Path) -> Losses:
         return ddp.run(one, folder=folder)
     found = _Found()
     plain = one.model_copy(update={"sharding": "NNN", "without": ()})
-    program.run(plain, simulated=False, folder=folder, hear=_listening(found))
+    program.run(plain, simulated=False, folder=folder, receive=_receiving(found))
     return found.losses
 
 
 def _run(one: Scenario, folder: Path) -> _Found:
     found, detector = _Found(), RaceDetector()
     nodes_of = one.timing().nodes_of
-    program.run(one, simulated=True, folder=folder, hear=_listening(found))
+    program.run(one, simulated=True, folder=folder, receive=_receiving(found))
     for rank in range(one.ranks):
         memory, traffic, busy = MemoryMetrics(), TrafficMetrics(nodes_of), BusyMetrics()
         reader = TraceReader(file_of(folder / "trace", rank))
@@ -162,17 +162,17 @@ def _run(one: Scenario, folder: Path) -> _Found:
         found.figures.append((*kept, went.within, went.between))
         found.steps.append(busy.result().steps[-1].time)
     detector.finish()
-    found.races, found.shown = len(detector.races), sum(race.shown > 0 for race in detector.races)
+    found.races, found.manifested = len(detector.races), sum(race.manifested > 0 for race in detector.races)
     shutil.rmtree(folder)
     return found
 
 
-def _listening(found: _Found) -> program.Hear:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step":
-            found.losses.update({(rank, step, at): loss for step, at, loss in message["losses"]})
+def _receiving(found: _Found) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone):
+            found.losses.update({(rank, step, at): loss for step, at, loss in report.losses})
 
-    return hear
+    return receive
 
 
 def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:
@@ -188,4 +188,4 @@ def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:
         counted = [figures[at] for figures in found.figures]
         row[name] = next((value for value in counted if value != formula), counted[0])
         row[f"{name}_formula"] = formula
-    return {**row, "step_ns": max(found.steps), "races": found.races, "shown": found.shown}
+    return {**row, "step_ns": max(found.steps), "races": found.races, "manifested": found.manifested}

@@ -9,7 +9,7 @@ timed anew for every network; a test runs one of them there.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from scenarios.sharding.formulas import communication, computation, exchanges, p
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal, strategy
 from simgpu.hardware import Profile, Timing, load_profile
-from studies.crew import side_by_side
-from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, Case, job_of, sizes
-from studies.paro_timed import Steps, timed
+from studies.crew import OnProgress, quiet, side_by_side
+from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, PaperCase, job_of, sizes
+from studies.paro_timed import RecordedSteps, timed
 
 RATIOS = (
     1.0,
@@ -46,8 +46,6 @@ ZERO3, FLAT = "GGG", "flat"
 Network = tuple[float, int]
 """A ratio, and the cards of a node."""
 
-Tell = Callable[[int, int, str], None]
-
 
 def machines(ratios: Sequence[float] = RATIOS, cards: Sequence[int] = CARDS) -> dict[Network, Profile]:
     """The paper's nodes on other networks."""
@@ -66,7 +64,7 @@ def sweep(
     strategies: Sequence[str] = (),
     networks: dict[Network, Profile] | None = None,
     workers: int | None = None,
-    tell: Tell = lambda done, of, what: None,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """One row for each network and strategy or ring. ``strategies``: letters; all 14 without any, and ZeRO-3 anyway.
 
@@ -82,7 +80,7 @@ def sweep(
     found = {}
     for what, one in side_by_side(partial(_timed, folder=folder, on=on), [*chosen, *RINGS], workers=workers):
         found[what] = one
-        tell(len(found), len(chosen) + len(RINGS), what)
+        progress(len(found), len(chosen) + len(RINGS), what)
     rows = [
         _row(what, network, on[network], found)
         for what in (*sorted(chosen, key=[str(one) for one in legal()].index), *RINGS)
@@ -129,7 +127,7 @@ def _row(what: str, network: Network, profile: Profile, found: dict[str, Any]) -
 def _timed(what: str, *, folder: Path, on: dict[Network, Profile]) -> tuple[dict[Network, int], bool]:
     if what in RINGS:
         return ring(what, folder / what, on), True
-    done = timed(job_of(Case(MODEL, "all", RANKS, what)), folder / what, machines=on)
+    done = timed(job_of(PaperCase(MODEL, "all", RANKS, what)), folder / what, machines=on)
     return done.steps, done.peak <= load_profile(HARDWARE).capacity
 
 
@@ -138,7 +136,7 @@ def ring(what: str, folder: Path, on: dict[Network, Profile], recorded: Profile 
     profile = recorded or load_profile(HARDWARE)
     timing = Timing(profile, tuple(rank // GPUS for rank in range(RANKS)))
     gather(what, timing, group=GPUS, nbytes=GATHERED, folder=folder)
-    steps = Steps(Recording.load(folder / "trace", calls=False), 1)
+    steps = RecordedSteps(Recording.load(folder / "trace", calls=False), 1)
     shutil.rmtree(folder)
     return {network: steps.at(profile, 1) for network, profile in on.items()}
 

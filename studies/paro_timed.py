@@ -21,6 +21,7 @@ from replay.recording import Recording
 from scenarios import rehearsal
 from scenarios.base import ScenarioError
 from scenarios.job import Job
+from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.hardware import Profile
 from simgpu.trace import Collective, Launch, Phase, StreamName, TraceRecord
 
@@ -29,7 +30,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Timed(Generic[Key]):
+class StepTimes(Generic[Key]):
     """``steps``: nanoseconds of an optimizer step by the machine that it is timed on. ``peak``: bytes of a GPU."""
 
     steps: dict[Key, int]
@@ -44,7 +45,7 @@ def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
     return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together)
 
 
-def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> Timed[Key]:
+def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:
     """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
 
     ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
@@ -55,27 +56,28 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     if not job.sharding:
         raise ScenarioError("only jobs of our own engine are timed so: name a strategy")
     recorded = job.accumulation if whole else min(RECORDED, job.accumulation)
-    sizes: dict[str, int] = {}
+    built: list[ModelBuilt] = []
 
-    def hear(message: dict[str, int]) -> None:
-        sizes.update({name: message[name] for name in ("parameters", "trained") if name in message})
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            built.append(report)
 
     few = job.model_copy(update={"accumulation": recorded, "steps": 1})
-    rehearsal.run(few, folder=folder, hear=hear, answers=False)
+    rehearsal.run(few, folder=folder, receive=receive, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
-    steps = Steps(recording, recorded)
+    steps = RecordedSteps(recording, recorded)
     memory = MemoryMetrics()
     memory.feed(recording.records[0])
     shutil.rmtree(folder)
-    return Timed(
+    return StepTimes(
         steps={key: steps.at(profile, job.accumulation) for key, profile in machines.items()},
-        parameters=sizes["parameters"],
-        trained=sizes["trained"],
+        parameters=built[0].parameters,
+        trained=built[0].trained,
         peak=memory.result().peak,
     )
 
 
-class Steps:
+class RecordedSteps:
     """The recorded step, of ``recorded`` micro-batches, on any machine that differs in its links."""
 
     def __init__(self, recording: Recording, recorded: int) -> None:

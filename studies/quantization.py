@@ -7,7 +7,7 @@ small model's, live on the simulated GPU, against the same training without quan
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,7 @@ import pandas as pd
 
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
-from studies.crew import side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
 from studies.rehearsed import rehearse
 
@@ -34,7 +34,7 @@ def quantization(
     *,
     combinations: Sequence[Chosen] = COMBINATIONS,
     workers: int | None = None,
-    tell: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """A row for each combination (hpZ, qwZ, qgZ). ``wanted.hpz`` is the group size where hpZ is on.
 
@@ -48,7 +48,7 @@ def quantization(
     done = side_by_side(partial(_dry, wanted=wanted, folder=folder), combinations, workers=workers)
     for number, (chosen, row) in enumerate(done, 1):
         rows[chosen] = row
-        tell(number, 2 * len(combinations), f"dry: {_name(chosen)}")
+        progress(number, 2 * len(combinations), f"dry: {_name(chosen)}")
     plain: dict[bool, list[float]] = {}
     for number, chosen in enumerate(combinations, len(combinations) + 1):
         hpz = chosen[0]
@@ -57,7 +57,7 @@ def quantization(
         losses = _losses(chosen, folder) if chosen[1:] != (False, False) else plain[hpz]
         changes = [abs(one - other) for one, other in zip(losses, plain[hpz], strict=True)]
         rows[chosen] |= {"loss": losses[-1], "loss_change": max(changes)}
-        tell(number, 2 * len(combinations), f"live: {_name(chosen)}")
+        progress(number, 2 * len(combinations), f"live: {_name(chosen)}")
     return pd.DataFrame([rows[chosen] for chosen in combinations])
 
 

@@ -12,6 +12,7 @@ from detectors.race_detector import EXAMPLES
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from scenarios import rehearsal
 from scenarios.job import Job
+from scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
 from simgpu.trace import TraceReader, file_of
 
 Tell = Callable[[str], None]
@@ -23,7 +24,7 @@ class Rehearsed:
     """What a dry run found.
 
     ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
-    whole run, against the hardware profile's capacity. ``judged``: the races, None where nobody looked for any.
+    whole run, against the hardware profile's capacity. ``judged``: the races, None where none were looked for.
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
     ``host_s``: what the dry run itself took, seconds.
     """
@@ -46,7 +47,7 @@ class Rehearsed:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Raises RuntimeError where nobody looked for races: that there are none is not known then."""
+        """Raises RuntimeError where races were not looked for."""
         if self.judged is None:
             raise RuntimeError("this dry run was timed and not judged: rehearse it with races=True")
         return self.judged
@@ -98,8 +99,8 @@ class Rehearsed:
 
 
 @dataclass
-class _Heard:
-    """The rank's messages."""
+class _Reported:
+    """What the rank has reported."""
 
     parameters: int = 0
     trained: int = 0
@@ -132,7 +133,7 @@ def rehearse(
     timing, profile = job.timing(), job.profile()
     detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
-    heard = _Heard()
+    reported = _Reported()
     path = file_of(folder / "trace", 0)
     readers: list[TraceReader] = []
 
@@ -148,23 +149,22 @@ def rehearse(
 
     who = f"our engine ({job.sharding})" if job.sharding else "DeepSpeed"
 
-    def hear(message: dict[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "model":
-            heard.parameters, heard.trained = message["parameters"], message["trained"]
-            tell(f"{heard.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
-        if kind == "ready":
-            heard.batch = (message["micro_batch"], message["accumulation"])
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            reported.parameters, reported.trained = report
+            tell(f"{reported.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
+        if isinstance(report, RehearsalBegan):
+            reported.batch = report
             tell("training, rank 0")
-        if kind == "step":
-            heard.flops, heard.forward_flops = message["flops"], message["forward_flops"]
-            tell(f"step {message['step']} of {job.steps}: {message['operations']:,} operations so far")
-        if kind == "end":
-            heard.operations, heard.seconds = message["operations"], message["seconds"]
+        if isinstance(report, StepRehearsed):
+            reported.flops, reported.forward_flops = report.flops, report.forward_flops
+            tell(f"step {report.step} of {job.steps}: {report.operations:,} operations so far")
+        if isinstance(report, RehearsalEnded):
+            reported.seconds, reported.operations = report
         follow()
 
     try:
-        rehearsal.run(job, folder=folder, hear=hear, answers=answers)
+        rehearsal.run(job, folder=folder, receive=receive, answers=answers)
         follow()
     finally:
         for reader in readers:
@@ -174,17 +174,17 @@ def rehearse(
     return Rehearsed(
         job=job,
         folder=folder,
-        parameters=heard.parameters,
-        trained=heard.trained,
-        micro_batch=heard.batch[0],
-        accumulation=heard.batch[1],
-        operations=heard.operations,
+        parameters=reported.parameters,
+        trained=reported.trained,
+        micro_batch=reported.batch[0],
+        accumulation=reported.batch[1],
+        operations=reported.operations,
         judged=tuple(detector.races) if races else None,
         step=steps[-1],
         steps=steps,
         traffic=traffic.result(),
         memory=memory.result(),
-        flops=heard.flops,
-        forward_flops=heard.forward_flops,
-        host_s=heard.seconds,
+        flops=reported.flops,
+        forward_flops=reported.forward_flops,
+        host_s=reported.seconds,
     )

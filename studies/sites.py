@@ -1,6 +1,6 @@
-"""Each synchronisation of stock ZeRO-3 by itself: which ones carry load?
+"""Takes away each synchronisation of stock ZeRO-3 by itself, to find which ones are needed.
 
-The device tells which calls that order something a small live run comes by, so that none is forgotten. Then the same
+The device records which calls that order something a small live run comes by, so that none is forgotten. Then the same
 training runs once for each site, with an override that does nothing there: is a race found, do values differ from the
 reference, does the run break?
 """
@@ -17,6 +17,7 @@ import pandas as pd
 from detectors import Race, RaceDetector, Values, compare
 from scenarios import program
 from scenarios.base import ScenarioError
+from scenarios.messages import CallsCounted, Report, StepDone, TrainingEnded
 from scenarios.scenario import Scenario, scenario
 from simgpu.overrides import Override, Site
 from simgpu.ranks.cluster import RankFailed
@@ -33,15 +34,13 @@ REDUNDANT = "redundant here"
 BREAKS = "breaks the run"
 ORDERLESS = "diverges without a race"
 
-Tell = Callable[[str], None]
 
-
-def told(site: Site) -> str:
+def name_of(site: Site) -> str:
     """The site in words."""
     return f"{site.operation} ({PurePath(site.file).name}:{site.line} {site.function.rpartition('.')[2]})"
 
 
-class Outcome(NamedTuple):
+class SiteOutcome(NamedTuple):
     """What one run found. ``broke``: why it did not end, in a sentence; then the rest is of what there was.
 
     ``sites``: the synchronisations of DeepSpeed's code that rank 0 came by, in the order of the program, and how often
@@ -58,18 +57,20 @@ def reference(made: Scenario, folder: Path) -> Values:
     """The same program on the CPU with gloo. Raises :class:`simgpu.ranks.cluster.RankFailed`."""
     values = Values()
     parts = made.hpz if made.hpz > 1 else made.ranks
-    program.run(made, simulated=False, folder=folder, hear=_hearing(values), parts=parts)
+    program.run(made, simulated=False, folder=folder, receive=_receiving(values), parts=parts)
     return values
 
 
-def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> Outcome:
+def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> SiteOutcome:
     """Run it, without one synchronisation."""
     values = Values()
     sites: dict[Site, int] = {}
     broke = ""
     overrides = [] if without is None else [_override(without)]
     try:
-        program.run(made, simulated=True, folder=folder, hear=_hearing(values, sites), overrides=overrides, calls=True)
+        program.run(
+            made, simulated=True, folder=folder, receive=_receiving(values, sites), overrides=overrides, calls=True
+        )
     except RankFailed as error:
         broke = f"rank {error.rank} {error.reason}"
     detector = RaceDetector()
@@ -87,11 +88,11 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
         first = f"the loss of step {divergence.loss.step}, micro-batch {divergence.loss.micro_batch}"
     elif divergence.final:
         first = f"{divergence.final[0]} at the end"
-    return Outcome(tuple(detector.races), first, sites, broke)
+    return SiteOutcome(tuple(detector.races), first, sites, broke)
 
 
-def verdict(found: Outcome) -> str:
-    """What a run without a synchronisation says of it, in this configuration and this timing."""
+def verdict(found: SiteOutcome) -> str:
+    """The verdict on a synchronisation, from a run without it, in this configuration and this timing."""
     if found.broke:
         return BREAKS
     if found.diverged:
@@ -99,7 +100,7 @@ def verdict(found: Outcome) -> str:
     return UNSHOWN if found.races else REDUNDANT
 
 
-def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.DataFrame:
+def study(folder: Path, progress: Callable[[str], None] = lambda text: None, **options: Any) -> pd.DataFrame:
     """Take each synchronisation of a small live run away alone; a row each, in the order of the program.
 
     ``options`` are further ones of the scenario, or other than :data:`SCENARIO`. Columns: ``operation``, ``function``,
@@ -124,9 +125,9 @@ def study(folder: Path, tell: Tell = lambda text: None, **options: Any) -> pd.Da
     for number, (site, count) in enumerate(counted.items(), 1):
         found = live(made, folder / f"without-{number}", expected, site)
         if not found.broke and site in found.sites:
-            raise ScenarioError(f"{told(site)} could not be taken away: it is still in the trace")
+            raise ScenarioError(f"{name_of(site)} could not be taken away: it is still in the trace")
         said = verdict(found)
-        tell(f"{number} of {len(counted)}: without {told(site)}: {said}")
+        progress(f"{number} of {len(counted)}: without {name_of(site)}: {said}")
         rows.append(
             {
                 **site._asdict(),
@@ -146,17 +147,17 @@ def _override(site: Site) -> Override:
 
 
 def _nothing(stream: object) -> None:
-    """Orders nothing."""
+    """A synchronisation that orders nothing."""
 
 
-def _hearing(values: Values, sites: dict[Site, int] | None = None) -> Callable[[int, dict[str, Any]], None]:
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "calls" and rank == 0 and sites is not None:
-            found = {Site(*where): count for *where, count in message["calls"]}
+def _receiving(values: Values, sites: dict[Site, int] | None = None) -> program.Receive:
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, CallsCounted) and rank == 0 and sites is not None:
+            found = {Site(*call[:-1]): call[-1] for call in report.calls}
             sites.update((site, count) for site, count in found.items() if site.file.startswith("deepspeed/"))
-        elif message["kind"] == "step":
-            values.add(rank, message["losses"], message["parameters"])
-        elif message["kind"] == "end":
-            values.final[rank] = message["final"]
+        elif isinstance(report, StepDone):
+            values.add(rank, report.losses, report.parameters)
+        elif isinstance(report, TrainingEnded):
+            values.final[rank] = report.final
 
-    return hear
+    return receive

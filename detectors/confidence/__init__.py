@@ -1,1 +1,1 @@
-"""What a clean verdict rests on: waits that hold by chance, mechanisms never exercised, memory that nobody saw."""
+"""What a clean verdict rests on: waits that hold by chance, mechanisms never exercised, memory that no trace shows."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detectors.live import incident
-from detectors.live.finding import Finding, Look
+from detectors.live.finding import Finding, ProbeResult
 
 OnFinding = str | Callable[[Finding], None]
 _BATCHES = 32  # micro-batches kept: what is found belongs to this step or the one before
@@ -89,7 +89,7 @@ class Actions:
                 state["cuda"] = torch.cuda.get_rng_state()
             self._batches.append(_Batch(step, micro_batch, batch, state))
 
-    def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> None:
+    def act(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[ProbeResult]]) -> None:
         """Do all that was asked for; raising comes last."""
         speaks = rank == 0
         saved = ""
@@ -106,14 +106,14 @@ class Actions:
         if "raise" in self._wanted:
             raise BadValue(finding)
 
-    def _save(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[Look]]) -> Path:
+    def _save(self, finding: Finding, rank: int, world: int, kept: Mapping[int, Sequence[ProbeResult]]) -> Path:
         where = incident.free_name(self._folder, finding, self._taken)
         begun = [one for one in self._batches if (one.step, one.micro_batch) == (finding.step, finding.micro_batch)]
         batch = (begun or list(self._batches) or [_Batch(0, 0, {}, {})])[-1]
         incident.write_rank(
             where,
             rank,
-            looks=[look for step in sorted(kept) for look in kept[step]],
+            probes=[probe for step in sorted(kept) for probe in kept[step]],
             batch=batch.tensors,
             rng=batch.random,
         )

@@ -95,7 +95,7 @@ class AutoWatch:
         if isinstance(error, KeyboardInterrupt):
             watch.__exit__(kind, error, trace)  # a program that hangs is interrupted: do not wait for its device
         else:
-            with suppress(Exception):  # BadValue: said below; the program's own error is the one to show
+            with suppress(Exception):  # BadValue: reported below; the program's own error is the one to show
                 watch.close()
         steps = f"{self._steps} step{'' if self._steps == 1 else 's'}"
         if watch.finding is not None:

@@ -1,4 +1,4 @@
-"""Where the hooks write: what was looked at, in which step, micro-batch and phase.
+"""Where the hooks write: what was probed, in which step, micro-batch and phase.
 
 The board keeps the count of steps and the lanes, and turns what comes back into one
 :class:`~detectors.live.judge.Step` per optimizer step, complete when all its measurements are there.
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from detectors.live.chains import Chains, Event, Shape, Sum
-from detectors.live.finding import Kind, Look, Point
+from detectors.live.chains import Chains, Shape, Sum, SumEvent
+from detectors.live.finding import Kind, ProbePoint, ProbeResult
 from detectors.live.hardware import Hardware
 from detectors.live.judge import Step
 from detectors.live.lanes import Lanes, Measured
 
 # Says, if it is not 0, that the optimizer skipped the step on the device: the host does not know.
-SKIPPED = Point(Kind.OPTIMIZER, detail="found_inf")
+SKIPPED = ProbePoint(Kind.OPTIMIZER, detail="found_inf")
 # The norm of the gradient that the optimizer is about to apply.
-NORM = Point(Kind.GRADIENT, detail="norm")
+NORM = ProbePoint(Kind.GRADIENT, detail="norm")
 
 _SMALL = 4096  # elements: a pass over these costs nothing
 _EVERY = 16  # steps
@@ -45,7 +45,7 @@ class _Note(NamedTuple):
     order: int
     point: int
     numel: int
-    event: Event | None = None
+    event: SumEvent | None = None
 
 
 class Board:
@@ -71,7 +71,7 @@ class Board:
         self.step, self.micro_batch, self.phase = 1, 0, "step"
         self.order = 0
         self.chains = Chains()
-        self.kept: dict[int, list[Look]] = {}  # looks of the last ``keep`` steps, good ones too
+        self.kept: dict[int, list[ProbeResult]] = {}  # probes of the last ``keep`` steps, good ones too
         self.sums: dict[int, list[Sum]] = {}  # checksums of the steps that are not judged yet
         self._keep = keep
         # Of these the extremes are wanted even where they are good; of the others only what is bad counts.
@@ -79,8 +79,8 @@ class Board:
         self._extremes = self._told - ({Kind.OUTPUT} - set(bound))
         self._bound = bound
         self._lanes = Lanes(hardware, checksums=checksums)
-        self._points: dict[Point, int] = {}
-        self._names: list[Point] = []
+        self._points: dict[ProbePoint, int] = {}
+        self._names: list[ProbePoint] = []
         self._open: dict[int, Step] = {}
         self._awaited: dict[int, int] = {}  # by step: measurements that are not there yet
         self._ended: set[int] = set()
@@ -102,7 +102,7 @@ class Board:
         self.phase = "step"
 
     def end_step(self, *, skipped: bool = False) -> None:
-        """The optimizer step is over, and all that belongs to it has been looked at."""
+        """The optimizer step is over, and all that belongs to it has been probed."""
         step = self._of(self.step)
         step.skipped = step.skipped or skipped
         step.scaled, step.sharded = self.scaled, self.sharded
@@ -113,7 +113,7 @@ class Board:
 
     # -- what is seen ------------------------------------------------------------------------------
 
-    def point(self, point: Point) -> int:
+    def point(self, point: ProbePoint) -> int:
         """The number of a watched point."""
         number = self._points.get(point)
         if number is None:
@@ -122,31 +122,33 @@ class Board:
         return number
 
     def see(self, point: int, values: Tensor, *, order: int = 0) -> bool:
-        """Look at ``values``: any shape, any dtype, on the current stream. True where they are seen to be bad at once.
+        """Probe ``values``: any shape, any dtype, on the current stream. True where they are seen to be bad at once.
 
-        ``order``: the place that was kept for it (:meth:`keep_place`), if it is looked at late.
+        ``order``: the place that was kept for it (:meth:`keep_place`), if it is probed late.
         """
         plain = _plain(values)
         if plain is None or not plain.numel():
             return False
         kind = self._names[point].kind
         extremes = bool(self._keep) or kind in self._extremes or plain.numel() < _SMALL
-        return self._lanes.look(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
+        return self._lanes.probe(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
 
     def keep_place(self) -> int:
-        """A place in the order of execution, for what is looked at only if what follows is bad."""
+        """A place in the order of execution, for what is probed only if what follows is bad."""
         self.order += 1
         return self.order
 
     @property
     def late(self) -> bool:
-        """Can causes be looked at after their effect was seen to be bad? Not where the host does not know it yet.
+        """Can causes be probed after their effect was seen to be bad? Not where the host does not know it yet.
 
-        Every so many steps they are looked at all the same: what is bad may do nothing for a while.
+        Every so many steps they are probed all the same: what is bad may do nothing for a while.
         """
         return not self._lanes.hardware.asynchronous and self.step % _EVERY != 0 and not self._keep
 
-    def sum(self, event: Event, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
+    def sum(
+        self, event: SumEvent, point: int, values: Tensor, *, first: int = 0, part: int = 0, parts: int = 1
+    ) -> None:
         """Take checksums of ``values``: elements ``first`` and following of a parameter, in ``parts`` of ``part``."""
         plain = _plain(values)
         if plain is not None:  # of nothing too: it is an event
@@ -160,7 +162,7 @@ class Board:
         """The norm of the gradient that is applied, where the host knows it already."""
         self._of(self.step).gradient_norm = value
 
-    def _note(self, point: int, numel: int, event: Event | None = None, *, order: int = 0) -> _Note:
+    def _note(self, point: int, numel: int, event: SumEvent | None = None, *, order: int = 0) -> _Note:
         self._awaited[self.step] = self._awaited.get(self.step, 0) + 1
         order = order or self.keep_place()
         return _Note(self.step, max(self.micro_batch, 1), self.phase, order, point, numel, event)
@@ -199,9 +201,9 @@ class Board:
             one = Sum(note.event, point.parameter, point.kind, note.micro_batch, note.phase, note.order, sums)
             self.sums.setdefault(note.step, []).append(one)
             self._awaited[note.step] -= 1
-        rows = measured.looks
+        rows = measured.probes
         bad = rows[:, :3].sum(axis=1) > 0
-        for index, note in enumerate(measured.look_notes):
+        for index, note in enumerate(measured.probe_notes):
             self._awaited[note.step] -= 1
             point = self._names[note.point]
             if not (bad[index] or self._keep or point.kind in self._told or point is SKIPPED or point is NORM):
@@ -224,11 +226,11 @@ class Board:
             if bad[index] or beyond or self._keep:
                 nan, plus_inf, minus_inf = (int(count) for count in row[:3])
                 at = (note.step, note.micro_batch, note.phase, note.order)
-                look = Look(point, *at, nan, plus_inf, minus_inf, low, high, note.numel, beyond)
-                if look.bad:
-                    step.bad.append(look)
+                probe = ProbeResult(point, *at, nan, plus_inf, minus_inf, low, high, note.numel, beyond)
+                if probe.bad:
+                    step.bad.append(probe)
                 if self._keep:
-                    self._remember(look)
+                    self._remember(probe)
             if point.kind is Kind.INPUT and "label" in point.detail:
                 step.labels_high[note.micro_batch] = high
             elif point.kind is Kind.OUTPUT and not step.bad:
@@ -238,9 +240,9 @@ class Board:
                 if step.largest is None or largest > step.largest[0]:
                     step.largest = (largest, point)
 
-    def _remember(self, look: Look) -> None:
-        self.kept.setdefault(look.step, []).append(look)
-        for old in [step for step in self.kept if step <= look.step - self._keep]:
+    def _remember(self, probe: ProbeResult) -> None:
+        self.kept.setdefault(probe.step, []).append(probe)
+        for old in [step for step in self.kept if step <= probe.step - self._keep]:
             del self.kept[old]
 
     # -- life --------------------------------------------------------------------------------------
@@ -290,15 +292,15 @@ class Passed(Exception):
 
 
 def see_states(board: Board, parameter: str, states: Mapping[Any, Any], *, order: int = 0) -> None:
-    """Look at what an optimizer keeps of a parameter, or of this rank's part of it."""
+    """Probe what an optimizer keeps of a parameter, or of this rank's part of it."""
     for key, value in states.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
-            point = Point(Kind.OPTIMIZER, parameter.rpartition(".")[0], parameter, str(key))
+            point = ProbePoint(Kind.OPTIMIZER, parameter.rpartition(".")[0], parameter, str(key))
             board.see(board.point(point), value, order=order)
 
 
 def _plain(values: Any) -> Tensor | None:
-    """The tensor's own values on this rank; None where there is nothing to look at."""
+    """The tensor's own values on this rank; None where there is nothing to probe."""
     tensor = values.to_local() if hasattr(values, "to_local") else values
     if tensor.layout is not torch.strided:
         tensor = tensor._values()

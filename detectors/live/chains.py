@@ -7,7 +7,7 @@ Along a step a rank measures, for each parameter, in this order of issue:
 * ``read``: the partition that an all-gather is about to read, on the stream that reads;
 * ``use``: the gathered parameter, one sum for each rank's part, on the stream that computes with it;
 * ``source``, ``copied``: what should go into the secondary partition, before the copy is issued, and
-  what stands there behind the copy, both on the stream that copies;
+  what is there after the copy, both on the stream that copies;
 * ``settled``: both partitions once more before the optimizer step, on the compute stream.
 
 A read that differs from what was last written, and the partition is right when it has settled: the read
@@ -29,7 +29,7 @@ from detectors.live.finding import Cause, Kind
 from detectors.live.ops import add
 
 
-class Event(StrEnum):
+class SumEvent(StrEnum):
     UPDATE = "update"
     EDIT = "edit"
     READ = "read"
@@ -42,7 +42,7 @@ class Event(StrEnum):
 class Sum(NamedTuple):
     """One measurement. ``partition``: which one it is of. ``sums``: one for each part."""
 
-    event: Event
+    event: SumEvent
     parameter: str
     partition: Kind
     micro_batch: int
@@ -118,19 +118,19 @@ class Chains:
         for one in sorted(sums, key=lambda one: one.order):
             chain = self._chains.setdefault(one.parameter, _Chain(Shape()))
             match one.event:
-                case Event.UPDATE if not skipped or one.sums[0] != chain.primary:
+                case SumEvent.UPDATE if not skipped or one.sums[0] != chain.primary:
                     self._written(chain, step, one)
-                case Event.EDIT:
+                case SumEvent.EDIT:
                     self._written(chain, step - 1, one)
-                case Event.READ:
+                case SumEvent.READ:
                     found += self._read(chain, one)
-                case Event.USE:
+                case SumEvent.USE:
                     found += self._use(chain, one)
-                case Event.SOURCE:
+                case SumEvent.SOURCE:
                     found += self._source(chain, one)
-                case Event.COPIED:
+                case SumEvent.COPIED:
                     found += self._copied(chain, one)
-                case Event.SETTLED:
+                case SumEvent.SETTLED:
                     found += self._settled(chain, one)
         for chain in self._chains.values():  # secondary partitions that were dropped before they could settle
             found += [_race(at, chain, expected, "released") for at, expected in chain.pending]
@@ -168,7 +168,7 @@ class Chains:
         expected = self._expected(chain)
         if one.sums[0] == expected:
             if chain.copied_version != chain.version:
-                self._holds(chain, expected)  # it was copied before anybody looked
+                self._holds(chain, expected)  # it was copied before any probe
             return []
         if expected is None:
             kept = chain.copied_version != chain.version and one.sums[0] == chain.copied
@@ -223,7 +223,7 @@ class Chains:
         return [Mismatch(Cause.CORRUPTION, at, chain.shape.inner, evidence=evidence)]
 
     def _copied(self, chain: _Chain, one: Sum) -> list[Mismatch]:
-        # Written anew, so nobody can see any more what the last copy came to.
+        # Written anew, so what the last copy wrote is lost.
         anew = [pair for pair in chain.pending if pair[0].partition is one.partition]
         found = [_race(at, chain, wanted, "written anew") for at, wanted in anew]
         chain.pending = [pair for pair in chain.pending if pair[0].partition is not one.partition]
@@ -266,7 +266,7 @@ def _race(at: Sum, chain: _Chain, expected: int, how: str, version: int = -1) ->
     if how == "settled":
         evidence.append("Later in the step the same partition is right: the write landed after the read.")
     else:
-        evidence.append(f"The partition was {how} before it could be looked at again.")
+        evidence.append(f"The partition was {how} before it could be probed again.")
     if version >= 0:
         evidence.append(f"What was read equals the values of step {version}.")
     return Mismatch(Cause.RACE, at, chain.shape.part_of(at.partition), version, tuple(evidence))

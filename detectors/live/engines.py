@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from detectors.live.board import NORM, Board, Passed, see_states
-from detectors.live.chains import Event
-from detectors.live.finding import Kind, Point
+from detectors.live.chains import SumEvent
+from detectors.live.finding import Kind, ProbePoint
 from detectors.live.modules import ModuleHooks
 from detectors.live.patches import listen
 from detectors.live.zero3 import Zero3Hooks, is_sharded
@@ -33,7 +33,7 @@ def engine_class() -> Any:
 
 
 class EngineHooks:
-    """Watches the engine that has ``model`` as its module. ``ended`` is called when a step is over and looked at."""
+    """Watches the engine that has ``model`` as its module. ``ended`` is called when a step is over and probed."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EngineHooks:
             self._board.sharded = True
             self._zero3 = Zero3Hooks(self._board, engine)
         else:
-            self._sums(Event.EDIT)
+            self._sums(SumEvent.EDIT)
 
     def _made(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         given = kwargs.get("model", args[1] if len(args) > 1 else None)
@@ -114,7 +114,7 @@ class EngineHooks:
             if self._zero3 is not None:
                 self._zero3.settle()
             else:
-                self._sums(Event.SETTLED)
+                self._sums(SumEvent.SETTLED)
 
     def _after_step(self, _: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
         if not self._mine(engine) or self._board.phase != "step":
@@ -142,18 +142,18 @@ class EngineHooks:
             self._state(name, parameter)
         for name, parameter in trained if Kind.PARAMETER in board.kinds else ():
             before = board.keep_place()
-            bad = board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+            bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
             if bad and late:
                 self._state(name, parameter, before)
-        self._sums(Event.UPDATE)
+        self._sums(SumEvent.UPDATE)
 
     def _state(self, name: str, parameter: nn.Parameter, order: int = 0) -> None:
         mapping = getattr(parameter, "_hp_mapping", None)  # deepspeed/utils/tensor_fragment.py
         if Kind.OPTIMIZER in self._board.kinds:
             see_states(self._board, name, getattr(mapping, "optim_fragment", None) or {}, order=order)
 
-    def _sums(self, event: Event) -> None:
+    def _sums(self, event: SumEvent) -> None:
         if self._board.checksums:
             for name, parameter in self._model.named_parameters():
-                point = self._board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name))
+                point = self._board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name))
                 self._board.sum(event, point, parameter)

@@ -12,7 +12,7 @@ PHASES = ("forward", "backward", "step")
 
 
 class Kind(StrEnum):
-    """What is looked at."""
+    """What is probed."""
 
     INPUT = "input"  # a tensor of the batch
     TAKEN = "input of a module"  # where no module made it: a sum of two outputs, for example
@@ -38,15 +38,15 @@ class Cause(StrEnum):
     RACE = "race"
     STALE = "stale"
     UNCOVERED = "uncovered"
-    CORRUPTION = "corruption"  # memory changed between two looks, with no step between them, and stayed so
+    CORRUPTION = "corruption"  # memory changed between two probes, with no step between them, and stayed so
     GATHER = "all-gather"  # good where it was read, bad where it arrived
-    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; nobody saw enough to know why
+    SHARDING = "race, stale or uncovered"  # bad after the all-gather, good before; too little was probed to know why
 
 
 PROVEN = {Cause.RACE, Cause.STALE, Cause.UNCOVERED, Cause.CORRUPTION, Cause.GATHER, Cause.SHARDING}  # by checksums
 
 
-class Point(NamedTuple):
+class ProbePoint(NamedTuple):
     """One watched place. ``module`` and ``parameter`` are paths in the model, or ''; ``detail`` a name within them."""
 
     kind: Kind
@@ -61,13 +61,13 @@ class Point(NamedTuple):
         return f"{self.kind} {self.detail} of {name}" if self.detail else f"{self.kind} of {name}"
 
 
-class Look(NamedTuple):
+class ProbeResult(NamedTuple):
     """What was seen at a point: counts of bad values; ``low`` and ``high`` of the good ones (NaN: there are none).
 
     ``order``: place in this rank's order of execution within the step.
     """
 
-    point: Point
+    point: ProbePoint
     step: int
     micro_batch: int
     phase: str
@@ -125,7 +125,7 @@ class Finding:
 
     def sentence(self) -> str:
         """What was found, for a person."""
-        where = Point(self.kind, self.module, self.parameter, self.detail)
+        where = ProbePoint(self.kind, self.module, self.parameter, self.detail)
         part = f", the part of rank {self.part} of its group" if self.part >= 0 else ""
         bad = " and ".join(
             text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
@@ -185,7 +185,7 @@ _MEANING = {
     Cause.RACE: "Race: the all-gather reads a partition before the copy into it is done.",
     Cause.STALE: "Stale: a partition holds an older version of the parameter.",
     Cause.UNCOVERED: "Uncovered: a part of a partition is read that nothing wrote.",
-    Cause.CORRUPTION: "Memory changed between two looks, with no step between them.",
+    Cause.CORRUPTION: "Memory changed between two probes, with no step between them.",
     Cause.GATHER: "The all-gather delivers something else than what it read.",
     Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered.",
 }

@@ -1,4 +1,4 @@
-"""Where the watched values are: a device that works behind the host's back, or the CPU itself.
+"""Where the watched values are: a device that works asynchronously to the host, or the CPU itself.
 
 The same few calls for ``torch.cuda``, for whatever accelerator DeepSpeed runs on (the simulated one
 too: it is known through DeepSpeed's interface alone), and for the CPU, where every call is done when

@@ -1,6 +1,6 @@
 """An incident: the folder that the watch saves at its first finding, one for all ranks.
 
-``incident.json`` has the finding, ``rank-0/`` and so on what each rank knew: ``statistics.csv`` (the looks of the
+``incident.json`` has the finding, ``rank-0/`` and so on what each rank knew: ``statistics.csv`` (the probes of the
 last steps), ``batch.safetensors`` with ``batch.json`` (the micro-batch; what is no tensor, as text) and
 ``rng.safetensors``. An incident is sent to other people, so there is no pickle in it: nothing that is read here
 is executed. Ranks write without waiting for each other; one that died leaves no statistics, and is missing.
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from detectors.live import tensor_file
-from detectors.live.finding import PHASES, Finding, Kind, Look, Point
+from detectors.live.finding import PHASES, Finding, Kind, ProbePoint, ProbeResult
 
 FORMAT = "stream-race-incident"
 VERSION = 1
@@ -62,13 +62,13 @@ class IncidentError(Exception):
 
 @dataclass(frozen=True)
 class Incident:
-    """What a folder holds. ``statistics``: looks by rank, in the order of execution; ``missing``: ranks without."""
+    """What a folder holds. ``statistics``: probes by rank, in the order of execution; ``missing``: ranks without."""
 
     finding: Finding
     world: int
     configuration: Mapping[str, Any]
     versions: Mapping[str, str]
-    statistics: dict[int, list[Look]]
+    statistics: dict[int, list[ProbeResult]]
     missing: tuple[int, ...]
 
 
@@ -118,7 +118,7 @@ def write(
 
 
 def write_rank(
-    folder: Path, rank: int, *, looks: Iterable[Look], batch: Mapping[str, Any], rng: Mapping[str, Tensor]
+    folder: Path, rank: int, *, probes: Iterable[ProbeResult], batch: Mapping[str, Any], rng: Mapping[str, Tensor]
 ) -> None:
     """What one rank knows. Raises :class:`IncidentError` when the folder refuses.
 
@@ -134,7 +134,7 @@ def write_rank(
         _replace(place / "rng.safetensors", lambda path: tensor_file.write(states, path))
         if texts:
             _replace(place / "batch.json", lambda path: _write_json(path, texts))
-        _replace(place / "statistics.csv", lambda path: _write_statistics(path, looks))
+        _replace(place / "statistics.csv", lambda path: _write_statistics(path, probes))
 
 
 @contextmanager
@@ -160,16 +160,16 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _write_statistics(path: Path, looks: Iterable[Look]) -> None:
+def _write_statistics(path: Path, probes: Iterable[ProbeResult]) -> None:
     # A name may hold half a surrogate pair, which UTF-8 refuses.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         rows = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # or a name with \r breaks a row
         rows.writerow(COLUMNS)
-        for look in looks:
-            point, counts = look.point, (look.nan, look.plus_inf, look.minus_inf)
-            where = (look.step, look.micro_batch, look.phase, look.order)
+        for probe in probes:
+            point, counts = probe.point, (probe.nan, probe.plus_inf, probe.minus_inf)
+            where = (probe.step, probe.micro_batch, probe.phase, probe.order)
             names = (str(point.kind), point.module, point.parameter, point.detail)
-            rows.writerow((*where, *names, *counts, look.low, look.high, look.numel, int(look.beyond)))
+            rows.writerow((*where, *names, *counts, probe.low, probe.high, probe.numel, int(probe.beyond)))
 
 
 def _sorted_out(values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -269,7 +269,7 @@ def load(folder: Path) -> Incident:
     for rank in sorted(int(found[1]) for path in folder.iterdir() if (found := _RANK.fullmatch(path.name))):
         path = folder / f"rank-{rank}" / "statistics.csv"
         if rank < world and path.is_file():
-            statistics[rank] = sorted(_statistics(path), key=lambda look: (look.step, look.order))
+            statistics[rank] = sorted(_statistics(path), key=lambda probe: (probe.step, probe.order))
     return Incident(
         finding=finding,
         world=world,
@@ -304,7 +304,7 @@ def _head(folder: Path) -> dict[str, Any]:
     return data
 
 
-def _statistics(path: Path) -> Iterator[Look]:
+def _statistics(path: Path) -> Iterator[ProbeResult]:
     line = 1
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -316,24 +316,24 @@ def _statistics(path: Path) -> Iterator[Look]:
             raise ValueError("its columns are not those of the watch")
         for row in rows:
             line = rows.line_num
-            yield _look(row)
+            yield _probe(row)
     except OSError as error:
         raise IncidentError(f"cannot read {path}: {_why(error)}; check its permissions") from None
     except (ValueError, OverflowError, csv.Error, StopIteration) as error:
         raise _damaged(path, f"line {line}: {error}") from None
 
 
-def _look(row: list[str]) -> Look:
+def _probe(row: list[str]) -> ProbeResult:
     if len(row) != len(COLUMNS):
         raise ValueError(f"{len(row)} values instead of {len(COLUMNS)}")
     step, micro_batch, phase, order, kind, module, parameter, detail, *numbers = row
     if phase not in PHASES:
         raise ValueError(f"unknown phase {phase[:40]!r}")
     nan, plus_inf, minus_inf, low, high, numel, beyond = numbers
-    point = Point(Kind(kind), module, parameter, detail)
+    point = ProbePoint(Kind(kind), module, parameter, detail)
     counts = (_count(nan), _count(plus_inf), _count(minus_inf))
     where = (_count(step), _count(micro_batch), phase, _count(order))
-    return Look(point, *where, *counts, float(low), float(high), _count(numel), bool(_count(beyond)))
+    return ProbeResult(point, *where, *counts, float(low), float(high), _count(numel), bool(_count(beyond)))
 
 
 def _count(text: str) -> int:

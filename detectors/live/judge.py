@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from detectors.live.chains import Event, Mismatch, Sum
-from detectors.live.finding import Cause, Finding, Kind, Look, Point
+from detectors.live.chains import Mismatch, Sum, SumEvent
+from detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
 
 # What training keeps. The others only count when one of these is bad.
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
@@ -27,19 +27,19 @@ _MORE = "Watch with checksums to know which."
 class Step:
     """What one rank saw in one step.
 
-    ``bad``: the looks that are bad. ``skipped``: the optimizer left the step out. ``scaled``: the loss is
+    ``bad``: the probes that are bad. ``skipped``: the optimizer left the step out. ``scaled``: the loss is
     scaled, dynamically, so that a skipped step may be no fault. ``labels_high``: by micro-batch, the largest
     label (below 0: every label is ignored). ``largest``: the largest absolute output seen, and where. ``losses``:
     by micro-batch. ``sums``: the checksums. ``extremes``: by parameter, the largest absolute value in use.
     """
 
     number: int
-    bad: list[Look] = field(default_factory=list)
+    bad: list[ProbeResult] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     skipped: bool = False
     scaled: bool = False
     labels_high: dict[int, float] = field(default_factory=dict)
-    largest: tuple[float, Point] | None = None
+    largest: tuple[float, ProbePoint] | None = None
     sharded: bool = False
     losses: dict[int, float] = field(default_factory=dict)
     gradient_norm: float | None = None
@@ -53,86 +53,88 @@ class Judge:
     def __init__(self, rank: int, watched: frozenset[Kind]) -> None:
         self._rank = rank
         self._watched = watched
-        self._usual: set[Point] = set()
+        self._usual: set[ProbePoint] = set()
 
     def step(self, step: Step) -> Finding | None:
         """The first bad point of this rank's step; None where all is well."""
-        bad = sorted(step.bad, key=lambda look: look.order)  # what a step begins with is of phase "step" too
-        alarms = [look for look in bad if self._alarms(look, step)]
+        bad = sorted(step.bad, key=lambda probe: probe.order)  # what a step begins with is of phase "step" too
+        alarms = [probe for probe in bad if self._alarms(probe, step)]
         mismatch = min(step.mismatches, key=lambda one: one.at.order, default=None)
         if not alarms and mismatch is None:
-            self._usual.update(look.point for look in bad if look.point.kind not in _GRADIENTS)
+            self._usual.update(probe.point for probe in bad if probe.point.kind not in _GRADIENTS)
             return None
         first = self._first(bad, alarms) if alarms else None
         # Memory that changed in a whole parameter shows at the step; no bad value that was seen can have done it.
-        whole = mismatch is not None and mismatch.at.event is Event.SETTLED and mismatch.at.partition is Kind.PARAMETER
+        whole = (
+            mismatch is not None and mismatch.at.event is SumEvent.SETTLED and mismatch.at.partition is Kind.PARAMETER
+        )
         if mismatch is not None and (first is None or whole or mismatch.at.order <= first.order):
             return self._of_mismatch(mismatch, step, bad)
         assert first is not None
-        return self._of_look(first, step, bad)
+        return self._of_probe(first, step, bad)
 
-    def _alarms(self, look: Look, step: Step) -> bool:
-        kind = look.point.kind
-        if look.beyond:
+    def _alarms(self, probe: ProbeResult, step: Step) -> bool:
+        kind = probe.point.kind
+        if probe.beyond:
             return not (kind in _GRADIENTS and step.skipped and step.scaled)
         if kind not in _KEPT:
-            return kind is Kind.OUTPUT and not look.point.module and look.nan > 0
+            return kind is Kind.OUTPUT and not probe.point.module and probe.nan > 0
         if kind is Kind.GRADIENT:
             return not (step.skipped and step.scaled)
         return True
 
-    def _first(self, bad: Sequence[Look], alarms: Sequence[Look]) -> Look:
+    def _first(self, bad: Sequence[ProbeResult], alarms: Sequence[ProbeResult]) -> ProbeResult:
         """The earliest bad point that can have led to the alarm: not what is bad in every step."""
         alarm = alarms[0]
-        before = [look for look in bad if look.order <= alarm.order and look.point not in self._usual]
-        for index, look in enumerate(before):
+        before = [probe for probe in bad if probe.order <= alarm.order and probe.point not in self._usual]
+        for index, probe in enumerate(before):
             # A mask of -inf is harmless unless what follows it is bad as well.
-            mask = look.point.kind in _PASSED and look.minus_inf and not (look.nan or look.plus_inf or look.beyond)
-            if not mask or (index + 1 < len(before) and before[index + 1].order <= look.order + 2):
-                return look
+            mask = probe.point.kind in _PASSED and probe.minus_inf and not (probe.nan or probe.plus_inf or probe.beyond)
+            if not mask or (index + 1 < len(before) and before[index + 1].order <= probe.order + 2):
+                return probe
         return alarm
 
-    def _of_look(self, look: Look, step: Step, bad: Sequence[Look]) -> Finding:
-        cause, evidence = self._cause(look, step, bad)
-        point = look.point
+    def _of_probe(self, probe: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> Finding:
+        cause, evidence = self._cause(probe, step, bad)
+        point = probe.point
         return Finding(
             cause=cause,
             kind=point.kind,
-            step=look.step,
-            micro_batch=look.micro_batch,
-            phase=look.phase,
-            order=look.order,
+            step=probe.step,
+            micro_batch=probe.micro_batch,
+            phase=probe.phase,
+            order=probe.order,
             rank=self._rank,
             ranks=(self._rank,),
             module=point.module,
             parameter=point.parameter,
             detail=point.detail,
-            nan=look.nan,
-            inf=look.plus_inf + look.minus_inf,
-            numel=look.numel,
-            low=look.low,
-            high=look.high,
-            beyond=look.beyond,
+            nan=probe.nan,
+            inf=probe.plus_inf + probe.minus_inf,
+            numel=probe.numel,
+            low=probe.low,
+            high=probe.high,
+            beyond=probe.beyond,
             evidence=tuple(evidence),
-            spread=self._spread(bad, look.order),
+            spread=self._spread(bad, probe.order),
         )
 
-    def _cause(self, look: Look, step: Step, bad: Sequence[Look]) -> tuple[Cause, list[str]]:
-        kind = look.point.kind
-        beyond = ["It is beyond the bound that was asked for."] if look.beyond else []
+    def _cause(self, probe: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> tuple[Cause, list[str]]:
+        kind = probe.point.kind
+        beyond = ["It is beyond the bound that was asked for."] if probe.beyond else []
         if kind is Kind.INPUT:
             return Cause.DATA, ["The batch itself holds it."]
         if kind is Kind.LOSS:
-            if step.labels_high.get(look.micro_batch, 0) < 0:
+            if step.labels_high.get(probe.micro_batch, 0) < 0:
                 return Cause.DATA, ["Every label of the micro-batch is ignored (below 0): the mean is over nothing."]
-            return Cause.LOSS, ["All outputs of modules that were looked at before are good.", *beyond]
+            return Cause.LOSS, ["All outputs of modules that were probed before are good.", *beyond]
         if kind in _PASSED:
-            evidence = ["No output that was looked at before it is bad."]
+            evidence = ["No output that was probed before it is bad."]
             if Kind.PARAMETER in self._watched:
                 evidence = ["All outputs before it are good."]
                 if kind is Kind.OUTPUT:
                     when = "are good" if step.sharded else "were good after the step before"
-                    evidence.append(f"The parameters of {look.point.module or 'the model'} {when}.")
+                    evidence.append(f"The parameters of {probe.point.module or 'the model'} {when}.")
             if kind is Kind.TAKEN:
                 evidence.append("No module made it: it was computed between modules.")
             if step.largest is not None:
@@ -146,9 +148,9 @@ class Judge:
             return Cause.OPTIMIZER, [*self._no_gradient(), *beyond]
         if kind is Kind.SECONDARY:
             return Cause.SHARDING, ["The parameter that it is copied from was good when it was gathered.", _MORE]
-        if kind is Kind.PRIMARY or not step.sharded or look.phase == "step":
-            state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == look.step]
-            if any(one.point.parameter == look.point.parameter for one in state):
+        if kind is Kind.PRIMARY or not step.sharded or probe.phase == "step":
+            state = [one for one in bad if one.point.kind is Kind.OPTIMIZER and one.step == probe.step]
+            if any(one.point.parameter == probe.point.parameter for one in state):
                 return Cause.OPTIMIZER, ["Its optimizer state is bad in the same step."]
             return Cause.STEP, [*self._no_gradient(), *beyond]
         return Cause.SHARDING, ["The partition of this rank is good, and what was gathered is not.", _MORE, *beyond]
@@ -156,10 +158,10 @@ class Judge:
     def _no_gradient(self) -> list[str]:
         return ["No gradient of the step was bad."] if Kind.GRADIENT in self._watched else []
 
-    def _of_mismatch(self, mismatch: Mismatch, step: Step, bad: Sequence[Look]) -> Finding:
+    def _of_mismatch(self, mismatch: Mismatch, step: Step, bad: Sequence[ProbeResult]) -> Finding:
         at = mismatch.at
         kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else at.partition
-        seen = next((look for look in bad if look.point.parameter == at.parameter and look.order >= at.order), None)
+        seen = next((probe for probe in bad if probe.point.parameter == at.parameter and probe.order >= at.order), None)
         return Finding(
             cause=mismatch.cause,
             kind=kind,
@@ -182,13 +184,13 @@ class Judge:
             spread=self._spread(bad, at.order),
         )
 
-    def _spread(self, bad: Sequence[Look], after: int) -> tuple[str, ...]:
+    def _spread(self, bad: Sequence[ProbeResult], after: int) -> tuple[str, ...]:
         lines: list[str] = []
-        for look in bad:
-            if look.order > after and look.point not in self._usual and len(lines) < _SPREAD:
-                count = look.nan + look.plus_inf + look.minus_inf
-                what = f"{count} of {look.numel} bad" if count else f"{look.low:.4g} to {look.high:.4g}"
-                lines.append(f"{look.phase} of micro-batch {look.micro_batch}: {look.point}: {what}")
+        for probe in bad:
+            if probe.order > after and probe.point not in self._usual and len(lines) < _SPREAD:
+                count = probe.nan + probe.plus_inf + probe.minus_inf
+                what = f"{count} of {probe.numel} bad" if count else f"{probe.low:.4g} to {probe.high:.4g}"
+                lines.append(f"{probe.phase} of micro-batch {probe.micro_batch}: {probe.point}: {what}")
         return tuple(lines)
 
 

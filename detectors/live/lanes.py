@@ -1,9 +1,9 @@
 """Measurements on their way to the host: written on the stream they belong to, read back without waiting.
 
 One lane per stream. A measurement goes into the next row of the lane's memory, by work on that same
-stream, so it is ordered after what it looks at and before what follows, and orders nothing between
-streams. Now and then the rows are sent: a copy into pinned memory of the host, and behind it, by a
-second copy on the same stream, a stamp. The host looks whether the stamp has arrived by reading its
+stream, so it is ordered after what it probes and before what follows, and orders nothing between
+streams. Now and then the rows are sent: a copy into pinned memory of the host, and after it, by a
+second copy on the same stream, a stamp. The host finds out whether the stamp has arrived by reading its
 own memory. It does not ask the device: ``event.query()`` answered with yes is an ordering edge, and a
 watch must add none.
 
@@ -23,15 +23,15 @@ from torch import Tensor
 from detectors.live import ops
 from detectors.live.hardware import Hardware
 
-_LOOKS = 2048  # rows: 80 KiB
+_PROBES = 2048  # rows: 80 KiB
 _SUMS = 8192  # numbers: 64 KiB
 
 
 class Measured(NamedTuple):
-    """What a parcel holds: notes with rows of :data:`ops.LOOK_COLUMNS` numbers, and notes with checksums."""
+    """What a parcel holds: notes with rows of :data:`ops.PROBE_COLUMNS` numbers, and notes with checksums."""
 
-    look_notes: list[Any]
-    looks: npt.NDArray[np.float64]  # a row for each
+    probe_notes: list[Any]
+    probes: npt.NDArray[np.float64]  # a row for each
     sums: list[tuple[Any, tuple[int, ...]]]
 
 
@@ -41,17 +41,17 @@ class _Parcel:
     def __init__(self, lane: _Lane) -> None:
         self.lane = lane
         self.number = lane.sent
-        self.look_notes, self.sum_notes = lane.look_notes, lane.sum_notes
+        self.probe_notes, self.sum_notes = lane.probe_notes, lane.sum_notes
         self.host = lane.host
 
     def arrived(self) -> bool:
         return self.host is None or int(self.host.stamp[0]) >= self.number
 
     def read(self) -> Measured:
-        looks, sums = (self.host.looks, self.host.sums) if self.host else (self.lane.own_looks, self.lane.own_sums)
+        probes, sums = (self.host.probes, self.host.sums) if self.host else (self.lane.own_probes, self.lane.own_sums)
         measured = Measured(
-            self.look_notes,
-            looks[: len(self.look_notes)].copy(),
+            self.probe_notes,
+            probes[: len(self.probe_notes)].copy(),
             [(note, tuple(ops.unsigned(int(one)) for one in sums[lo:hi])) for note, lo, hi in self.sum_notes],
         )
         if self.host:
@@ -63,10 +63,10 @@ class _Host:
     """Pinned memory for one parcel. Read and written as arrays: no call of torch, and so no wait, is involved."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.looks_pinned = hardware.pinned(torch.empty(_LOOKS, ops.LOOK_COLUMNS, dtype=torch.float64, device="cpu"))
+        self.probes_pinned = hardware.pinned(torch.empty(_PROBES, ops.PROBE_COLUMNS, dtype=torch.float64, device="cpu"))
         self.sums_pinned = hardware.pinned(torch.empty(_SUMS, dtype=torch.int64, device="cpu"))
         self.stamp_pinned = hardware.pinned(torch.empty(1, dtype=torch.int64, device="cpu"))
-        self.looks, self.sums = self.looks_pinned.numpy(), self.sums_pinned.numpy()
+        self.probes, self.sums = self.probes_pinned.numpy(), self.sums_pinned.numpy()
         self.stamp = self.stamp_pinned.numpy()
         self.stamp[0] = -1
 
@@ -77,9 +77,9 @@ class _Lane:
     def __init__(self, hardware: Hardware, device: torch.device, stream: Hashable, checksums: bool) -> None:
         self.stream = stream
         self.hardware = hardware
-        self.looks = torch.empty(_LOOKS, ops.LOOK_COLUMNS, dtype=torch.float64, device=device)
+        self.probes = torch.empty(_PROBES, ops.PROBE_COLUMNS, dtype=torch.float64, device=device)
         self.sums = torch.empty(_SUMS if checksums else 0, dtype=torch.int64, device=device)
-        self.look_notes: list[Any] = []
+        self.probe_notes: list[Any] = []
         self.sum_notes: list[tuple[Any, int, int]] = []
         self.sums_used = 0
         self.sent = 0
@@ -88,24 +88,24 @@ class _Lane:
         if hardware.asynchronous:
             self.scratch = torch.empty(1, dtype=torch.int64, device=device)
         else:
-            self.own_looks, self.own_sums = self.looks.numpy(), self.sums.numpy()
+            self.own_probes, self.own_sums = self.probes.numpy(), self.sums.numpy()
 
     def send(self) -> _Parcel | None:
-        if not self.look_notes and not self.sum_notes:
+        if not self.probe_notes and not self.sum_notes:
             return None
         self.sent += 1
         if self.hardware.asynchronous:
             self.host = self.spare.pop() if self.spare else _Host(self.hardware)
             self.host.stamp[0] = -1
-            looks, sums = len(self.look_notes), self.sums_used
+            probes, sums = len(self.probe_notes), self.sums_used
             with self.hardware.on(self.stream):
-                if looks:
-                    ops.send(self.looks[:looks], self.host.looks_pinned[:looks])
+                if probes:
+                    ops.send(self.probes[:probes], self.host.probes_pinned[:probes])
                 if sums:
                     ops.send(self.sums[:sums], self.host.sums_pinned[:sums])
                 ops.stamp(self.scratch, self.host.stamp_pinned, self.sent)
         parcel = _Parcel(self)
-        self.look_notes, self.sum_notes, self.sums_used = [], [], 0
+        self.probe_notes, self.sum_notes, self.sums_used = [], [], 0
         return parcel
 
 
@@ -119,21 +119,21 @@ class Lanes:
         self._read: list[Measured] = []
         self._away: list[_Parcel] = []
 
-    def look(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
+    def probe(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
         """Measure what ``values`` hold, on the current stream; not the extremes of good ones, if that is dearer.
 
-        True where they are seen to be bad already; where the device is still at work nobody knows yet.
+        True where they are seen to be bad already; where the device is still at work that is not known yet.
         """
         lane = self._lane(values.device)
-        if len(lane.look_notes) == _LOOKS:
+        if len(lane.probe_notes) == _PROBES:
             self._send(lane)
-        lane.look_notes.append(note)
-        place = len(lane.look_notes) - 1
+        lane.probe_notes.append(note)
+        place = len(lane.probe_notes) - 1
         if self.hardware.asynchronous:
-            ops.look(values, lane.looks[place])
+            ops.probe(values, lane.probes[place])
             return False
-        ops.look_now(values, lane.own_looks[place], extremes=extremes)
-        return bool(lane.own_looks[place, :3].any())
+        ops.probe_now(values, lane.own_probes[place], extremes=extremes)
+        return bool(lane.own_probes[place, :3].any())
 
     def checksum(self, values: Tensor, note: Any, *, first: int = 0, part: int = 0, parts: int = 1) -> None:
         """Measure ``values``' bits, on the current stream, in ``parts`` parts of ``part`` elements (at most)."""

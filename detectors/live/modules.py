@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from detectors.live.board import Board
-from detectors.live.finding import Kind, Point
+from detectors.live.finding import Kind, ProbePoint
 
 _WRAPPERS = {
     "DistributedDataParallel",
@@ -38,7 +38,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class ModuleHooks:
-    """Watches one model's passes. ``began`` is told of each micro-batch, with its tensors."""
+    """Watches one model's passes. ``began`` is called for each micro-batch, with its tensors."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ModuleHooks:
         self._board = board
         self._model = model
         self._began = began
-        self._seen: dict[int, tuple[int, StorageWeakRef]] = {}  # by storage: what was looked at in this micro-batch
+        self._seen: dict[int, tuple[int, StorageWeakRef]] = {}  # by storage: what was probed in this micro-batch
         self._loss_seen = -1
         guard = board.guard
         handles: list[Any] = [model.register_forward_pre_hook(guard(self._enter), with_kwargs=True, prepend=True)]
@@ -87,7 +87,7 @@ class ModuleHooks:
         if Kind.INPUT in board.kinds:
             for name, tensor in _tensors(batch):
                 self._new(tensor)
-                board.see(board.point(Point(Kind.INPUT, detail=name)), tensor)
+                board.see(board.point(ProbePoint(Kind.INPUT, detail=name)), tensor)
 
     def _output(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
         board = self._board
@@ -115,9 +115,11 @@ class ModuleHooks:
                 if Kind.OUTPUT in board.kinds and self._new(tensor):
                     if detail not in points:
                         points[detail] = (
-                            board.point(Point(Kind.OUTPUT, name, detail=detail)),
+                            board.point(ProbePoint(Kind.OUTPUT, name, detail=detail)),
                             board.guard(
-                                self._output_gradient(board.point(Point(Kind.OUTPUT_GRADIENT, name, detail=detail)))
+                                self._output_gradient(
+                                    board.point(ProbePoint(Kind.OUTPUT_GRADIENT, name, detail=detail))
+                                )
                             ),
                         )
                     bad = board.see(points[detail][0], tensor)
@@ -131,14 +133,14 @@ class ModuleHooks:
         return seen
 
     def _taken(self, name: str, args: Any, order: int) -> None:
-        """Look at what a module computes from, if no module made that."""
+        """Probe what a module computes from, if no module made that."""
         for detail, tensor in _tensors(args):
             if tensor.is_floating_point() and self._new(tensor):
-                point = Point(Kind.TAKEN, name, detail="" if detail == "0" else detail)
+                point = ProbePoint(Kind.TAKEN, name, detail="" if detail == "0" else detail)
                 self._board.see(self._board.point(point), tensor, order=order)
 
     def _new(self, tensor: Tensor) -> bool:
-        """A module often gives on what its last part gave: that was looked at, under the more exact name."""
+        """A module often gives on what its last part gave: that was probed, under the more exact name."""
         storage = tensor.untyped_storage()
         version = 0 if tensor.is_inference() else tensor._version
         before = self._seen.get(storage._cdata)
@@ -148,7 +150,7 @@ class ModuleHooks:
         return True
 
     def loss(self, loss: Any) -> None:
-        """Look at the micro-batch's loss, once."""
+        """Probe the micro-batch's loss, once."""
         board = self._board
         if not isinstance(loss, Tensor) or not loss.is_floating_point():
             return
@@ -159,7 +161,7 @@ class ModuleHooks:
         if loss.requires_grad:
             loss.register_hook(board.guard(self._backward))
         if Kind.LOSS in board.kinds:
-            board.see(board.point(Point(Kind.LOSS)), loss)
+            board.see(board.point(ProbePoint(Kind.LOSS)), loss)
 
     # -- backward ----------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class ModuleHooks:
 
     def _gradient(self, name: str) -> Callable[[Tensor], None]:
         board = self._board
-        point = board.point(Point(Kind.GRADIENT, name.rpartition(".")[0], name))
+        point = board.point(ProbePoint(Kind.GRADIENT, name.rpartition(".")[0], name))
 
         def seen(gradient: Tensor) -> None:
             board.begin_backward()

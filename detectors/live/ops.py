@@ -4,7 +4,7 @@ They are operators so that every device treats them as its own work: on CUDA the
 current stream, on the simulated GPU one launch each. They write into a row of memory that
 was there before, give nothing back to the host, and wait for nothing.
 
-``detectors::look``: one pass (``aminmax``) while everything is good. Counting what is bad takes more
+``detectors::probe``: one pass (``aminmax``) while everything is good. Counting what is bad takes more
 passes; where a kernel may decide by what it sees (the CPU), they are only made for a bad tensor.
 
 ``detectors::checksum``: exact, in integers modulo 2**64. An element's bits are a word x (signed, up to
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 PROBES = "detectors::"  # how the operators' names begin in a trace
-OPERATORS = tuple(PROBES + name for name in ("look", "checksum", "send", "stamp"))
-LOOK_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
+OPERATORS = tuple(PROBES + name for name in ("probe", "checksum", "send", "stamp"))
+PROBE_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
 _ROWS = 8  # at once, where there are threads for them
 _ROW = 1 << 15  # words; a row and its 64-bit copy stay in the cache
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
@@ -42,15 +42,15 @@ _WIDE = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: tor
 _MASK = (1 << 64) - 1
 
 _library = torch.library.Library("detectors", "DEF")
-_library.define("look(Tensor values, Tensor(a!) row) -> ()")
+_library.define("probe(Tensor values, Tensor(a!) row) -> ()")
 _library.define("checksum(Tensor values, Tensor(a!) sums, int first, int part) -> ()")
 _library.define("send(Tensor values, Tensor(a!) pinned) -> ()")
 _library.define("stamp(Tensor(a!) scratch, Tensor(b!) pinned, int number) -> ()")
 
 
-def look(values: Tensor, row: Tensor) -> None:
-    """Write what ``values`` hold into ``row``: float64, (LOOK_COLUMNS,). No gradient, no host wait."""
-    torch.ops.detectors.look.default(values, row)
+def probe(values: Tensor, row: Tensor) -> None:
+    """Write what ``values`` hold into ``row``: float64, (PROBE_COLUMNS,). No gradient, no host wait."""
+    torch.ops.detectors.probe.default(values, row)
 
 
 def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> None:
@@ -67,7 +67,7 @@ def send(values: Tensor, pinned: Tensor) -> None:
 
 
 def stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
-    """Write ``number`` to memory of the host, behind what the current stream was given before. Both int64, (1,)."""
+    """Write ``number`` to memory of the host, after what the current stream was given before. Both int64, (1,)."""
     torch.ops.detectors.stamp.default(scratch, pinned, number)
 
 
@@ -81,14 +81,14 @@ def add(*sums: int) -> int:
     return sum(sums) & _MASK
 
 
-# -- look ------------------------------------------------------------------------------------------------
+# -- probe ------------------------------------------------------------------------------------------------
 
 
-def _look_on_cpu(values: Tensor, row: Tensor) -> None:
-    look_now(values, row.numpy())
+def _probe_on_cpu(values: Tensor, row: Tensor) -> None:
+    probe_now(values, row.numpy())
 
 
-def look_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
+def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
     """The same where the values are there when it is called: into an array, without a detour through the operator.
 
     Without ``extremes`` the lowest and the highest value of a tensor that is good stay unknown (NaN): its square has
@@ -115,7 +115,7 @@ def look_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
     held[3], held[4] = (float(one) for one in torch.aminmax(good)) if good.numel() else (math.nan, math.nan)
 
 
-def look_on_device(values: Tensor, row: Tensor) -> None:
+def probe_on_device(values: Tensor, row: Tensor) -> None:
     """The same where the host must not know: no decision, so each pass is always made."""
     seen = _real(values)
     if seen.numel() == 0:
@@ -128,7 +128,7 @@ def look_on_device(values: Tensor, row: Tensor) -> None:
     row[0].copy_(seen.isnan().sum())
     row[1].copy_((seen == math.inf).sum())
     row[2].copy_((seen == -math.inf).sum())
-    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not told.
+    # All three are named: nan_to_num puts the dtype's largest value, a good one, where it is not given.
     row[3].copy_(torch.nan_to_num(seen, nan=math.inf, posinf=math.inf, neginf=math.inf).amin())
     row[4].copy_(torch.nan_to_num(seen, nan=-math.inf, posinf=-math.inf, neginf=-math.inf).amax())
     row[3:].masked_fill_(row[3:].isinf(), math.nan)
@@ -225,6 +225,6 @@ def _stamp(scratch: Tensor, pinned: Tensor, number: int) -> None:
 
 _library.impl("send", _send, "CompositeExplicitAutograd")
 _library.impl("stamp", _stamp, "CompositeExplicitAutograd")
-_library.impl("look", _look_on_cpu, "CPU")
-_library.impl("look", look_on_device, "CompositeExplicitAutograd")
+_library.impl("probe", _probe_on_cpu, "CPU")
+_library.impl("probe", probe_on_device, "CompositeExplicitAutograd")
 _library.impl("checksum", _checksum, "CompositeExplicitAutograd")

@@ -17,14 +17,14 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
 from detectors.live.board import NORM, SKIPPED, Board, see_states
-from detectors.live.chains import Event
+from detectors.live.chains import SumEvent
 from detectors.live.engines import EngineHooks
-from detectors.live.finding import Kind, Point
+from detectors.live.finding import Kind, ProbePoint
 from detectors.live.patches import listen
 
 
 class OptimizerHooks:
-    """``ended`` is called when a step is over and looked at."""
+    """``ended`` is called when a step is over and probed."""
 
     def __init__(
         self, board: Board, model: nn.Module, *, engine: EngineHooks, recorded: bool, ended: Callable[[], None]
@@ -38,7 +38,7 @@ class OptimizerHooks:
         self._late = False
         self._model = model
         if board.checksums:
-            self._measure(Event.EDIT)
+            self._measure(SumEvent.EDIT)
         self._tried = False
         self.before, self.after = self._before, board.guard(self._after)
         board.on_close(_attend(self))
@@ -83,7 +83,7 @@ class OptimizerHooks:
         if isinstance(overflow, Tensor):
             self._board.see(self._board.point(SKIPPED), overflow)
         if self._board.checksums:
-            self._measure(Event.SETTLED)
+            self._measure(SumEvent.SETTLED)
         self._late = self._board.late and Kind.PARAMETER in self._board.kinds
         if not self._late:
             for name, parameter in self._model.named_parameters():
@@ -104,12 +104,12 @@ class OptimizerHooks:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad:
                     before = board.keep_place(), board.keep_place()
-                    bad = board.see(board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+                    bad = board.see(board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
                     if bad and self._late:  # what it was made of is still there
                         self._applied(name, parameter, before[0])
                         self._states(optimizer, name, parameter, before[1])
         if board.checksums:
-            self._measure(Event.UPDATE)
+            self._measure(SumEvent.UPDATE)
         self._stepped = True
         if not board.scaled:
             board.end_step()
@@ -117,24 +117,24 @@ class OptimizerHooks:
 
     def _applied(self, name: str, parameter: nn.Parameter, order: int = 0) -> None:
         if Kind.GRADIENT in self._board.kinds and parameter.grad is not None:
-            point = Point(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
+            point = ProbePoint(Kind.GRADIENT, name.rpartition(".")[0], name, "applied")
             self._board.see(self._board.point(point), parameter.grad, order=order)
 
     def _states(self, optimizer: torch.optim.Optimizer, name: str, parameter: nn.Parameter, order: int = 0) -> None:
         if Kind.OPTIMIZER in self._board.kinds:
             see_states(self._board, name, optimizer.state.get(parameter, {}), order=order)
 
-    def _measure(self, event: Event) -> None:
+    def _measure(self, event: SumEvent) -> None:
         board = self._board
         for name, parameter in self._model.named_parameters():
-            board.sum(event, board.point(Point(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
+            board.sum(event, board.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), parameter)
 
     def _scaled(self, scaler: GradScaler, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         if self._mine(optimizer):
             self._board.scaled = self._tried = scaler.is_enabled()
 
     def _updated(self, *_: Any, **__: Any) -> None:
-        """A step was tried. Without overflow the optimizer was called, and its work has been looked at."""
+        """A step was tried. Without overflow the optimizer was called, and its work has been probed."""
         if self._tried:
             self._tried = False
             self._board.begin_step()
@@ -164,7 +164,7 @@ def _attend(one: OptimizerHooks) -> Callable[[], None]:
     def end() -> None:
         if one in _attending:
             _attending.remove(one)
-        # Behind a hook of somebody else the walk would go on: then the pair stays, with nobody to call.
+        # After another hook the walk would go on: then the pair stays, with nothing to call.
         if not _attending and all(_is_last(handle) for handle in _handles):
             while _handles:
                 _handles.pop().remove()

@@ -1,4 +1,4 @@
-"""Ranks tell each other what they found, beside training: through the store of ``torch.distributed``.
+"""Ranks report to each other what they found, beside training: through the store of ``torch.distributed``.
 
 No collective is issued, so no stream, no process group and no order of training is touched. Each rank
 writes one short line per step under its own key and, only when somebody raised the alarm, reads the
@@ -21,21 +21,21 @@ from torch.distributed.distributed_c10d import _get_default_store
 from detectors.live.finding import Finding
 
 _PATIENCE_S = 1800.0  # as long as a collective of the program itself would wait for the others
-KEPT = 4  # steps for which what was told can be read
+KEPT = 4  # steps whose reports can be read
 
 
 class Ranks:
     """The other ranks of the default process group.
 
-    ``name`` tells several watches of one program apart; it must be the same on all ranks.
+    ``name`` distinguishes several watches of one program; it must be the same on all ranks.
     """
 
     def __init__(self, name: str) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self._store = dist.PrefixStore(f"stream-races/{name}", _get_default_store())
 
-    def tell(self, step: int, finding: Finding | None, digest: str) -> None:
-        """Tell the others how this rank's step was. ``digest``: what must be equal on all ranks, or ''."""
+    def report(self, step: int, finding: Finding | None, digest: str) -> None:
+        """Report to the others how this rank's step was. ``digest``: what must be equal on all ranks, or ''."""
         line = {"finding": finding.as_dict() if finding else None, "digest": digest}
         self._store.set(f"step/{step}/{self.rank}", json.dumps(line))
         if finding is not None:
@@ -51,7 +51,7 @@ class Ranks:
         return int(self._store.get("alarm")) if self._store.check(["alarm"]) else None
 
     def neighbour(self, step: int) -> str | None:
-        """The digest of the next rank, if it has told it."""
+        """The digest of the next rank, if it has reported it."""
         key = f"step/{step}/{(self.rank + 1) % self.world}"
         return str(json.loads(self._store.get(key))["digest"]) if self._store.check([key]) else None
 
@@ -64,12 +64,12 @@ class Ranks:
         return self._all(f"table/{step}")
 
     def wait(self, what: str, step: int, seconds: float) -> None:
-        """Wait for what the others tell ("step") or show ("table") of the step. Only when the watch ends."""
+        """Wait for the others' reports ("step") or tables ("table") of the step. Only when the watch ends."""
         with suppress(dist.DistError, RuntimeError):
             self._store.wait([f"{what}/{step}/{rank}" for rank in range(self.world)], timedelta(seconds=seconds))
 
-    def heard(self, step: int) -> list[dict[str, Any]] | None:
-        """What all ranks told of the step, by rank; None while one of them has not yet."""
+    def reports(self, step: int) -> list[dict[str, Any]] | None:
+        """What all ranks reported of the step, by rank; None while one of them has not yet."""
         return self._all(f"step/{step}")
 
     def _all(self, prefix: str) -> list[dict[str, Any]] | None:
@@ -83,8 +83,8 @@ class Ranks:
 class StopTogether:
     """Do all ranks stop here? One that stopped alone would leave the others in a collective for ever.
 
-    Ranks hear of a finding one step apart, so each says at the end of a step whether it has, and all go by what was
-    said at the end of the step before. They meet in the store: a collective would order streams.
+    Ranks learn of a finding one step apart, so each reports at the end of a step whether it has, and all act on the
+    reports of the end of the step before. They use the store: a collective would order streams.
     """
 
     def __init__(self, name: str, *, wanted: bool) -> None:
@@ -93,13 +93,13 @@ class StopTogether:
         self._steps = 0
 
     def at_step_end(self, stopped: bool) -> bool:
-        """Say whether this rank wants to stop; True when all do. Waits for what was said one step ago."""
+        """Report whether this rank wants to stop; True when all do. Waits for the reports of the step before."""
         self._steps += 1
         ranks, before = self._ranks, self._steps - 1
         if ranks is None:
             return stopped
-        ranks.tell(self._steps, None, "stop" if stopped else "")
+        ranks.report(self._steps, None, "stop" if stopped else "")
         if not before:
             return False
         ranks.wait("step", before, _PATIENCE_S)
-        return any(line["digest"] for line in ranks.heard(before) or [])
+        return any(line["digest"] for line in ranks.reports(before) or [])

@@ -8,11 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from detectors.live.actions import versions
-from detectors.live.chains import Event
+from detectors.live.chains import SumEvent
 from detectors.live.judge import Step
 from detectors.values.recordings import Recorder, StepRecord, UseRecord
 
-_RECORDED = {Event.USE, Event.UPDATE, Event.EDIT}
+_RECORDED = {SumEvent.USE, SumEvent.UPDATE, SumEvent.EDIT}
 _PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from detectors.live.chains import Event, Sum
+from detectors.live.chains import Sum, SumEvent
 from detectors.live.finding import PHASES, Cause, Finding, Kind
 from detectors.live.ops import add
 
@@ -22,7 +22,7 @@ def table(sums: Iterable[Sum]) -> Table:
     found: Table = {}
     times: Counter[tuple[int, str, str]] = Counter()
     for one in sorted(sums, key=lambda one: one.order):
-        if one.partition is not Kind.PARAMETER or one.event not in (Event.USE, Event.UPDATE):
+        if one.partition is not Kind.PARAMETER or one.event not in (SumEvent.USE, SumEvent.UPDATE):
             continue
         use = (one.micro_batch, one.phase, one.parameter)
         key = f"{one.micro_batch:06d}/{PHASES.index(one.phase)}/{times[use]:03d}/{one.parameter}"

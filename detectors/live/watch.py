@@ -3,7 +3,7 @@
     with NanWatch(engine):            # DeepSpeed's engine, a DDP model, or a plain one
         for batch in data: ...
 
-It looks at what training computes on the stream that computes it, reads what it saw without blocking
+It probes what training computes on the stream that computes it, reads what it saw without blocking
 the host, and adds no ordering between streams: a watch that synchronises would hide the very race that
 it looks for (as a NaN check after the partition hid hpZ's: DeepSpeed issue 5059).
 """
@@ -54,11 +54,11 @@ _numbers = count(1)
 class NanWatch:
     """Watches one model's training for NaN, Inf and values beyond a bound, and says where the first came from.
 
-    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to look at (:data:`WATCHABLE`; by
+    ``model``: a DeepSpeed engine, a DDP model, or a plain module. ``watch``: what to probe (:data:`WATCHABLE`; by
     default all but the gradients of outputs). ``modules``: a pattern of module paths whose outputs are looked
     at. ``bound``: the largest absolute value that is good, for all kinds or by name of ``watch``.
     ``checksums``: follow each parameter's bits from its partition to its use; finds finite wrong values
-    too, and tells race, stale, uncovered and corruption apart. ``on_finding``: "warn", "raise", "stop"
+    too, and distinguishes race, stale, uncovered and corruption. ``on_finding``: "warn", "raise", "stop"
     (sets :attr:`stopped`), "save" (an incident under ``folder``, for ``python -m repro report``), a
     function that gets the :class:`Finding`, or several of these. ``history``: steps whose statistics an
     incident holds. ``record``: a folder that takes what each step computed, for ``python -m repro diverge``.
@@ -201,7 +201,7 @@ class NanWatch:
         self._tables[step.number] = replicas.table(step.sums)
         self._tables.pop(step.number - KEPT, None)
         self._told = step.number
-        self._ranks.tell(step.number, finding, replicas.digest(self._tables[step.number]))
+        self._ranks.report(step.number, finding, replicas.digest(self._tables[step.number]))
         before = step.number - 1
         if before in self._tables and self._ranks.neighbour(before) not in (
             None,
@@ -221,8 +221,8 @@ class NanWatch:
             ranks.wait("step", alarm, _CLOSING_S)
         for step in range(max(1, alarm - KEPT + 1), alarm + 1):
             if not last and self._told <= step:
-                return  # some ranks may not have told of it: all shall act at the end of the same step
-            lines = ranks.heard(step)
+                return  # some ranks may not know it yet: all shall act at the end of the same step
+            lines = ranks.reports(step)
             if lines is None:
                 if step == alarm:
                     return
@@ -267,7 +267,7 @@ class NanWatch:
             try:
                 for step in self._board.finish():
                     self._judged(step)
-                self._decide(last=False)  # a rank that acted tells no more: what is known already needs no waiting
+                self._decide(last=False)  # a rank that acted reports no more: what is known already needs no waiting
                 self._decide(last=True)
             except Passed as passed:
                 raise passed.error from None

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from detectors.live.board import Board, see_states
-from detectors.live.chains import Event, Shape
-from detectors.live.finding import Kind, Point
+from detectors.live.chains import Shape, SumEvent
+from detectors.live.finding import Kind, ProbePoint
 from detectors.live.patches import listen
 
 
@@ -37,9 +37,9 @@ class _Parameter:
         self.name = name
         self.parameter = parameter
         module = name.rpartition(".")[0]
-        self.gathered = board.point(Point(Kind.PARAMETER, module, name))
-        self.primary = board.point(Point(Kind.PRIMARY, module, name))
-        self.secondary = board.point(Point(Kind.SECONDARY, module, name))
+        self.gathered = board.point(ProbePoint(Kind.PARAMETER, module, name))
+        self.primary = board.point(ProbePoint(Kind.PRIMARY, module, name))
+        self.secondary = board.point(ProbePoint(Kind.SECONDARY, module, name))
         self.size = int(parameter.ds_tensor.ds_numel)  # of a primary partition, with padding
         self.rank = dist.get_rank(group=parameter.ds_process_group)
         self.world = dist.get_world_size(group=parameter.ds_process_group)
@@ -114,12 +114,12 @@ class Zero3Hooks:
         self._copying: list[tuple[_Parameter, int]] = []
         self._copies_anew = False
         if board.checksums:
-            self._primaries(Event.EDIT)
+            self._primaries(SumEvent.EDIT)
 
     # -- use ---------------------------------------------------------------------------------------
 
     def _fetched(self, _: None, module: nn.Module, forward: bool = True, *__: Any, **___: Any) -> None:
-        """The current stream is ordered behind the all-gather: what the parameter holds now is what is used."""
+        """The current stream is ordered after the all-gather: what the parameter holds now is what is used."""
         board = self._board
         if not forward:
             board.begin_backward()
@@ -129,7 +129,7 @@ class Zero3Hooks:
                 continue
             values = parameter.detach().reshape(-1)
             if board.checksums:  # first: it says more of why than what the values are
-                board.sum(Event.USE, one.gathered, values, part=one.size, parts=one.parts)
+                board.sum(SumEvent.USE, one.gathered, values, part=one.size, parts=one.parts)
             if Kind.PARAMETER in board.kinds:
                 board.see(one.gathered, values)
 
@@ -148,10 +148,10 @@ class Zero3Hooks:
                 self._copying.append((one, -1 if secondary is None else secondary._version))
                 if secondary is None or has_been_updated or self._copies_anew:
                     if secondary is not None and self._board.checksums:
-                        self._secondary(one, secondary, Event.SETTLED)
+                        self._secondary(one, secondary, SumEvent.SETTLED)
                     source = each.detach().reshape(-1)[one.secondary_first :][: one.size * one.merged]
                     if self._board.checksums and source.numel():
-                        self._board.sum(Event.SOURCE, one.secondary, source, first=one.secondary_first)
+                        self._board.sum(SumEvent.SOURCE, one.secondary, source, first=one.secondary_first)
 
         return before
 
@@ -172,7 +172,7 @@ class Zero3Hooks:
                 if held is None:
                     continue
                 if board.checksums:
-                    board.sum(Event.COPIED, one.secondary, held, first=one.secondary_first)
+                    board.sum(SumEvent.COPIED, one.secondary, held, first=one.secondary_first)
                 if Kind.SECONDARY in board.kinds:
                     board.see(one.secondary, held)
             self._copying = []
@@ -184,7 +184,7 @@ class Zero3Hooks:
             for each in param_list if param_list is not None else [parameter]:
                 one = self._parameters.get(id(each))
                 if one is not None:
-                    self._primary(one, Event.EDIT)
+                    self._primary(one, SumEvent.EDIT)
 
     # -- all-gather --------------------------------------------------------------------------------
 
@@ -203,22 +203,22 @@ class Zero3Hooks:
                 # Up to 0.13.1 the forward pass reads the primary partition though there is a secondary one.
                 secondary = each.ds_secondary_tensor if one.merged and not given.get("forward", False) else None
                 if secondary is None:
-                    self._primary(one, Event.READ)
+                    self._primary(one, SumEvent.READ)
                 else:
-                    self._secondary(one, secondary, Event.READ)
+                    self._secondary(one, secondary, SumEvent.READ)
 
         return before
 
     # -- step --------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Before the optimizer step: what the partitions hold when every copy of the step is behind us."""
+        """Before the optimizer step: what the partitions hold after every copy of the step."""
         if self._board.checksums:
-            self._primaries(Event.SETTLED)
+            self._primaries(SumEvent.SETTLED)
             for one in self._parameters.values():
                 secondary = one.parameter.ds_secondary_tensor if one.merged else None
                 if secondary is not None:
-                    self._secondary(one, secondary, Event.SETTLED)
+                    self._secondary(one, secondary, SumEvent.SETTLED)
 
     def stepped(self) -> None:
         """After it: optimizer state, the new primary partitions, their checksums."""
@@ -235,7 +235,7 @@ class Zero3Hooks:
         if board.checksums:
             for one in self._parameters.values():
                 if one.parameter.requires_grad:
-                    self._primary(one, Event.UPDATE)
+                    self._primary(one, SumEvent.UPDATE)
 
     def _state(self, one: _Parameter, order: int = 0) -> None:
         board, optimizer = self._board, self._engine.optimizer
@@ -254,17 +254,17 @@ class Zero3Hooks:
         }
         see_states(board, one.name, held, order=order)
 
-    def _primaries(self, event: Event) -> None:
+    def _primaries(self, event: SumEvent) -> None:
         for one in self._parameters.values():
             self._primary(one, event)
 
-    def _primary(self, one: _Parameter, event: Event) -> None:
+    def _primary(self, one: _Parameter, event: SumEvent) -> None:
         held = one.covered(one.parameter.ds_tensor, one.first)
         if held is None:  # all padding; that there is a new version has to be known all the same
             held = one.parameter.ds_tensor.detach().view(-1)[:0]
         self._board.sum(event, one.primary, held, first=one.first)
 
-    def _secondary(self, one: _Parameter, secondary: Tensor, event: Event) -> None:
+    def _secondary(self, one: _Parameter, secondary: Tensor, event: SumEvent) -> None:
         held = one.covered(secondary, one.secondary_first)
         if held is not None:
             self._board.sum(event, one.secondary, held, first=one.secondary_first)

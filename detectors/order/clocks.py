@@ -2,7 +2,7 @@
 
 A *thread* is one stream of one rank. A clock says, for each thread, up to which of its epochs
 everything is ordered before "now" (Lamport 1978 for the relation, Mattern 1989 for the vectors).
-An access that ran in epoch ``e`` of thread ``u`` is ordered before whoever has ``known[u] >= e``:
+An access that ran in epoch ``e`` of thread ``u`` is ordered before every clock with ``known[u] >= e``:
 one comparison, the *epoch* test of FastTrack (Flanagan & Freund 2009, section 3).
 
 Three things keep this cheap, as traces have far more launches than synchronisations:
@@ -11,7 +11,7 @@ Three things keep this cheap, as traces have far more launches than synchronisat
   touches no vector; a record takes the vector as it is, without a copy.
 * A vector is never changed once it is made: a join makes a new one, so markers may share vectors.
   (The one exception is a new thread, for which zeros are appended: the meaning stays the same.)
-* The epoch is counted up whenever a stream learns something, too. So whoever knows epoch ``e`` of
+* The epoch is counted up whenever a stream learns something, too. So a clock that knows epoch ``e`` of
   ``u`` knows all that ``u`` knew then, and a join with something already known is skipped.
 
 The host is a clock without an epoch: it carries order (launch, synchronise) and accesses nothing.

@@ -65,7 +65,7 @@ def _meet(history: AccessHistory, entry: Entry, known: Vector, *, redundant: boo
 
 
 def _covered(history: AccessHistory, entry: Entry, known: Vector) -> list[Entry]:
-    """Of two reads none races, but the newer one stands for the older."""
+    """Two reads never race, but the newer one makes the older one redundant."""
     lo, hi, layout, thread, _, _, _ = entry
     if layout is None:
         dropped = [

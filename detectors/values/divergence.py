@@ -8,10 +8,12 @@ every bit, or something other than the program decided a value. What is compared
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 _PHASES = ("init", "forward", "backward", "step", "edit")
 
 
@@ -109,9 +111,9 @@ class Divergence:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready; a loss that is not a number becomes text, which JSON has no number for."""
         data = asdict(self)
-        data["growth"] = [[step, _number(value)] for step, value in self.growth]
+        data["growth"] = [[step, number(value)] for step, value in self.growth]
         if self.loss is not None:
-            data["loss"].update(value=_number(self.loss.value), reference=_number(self.loss.reference))
+            data["loss"].update(value=number(self.loss.value), reference=number(self.loss.reference))
         return data
 
 
@@ -120,9 +122,9 @@ def compare(reference: Values, run: Values) -> Divergence:
     compared = 0
     wrong: list[tuple[tuple[int, int, int, int, int], int, Use, Use]] = []
     for rank, uses in sorted(run.uses.items()):
-        expected = _by_occurrence(reference.uses.get(rank, ()))
+        expected = by_occurrence(reference.uses.get(rank, ()), 4)
         position = {key: index for index, key in enumerate(expected)}
-        for key, use in _by_occurrence(uses).items():
+        for key, use in by_occurrence(uses, 4).items():
             other = expected.get(key)
             if other is None:
                 continue
@@ -171,14 +173,14 @@ def compare(reference: Values, run: Values) -> Divergence:
     )
 
 
-def _by_occurrence(uses: Iterable[Use]) -> Mapping[tuple[Any, ...], Use]:
-    """Uses by what they are: a parameter may be used several times in one phase."""
-    seen: dict[tuple[Any, ...], int] = {}
-    named: dict[tuple[Any, ...], Use] = {}
+def by_occurrence(uses: Iterable[_Row], fields: int) -> dict[tuple[Any, ...], _Row]:
+    """Uses by their first ``fields`` fields, counted: a parameter may be used several times in one phase."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    named: dict[tuple[Any, ...], _Row] = {}
     for use in uses:
-        key = use[:4]
-        seen[key] = count = seen.get(key, 0) + 1
-        named[(*key, count)] = use
+        key = use[:fields]
+        seen[key] += 1
+        named[(*key, seen[key])] = use
     return named
 
 
@@ -186,5 +188,6 @@ def _same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def _number(value: float) -> float | str:
+def number(value: float) -> float | str:
+    """JSON has no number for NaN and infinities: these become text."""
     return value if math.isfinite(value) else str(value)

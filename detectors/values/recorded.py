@@ -15,12 +15,12 @@ itself, without a new largest value, passes for rounding.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from detectors.values.recordings import Recording, RecordingError, StepRecord, UseRecord, number
+from detectors.values.divergence import by_occurrence, number
+from detectors.values.recordings import RecordingError, StepRecord, UseRecord, WatchRecording
 from detectors.values.rounding import UNKNOWN, rounding_bound
 
 
@@ -95,7 +95,7 @@ _FORWARD, _LOSS, _BACKWARD = range(3)  # places in a micro-batch
 _Pairs = dict[int, tuple[StepRecord, StepRecord]]  # by step: the reference's and the run's
 
 
-def compare(reference: Recording, run: Recording) -> RecordedDivergence:
+def compare(reference: WatchRecording, run: WatchRecording) -> RecordedDivergence:
     """The first difference of ``run``, in what both have. Raises :class:`RecordingError` where they do not fit."""
     steps = _common_steps(reference, run)
     growth = {step: [0.0, 0.0, 0.0] for step in sorted({step for pairs in steps.values() for step in pairs})}
@@ -121,7 +121,7 @@ def compare(reference: Recording, run: Recording) -> RecordedDivergence:
     return replace(result, **facts, explained=explained, why=why)
 
 
-def _common_steps(reference: Recording, run: Recording) -> dict[int, _Pairs]:
+def _common_steps(reference: WatchRecording, run: WatchRecording) -> dict[int, _Pairs]:
     """By rank. Raises :class:`RecordingError` where the two are not recordings of the same training."""
     facts: list[tuple[str, Any, Any]] = [("the number of ranks", reference.world, run.world)]
     facts += [(key, reference.info[0].get(key), run.info[0].get(key)) for key in ("precision", "parameters")]
@@ -147,7 +147,7 @@ def _compare_step(
 ) -> tuple[list[_Difference], int, int]:
     """All that differs; how many values both have, and how many only one. Brings ``growth`` up to date."""
     found: list[_Difference] = []
-    ours, theirs = _by_occurrence(expected.uses), _by_occurrence(record.uses)
+    ours, theirs = by_occurrence(expected.uses, 3), by_occurrence(record.uses, 3)
     opening = _opening(expected.uses)
     for position, (key, wanted) in enumerate(ours.items()):
         use = theirs.get(key, wanted)
@@ -177,18 +177,8 @@ def _compare_step(
     return found, len(ours.keys() & theirs.keys()) + len(numbers), alone
 
 
-def _by_occurrence(uses: Sequence[UseRecord]) -> dict[tuple[int, str, str, int], UseRecord]:
-    """Uses by what they are: a parameter may be used several times in one phase."""
-    seen: Counter[tuple[int, str, str]] = Counter()
-    named = {}
-    for use in uses:
-        seen[use[:3]] += 1
-        named[(*use[:3], seen[use[:3]])] = use
-    return named
-
-
 def _opening(uses: Sequence[UseRecord]) -> set[int]:
-    """Where partitions were recorded before the passes, not behind the optimizer step: at the start, or edited."""
+    """Where partitions were recorded before the passes, not after the optimizer step: at the start, or edited."""
     passes = next((index for index, use in enumerate(uses) if use.phase != "step"), 0)
     last = {use.parameter: index for index, use in enumerate(uses)}
     return {i for i, use in enumerate(uses) if use.phase == "step" and (i < passes or last[use.parameter] != i)}

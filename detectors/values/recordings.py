@@ -7,12 +7,13 @@ checksums of every parameter that was used. Nothing that is read is executed.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
+
+from detectors.values.divergence import number
 
 FORMAT = "stream-race-recording"
 VERSION = 1
@@ -25,7 +26,7 @@ class RecordingError(Exception):
 
 
 class UseRecord(NamedTuple):
-    """A parameter in use; in phase "step" its own partition on this rank, behind the optimizer step or an edit.
+    """A parameter in use; in phase "step" its own partition on this rank, after the optimizer step or an edit.
 
     ``micro_batch`` from 1; ``sums``: unsigned 64-bit checksums, one a part; ``largest``: absolute (NaN: or unknown).
     """
@@ -89,13 +90,8 @@ class Recorder:
             raise RecordingError(f"cannot record into {self._path}: {error.strerror}") from error
 
 
-def number(value: float) -> float | str:
-    """JSON has no number for NaN and infinities."""
-    return value if math.isfinite(value) else str(value)
-
-
 @dataclass(frozen=True)
-class Recording:
+class WatchRecording:
     """What a folder holds, by rank. ``truncated``: ranks killed within a line, which is left out."""
 
     world: int
@@ -104,7 +100,7 @@ class Recording:
     truncated: tuple[int, ...] = ()
 
 
-def load(folder: Path) -> Recording:
+def load(folder: Path) -> WatchRecording:
     """Read a recording, from wherever it comes. Raises :class:`RecordingError` for what is none, or not whole."""
     if not folder.is_dir():
         raise RecordingError(f"{folder} is no folder: give the folder that a run recorded into")
@@ -119,17 +115,17 @@ def load(folder: Path) -> Recording:
         world, info[rank] = _header(next(lines, (1, None))[1], path, rank)
         worlds.add(world)
         steps[rank], names = [], list[str]()
-        for number, data in lines:
+        for at, data in lines:
             try:
                 steps[rank].append(_step(data, names, after=steps[rank][-1].step if steps[rank] else -1))
             except (ValueError, TypeError, LookupError, OverflowError) as error:
-                raise _damaged(path, number, str(error)) from None
+                raise _damaged(path, at, str(error)) from None
     if len(worlds) > 1:
         raise RecordingError(f"{folder} mixes runs of {' and '.join(map(str, sorted(worlds)))} ranks: copy it again")
     for rank in range(world):
         if rank not in found:
             raise RecordingError(f"{folder} has no recording of rank {rank}, of {world} ranks: copy rank-{rank}.jsonl")
-    return Recording(world, info, steps, tuple(truncated))
+    return WatchRecording(world, info, steps, tuple(truncated))
 
 
 def _lines(path: Path, rank: int, truncated: list[int]) -> Iterator[tuple[int, Any]]:

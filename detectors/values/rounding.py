@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-UNKNOWN = {"tokens": 2**14, "parameters": 2**20}  # numbers of terms, where nobody knows them
+UNKNOWN = {"tokens": 2**14, "parameters": 2**20}  # numbers of terms that are assumed where they are not known
 _FAILS = 1e-6  # probability that rounding alone leaves the bound
 _ACCUMULATED = {"fp64": 2.0**-53}  # unit roundoff; all others accumulate in fp32
 _STORED = {"fp64": 0.0, "fp32": 0.0, "bf16": 2.0**-8, "fp16": 2.0**-11}  # of one more rounding

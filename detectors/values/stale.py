@@ -17,13 +17,11 @@ micro-batch. Two rules keep this from being taken for stale:
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from detectors.values.divergence import Use, Values
+from detectors.values.divergence import Use, Values, by_occurrence, number
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Stale:
     distance: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "distance": self.distance if math.isfinite(self.distance) else str(self.distance)}
+        return {**asdict(self), "distance": number(self.distance)}
 
     def sentence(self) -> str:
         """What is proven, for a person."""
@@ -59,7 +57,7 @@ class Stale:
 
 
 def find_stale(run: Values, reference: Values, *, racing: Collection[str] = ()) -> Stale | None:
-    """Look for uses of older versions. ``reference`` tells what forward passes should hold (it has no secondary).
+    """Look for uses of older versions. ``reference`` has what forward passes should hold (it has no secondary).
 
     Parameters that are ``racing`` are left out: a read that comes too early may well find an older version.
     """
@@ -103,16 +101,16 @@ def _quantizes(reference: Iterable[Use]) -> bool:
 
 def _of_rank(uses: Sequence[Use], reference: Sequence[Use], quantized: bool) -> Iterator[tuple[Use, tuple[int, bool]]]:
     expected = {use[:4]: use.checksums for use in reference if use.phase == "forward"}
-    same = set(_numbered(reference)) if quantized else set()
+    same = {(*key, use.checksums) for key, use in by_occurrence(reference, 4).items()} if quantized else set()
     versions: dict[tuple[str, int, int], tuple[int, bool]] = {}  # by name, part and checksum
     forward: dict[str, tuple[int, ...]] = {}
     right = True  # the run computed what the reference did, so far
-    for use, numbered in zip(uses, _numbered(uses), strict=True):
+    for key, use in by_occurrence(uses, 4).items():
         if use.phase == "backward":
             wanted = forward.get(use.name, use.checksums)
         else:
             wanted = expected.get(use[:4], use.checksums) if right else use.checksums
-        if use.checksums != wanted and numbered not in same:
+        if use.checksums != wanted and (*key, use.checksums) not in same:
             held = [
                 versions.get((use.name, part, have))
                 for part, (have, want) in enumerate(zip(use.checksums, wanted, strict=True))
@@ -128,11 +126,3 @@ def _of_rank(uses: Sequence[Use], reference: Sequence[Use], quantized: bool) -> 
         if use.phase != "backward":
             for part, checksum in enumerate(use.checksums):
                 versions.setdefault((use.name, part, checksum), (use.step, use.phase == "edit"))
-
-
-def _numbered(uses: Iterable[Use]) -> Iterator[tuple[Any, ...]]:
-    """What each use holds, when and of what: the first, second ... time in its phase."""
-    times: Counter[tuple[Any, ...]] = Counter()
-    for use in uses:
-        times[use[:4]] += 1
-        yield (*use[:4], times[use[:4]], use.checksums)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
-from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
 
-from fuzz.campaign import Share, Tried, explore
+from fuzz.campaign import Share, Trial, explore, read, written
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
-from simgpu.ranks.forks import forking
-from simgpu.ranks.interrupts import held
+from fuzz.verdict import ReplayVerdict
+from replay.names import OperationName
+from replay.replayer import Departure, UsedValue
+from simgpu.ranks import RankFailed
+from simgpu.ranks.child import Send
+from simgpu.ranks.launcher import launch
+
+
+class TriedTiming(NamedTuple):
+    """A :class:`Trial`, as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
+
+    number: int
+    deviations: str
+    wrong: tuple[int, ...]
+    first: list[Any]
+    bad: int
+    loss: float
+    final: bool
+    departure: list[Any]
+
+
+class WorkerBroke(NamedTuple):
+    """A worker cannot go on, and why."""
+
+    error: str
 
 
 def local(subject: Subject) -> Explore:
@@ -20,46 +43,47 @@ def local(subject: Subject) -> Explore:
     return partial(_explore, subject)
 
 
-def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share, Tried]]:
-    context = multiprocessing.get_context("fork")
-    pipes: dict[Connection, Share] = {}
-    processes = []
-    try:
-        for share in shares:
-            with forking():
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(subject, share, theirs), daemon=True)
-                process.start()
-                theirs.close()
-                pipes[ours] = share
-                processes.append(process)
-        while pipes:
-            for pipe in wait(list(pipes)):
-                assert isinstance(pipe, Connection)
-                try:
-                    said = pipe.recv()
-                except EOFError:
-                    raise EngineError(
-                        f"worker {list(shares).index(pipes[pipe]) + 1} of {len(shares)} died while it executed timings "
-                        "(was memory short?): run fewer --workers"
-                    ) from None
-                if said is None:
-                    del pipes[pipe]
-                elif isinstance(said, str):
-                    raise EngineError(said)
-                else:
-                    yield pipes[pipe], said
-    finally:
-        with held():
-            for process in processes:
-                process.kill()
-                process.join()
-
-
-def _work(subject: Subject, share: Share, pipe: Connection) -> None:
-    with suppress(KeyboardInterrupt, BrokenPipeError):
+def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share, Trial]]:
+    def work(number: int, send: Send) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
         try:
-            explore(subject, share, pipe.send)
-            pipe.send(None)
+            explore(subject, shares[number], lambda tried: send(_packed(tried)))
         except Exception as error:
-            pipe.send(f"a worker failed: {error}")
+            send(WorkerBroke(str(error)))
+
+    kinds: Sequence[type[TriedTiming | WorkerBroke]] = (TriedTiming, WorkerBroke)
+    try:
+        with closing(launch(len(shares), work, kinds)) as messages:
+            for number, message in messages:
+                if isinstance(message, WorkerBroke):
+                    raise EngineError(f"a worker failed: {message.error}")
+                yield shares[number], _unpacked(message)
+    except RankFailed as failed:
+        raise EngineError(
+            f"worker {failed.rank + 1} of {len(shares)} died while it executed timings "
+            "(was memory short?): run fewer --workers"
+        ) from None
+
+
+def _packed(tried: Trial) -> TriedTiming:
+    verdict = tried.verdict
+    return TriedTiming(
+        tried.number,
+        written(tried.deviations),
+        verdict.wrong,
+        list(verdict.first or ()),
+        verdict.bad,
+        verdict.loss,
+        verdict.final,
+        list(verdict.departure or ()),
+    )
+
+
+def _unpacked(sent: TriedTiming) -> Trial:
+    departure = None
+    if sent.departure:
+        operation, recorded, value = sent.departure
+        departure = Departure(OperationName(*operation), recorded, value)
+    first = UsedValue(*sent.first) if sent.first else None
+    verdict = ReplayVerdict(sent.wrong, first, sent.bad, sent.loss, sent.final, departure)
+    return Trial(sent.number, read(sent.deviations), verdict)

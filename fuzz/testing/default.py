@@ -1,4 +1,4 @@
-"""The device on which a test's body makes tensors when it names none. In a file of its own: its frames are not told."""
+"""The device on which a test's body makes tensors when it names none. No report shows this file's frames."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 ``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
 GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before
-torch is imported, and stays to the session's end: so nobody gets it unasked. This file imports nothing of torch.
+torch is imported, and stays to the session's end: so no session gets it without
+asking. This file does not import torch.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ def repeated(config: pytest.Config) -> str:
 
 
 def missed(said: str) -> str | None:
-    """What to tell of a file of marked tests that cannot be imported for this reason; None where that is another one.
+    """What to say of a file of marked tests that cannot be imported for this reason; None where that is another one.
 
     It is imported by the session's own process, too: what its modules and unmarked tests do has no GPU there.
     """
-    told = next((one for one in _NO_GPU if one in said), None)
-    if told is None:
+    asked = next((one for one in _NO_GPU if one in said), None)
+    if asked is None:
         return None
-    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({told}): {_ASK}"
+    return f"only stream_race tests have a GPU here, and this file asks for one when it is imported ({asked}): {_ASK}"
 
 
 def _asked(config: pytest.Config) -> str:

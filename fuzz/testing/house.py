@@ -19,7 +19,7 @@ from contextlib import suppress
 import pytest
 
 IsHoused = Callable[[pytest.Item], bool]
-_PATIENCE_S = 10.0  # for its session's end, when nobody waits for a test of it any more
+_PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more
 _MOST = 4000  # characters of what it printed
 
 
@@ -34,19 +34,19 @@ class House:
         self._config = config
         self._printed = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - it stays open
         theirs, ours = os.pipe()
-        heard, told = os.pipe()
+        received, results = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.testing.housed", str(theirs), str(told)],
+            [sys.executable, "-m", "fuzz.testing.housed", str(theirs), str(results)],
             cwd=config.invocation_params.dir,
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
-            pass_fds=(theirs, told),
+            pass_fds=(theirs, results),
         )
         os.close(theirs)
-        os.close(told)
+        os.close(results)
         self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
-        self._heard = os.fdopen(heard, encoding="utf-8")
+        self._received = os.fdopen(received, encoding="utf-8")
         self._problem = ""
         self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
 
@@ -56,17 +56,17 @@ class House:
             raise Ended(self._problem)
         name = _name(item)
         self._ask([name, following and _name(following)])
-        for line in self._heard:
-            told = json.loads(line)
-            if "problem" in told:
-                self._problem = told["problem"]
+        for line in self._received:
+            message = json.loads(line)
+            if "problem" in message:
+                self._problem = message["problem"]
                 raise Ended(self._problem)
-            if "missing" in told:
-                raise Ended(told["missing"])
-            if told.get("finished") == name:
+            if "missing" in message:
+                raise Ended(message["missing"])
+            if message.get("finished") == name:
                 return
-            if "finished" not in told:
-                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+            if "finished" not in message:
+                report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message)
                 if report.nodeid == name:
                     yield _as_here(report, item)
         status = self._process.wait()
@@ -84,7 +84,7 @@ class House:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._heard.close()
+        self._received.close()
         self._printed.close()
 
     def _ask(self, what: object) -> None:

@@ -1,4 +1,4 @@
-"""The process of :mod:`fuzz.testing.house`: gets its GPU, then is a session of pytest that runs what it is told to.
+"""The process of :mod:`fuzz.testing.house`: gets its GPU, then is a session of pytest that runs the tests it is sent.
 
 ``python -m fuzz.testing.housed IN OUT``, two file descriptors. The first line of IN, as JSON, is the session
 (``path``, ``arguments``, ``files``), each further one a test and the one that follows it. On OUT there are reports, and
@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import pytest
 
 _PR_SET_PDEATHSIG = 1
-# What else would be done twice, or asks somebody who is not there.
+# These would be done twice, or need what this process does not have.
 _QUIET = {
     "usepdb": False,
     "trace": False,
@@ -37,17 +37,17 @@ _ONCE = ("lfplugin", "nfplugin", "stepwiseplugin")  # they write down how the se
 
 
 class Inside:
-    """The plugin that makes this session one which is told what to run. ``files``: of which tests are collected."""
+    """The plugin that makes this session run the tests it is sent. ``files``: of which tests are collected."""
 
-    def __init__(self, files: list[str], asked: Iterator[str], told: TextIO) -> None:
+    def __init__(self, files: list[str], asked: Iterator[str], results: TextIO) -> None:
         self._files = frozenset(files)
         self._asked = asked
-        self._told = told
+        self._results = results
         self._broken: list[str] = []
         self._config: pytest.Config | None = None
 
-    def tell(self, what: Any) -> None:
-        self._told.write(json.dumps(what, default=repr) + "\n")
+    def send(self, what: Any) -> None:
+        self._results.write(json.dumps(what, default=repr) + "\n")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -79,23 +79,23 @@ class Inside:
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=items.get(following))
             else:
                 broken = "".join(f"\n{one}" for one in self._broken)
-                self.tell({"missing": f"the process with the simulated GPU does not find this test{broken}"})
-            self.tell({"finished": name})
+                self.send({"missing": f"the process with the simulated GPU does not find this test{broken}"})
+            self.send({"finished": name})
         gc.freeze()  # or pytest looks for garbage in all of torch, five times
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         assert self._config is not None
-        self.tell(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+        self.send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
 
 
-def main(asked: int, told: int) -> None:
+def main(asked: int, results: int) -> None:
     """Serve until there is nothing more to run."""
-    for descriptor in (asked, told):
+    for descriptor in (asked, results):
         os.set_inheritable(descriptor, False)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(told, "w", buffering=1, encoding="utf-8") as out:
+    with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(results, "w", buffering=1, encoding="utf-8") as out:
         job = json.loads(lines.readline())
         sys.path[:] = job["path"]
         if problem := _start():

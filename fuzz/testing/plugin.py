@@ -2,22 +2,21 @@
 
 ::
 
-    from fuzz import Stream, current_stream, stream, watch
+    from fuzz import watch
 
     @pytest.mark.stream_race
     def test_prefetcher():
-        side = Stream()
-        with stream(side):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
             batch = load()
-        current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(side)
         watch("loss", model(batch))
 
 The test's body runs on a simulated GPU, several times: it must build what it changes itself. Code that says ``cuda``
-and ``torch.cuda.Stream()`` is tested as it is, ``fuzz.Stream`` and its kin are the same things, and a tensor that names
-no device is on ``cuda``. Fixtures are set up once, arguments are given to each run. The test fails when streams race
-(with the race, a *witness* timing that executes it the other way round, and a token for that timing), or when its
-asserts, the tensors it gives to ``watch``, or those it returns depend on timing. ``pytest --stream-timing TOKEN`` runs
-one test in the token's timing.
+and ``torch.cuda.Stream()`` is tested as it is, and a tensor that names no device is on ``cuda``. Fixtures are set up
+once, arguments are given to each run. The test fails when streams race (with the race, a *witness* timing that executes
+it the other way round, and a token for that timing), or when its asserts, the tensors it gives to ``watch``, or those
+it returns depend on timing. ``pytest --stream-timing TOKEN`` runs one test in the token's timing.
 
 A process with the GPU beside the session runs the marked tests (:mod:`fuzz.testing.house`), or the session's own, where
 it asks for that (:mod:`fuzz.testing.device`).
@@ -122,9 +121,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     report = yield
-    told = device.missed(report.longreprtext) if report.failed and isinstance(collector, pytest.File) else None
-    if told and _MARK in collector.path.read_text(encoding="utf-8", errors="replace"):
-        report.longrepr = f"{report.longreprtext}\n{told}"
+    why = device.missed(report.longreprtext) if report.failed and isinstance(collector, pytest.File) else None
+    if why and _MARK in collector.path.read_text(encoding="utf-8", errors="replace"):
+        report.longrepr = f"{report.longreprtext}\n{why}"
     return report
 
 

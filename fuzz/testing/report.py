@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 
 from detectors.order.races import Race
 from fuzz.testing.bodies import Failure
-from fuzz.testing.told import race_lines
+from fuzz.testing.lines import race_lines
 
 Word = Literal["harmful", "benign", "not judged"]
 
 BLIND = "the test watches no value and reads none: give it some by fuzz.watch(name, tensor), or return tensors"
 _NO_RACE = (
     "No race explains it. Either the program itself goes by the time, as by query(), or an access was not seen, as one "
-    "that no operator's schema tells of: then it is not known that all work is ordered."
+    "that no operator's schema has: then it is not known that all work is ordered."
 )
 
 

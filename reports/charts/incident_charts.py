@@ -11,7 +11,7 @@ from typing import Any
 
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
 
-from detectors.live.finding import Finding, Kind, Look, Point
+from detectors.live.finding import Finding, Kind, ProbePoint, ProbeResult
 from reports.charts.frame import Chart, Key, over_steps, tame
 
 _POINTS = 60  # rows of the map
@@ -33,22 +33,22 @@ _LINES = {
 }
 
 
-def draw(finding: Finding, looks: Sequence[Look]) -> dict[str, Chart]:
+def draw(finding: Finding, probes: Sequence[ProbeResult]) -> dict[str, Chart]:
     """The charts that the statistics of one rank are enough for."""
-    drawn = {"extremes": _extremes(finding, looks), "map": _map(finding, looks)}
+    drawn = {"extremes": _extremes(finding, probes), "map": _map(finding, probes)}
     return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
-def _extremes(finding: Finding, looks: Sequence[Look]) -> Chart | None:
+def _extremes(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
     largest: dict[Kind, dict[int, float]] = {}
-    for look in looks:
-        value = max((abs(one) for one in (look.low, look.high) if math.isfinite(one)), default=0.0)
+    for probe in probes:
+        value = max((abs(one) for one in (probe.low, probe.high) if math.isfinite(one)), default=0.0)
         if value > 0:  # there is no 0 on a log scale
-            by_step = largest.setdefault(look.point.kind, {})
-            by_step[look.step] = max(by_step.get(look.step, 0.0), value)
+            by_step = largest.setdefault(probe.point.kind, {})
+            by_step[probe.step] = max(by_step.get(probe.step, 0.0), value)
     if not largest:
         return None
-    steps = _steps(finding, looks)
+    steps = _steps(finding, probes)
     values = [value for by_step in largest.values() for value in by_step.values()]
     low, high = max(min(values) / 4, 1e-307), min(max(values), 1e307) * 4
     drawn = over_steps(steps, Range1d(start=low, end=high), 300, y_axis_type="log")
@@ -80,30 +80,30 @@ def _extremes(finding: Finding, looks: Sequence[Look]) -> Chart | None:
     )
 
 
-def _map(finding: Finding, looks: Sequence[Look]) -> Chart | None:
-    if not looks:
+def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
+    if not probes:
         return None
-    found = Point(finding.kind, finding.module, finding.parameter, finding.detail)
-    cells: dict[Point, dict[int, list[Look]]] = {}
-    for look in looks:
-        cells.setdefault(look.point, {}).setdefault(look.step, []).append(look)
-    rows = _relevant(finding, found, looks)
+    found = ProbePoint(finding.kind, finding.module, finding.parameter, finding.detail)
+    cells: dict[ProbePoint, dict[int, list[ProbeResult]]] = {}
+    for probe in probes:
+        cells.setdefault(probe.point, {}).setdefault(probe.step, []).append(probe)
+    rows = _relevant(finding, found, probes)
     columns: dict[str, list[Any]] = {
         name: [] for name in ("step", "row", "colour", "name", "kind", "bad", "of", "extremes")
     }
     for row, point in enumerate(rows):
         for step, seen in cells[point].items():
-            bad = sum(look.nan + look.plus_inf + look.minus_inf for look in seen)
-            ends = [one for look in seen for one in (look.low, look.high) if math.isfinite(one)]
+            bad = sum(probe.nan + probe.plus_inf + probe.minus_inf for probe in seen)
+            ends = [one for probe in seen for one in (probe.low, probe.high) if math.isfinite(one)]
             columns["step"].append(step)
             columns["row"].append(row)
-            columns["colour"].append(_colour(bad, beyond=any(look.beyond for look in seen)))
+            columns["colour"].append(_colour(bad, beyond=any(probe.beyond for probe in seen)))
             columns["name"].append(tame(point.parameter or point.module or "the model", _TOLD))
             columns["kind"].append(tame(f"{point.kind} {point.detail}".strip(), _TOLD))
             columns["bad"].append(str(bad))
-            columns["of"].append(str(sum(look.numel for look in seen)))
+            columns["of"].append(str(sum(probe.numel for probe in seen)))
             columns["extremes"].append(f"{min(ends):.4g} to {max(ends):.4g}" if ends else "none")
-    drawn = over_steps(_steps(finding, looks), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
+    drawn = over_steps(_steps(finding, probes), Range1d(start=len(rows) - 0.5, end=-0.5), 15 * len(rows) + 60)
     drawn.ygrid.grid_line_color = None
     drawn.yaxis.major_label_text_font_size = "11px"
     drawn.yaxis.ticker = FixedTicker(ticks=list(range(len(rows))))
@@ -131,19 +131,19 @@ def _map(finding: Finding, looks: Sequence[Look]) -> Chart | None:
     )
 
 
-def _relevant(finding: Finding, found: Point, looks: Sequence[Look]) -> list[Point]:
+def _relevant(finding: Finding, found: ProbePoint, probes: Sequence[ProbeResult]) -> list[ProbePoint]:
     """``found``, the bad points in the order of execution, then good ones by their distance from the finding."""
-    bad = [look.point for look in looks if look.point == found]  # not bad by itself if it is finite and wrong
-    bad += [look.point for look in looks if look.bad and look.step == finding.step]
-    bad += [look.point for look in looks if look.bad]
-    here = [look for look in looks if look.step == finding.step] or list(looks)
-    near = sorted(here, key=lambda look: (abs(look.order - finding.order), look.step, look.order))
-    ranked = dict.fromkeys([*bad, *(look.point for look in near), *(look.point for look in looks)])
+    bad = [probe.point for probe in probes if probe.point == found]  # not bad by itself if it is finite and wrong
+    bad += [probe.point for probe in probes if probe.bad and probe.step == finding.step]
+    bad += [probe.point for probe in probes if probe.bad]
+    here = [probe for probe in probes if probe.step == finding.step] or list(probes)
+    near = sorted(here, key=lambda probe: (abs(probe.order - finding.order), probe.step, probe.order))
+    ranked = dict.fromkeys([*bad, *(probe.point for probe in near), *(probe.point for probe in probes)])
     return list(ranked)[:_POINTS]
 
 
-def _steps(finding: Finding, looks: Sequence[Look]) -> list[int]:
-    return sorted({look.step for look in looks} | {finding.step})
+def _steps(finding: Finding, probes: Sequence[ProbeResult]) -> list[int]:
+    return sorted({probe.step for probe in probes} | {finding.step})
 
 
 def _colour(bad: int, *, beyond: bool) -> str:
@@ -152,7 +152,7 @@ def _colour(bad: int, *, beyond: bool) -> str:
     return _BEYOND if beyond else _GOOD
 
 
-def _name(point: Point) -> str:
+def _name(point: ProbePoint) -> str:
     """Short enough to stand beside the map: the end of a path says more than its beginning."""
     name = tame(point.parameter or point.module or "the model", 4 * _LABEL)
     if len(name) > _LABEL:

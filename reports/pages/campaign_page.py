@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reports.charts import campaign_chart
-from reports.data.campaigns import Campaign
+from reports.data.campaigns import Campaign, Witness
+from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
 from reports.data.switched import SWITCHES
 from reports.pages import bundle, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
+from reports.table import Column, Table
 from reports.text import replays
 
 FORMAT, VERSION = "stream-race-campaigns", 1
@@ -37,11 +39,11 @@ def worst(campaigns: Sequence[Campaign]) -> Campaign:
 
 
 def _wrong(campaign: Campaign) -> bool:
-    return bool(campaign.data["campaign"]["diverged"]) or any(one["harmful"] for one in campaign.data["races"])
+    return bool(campaign.data["campaign"]["diverged"]) or any(one.harmful for one in campaign.witnesses)
 
 
 def _sentence(campaign: Campaign) -> str:
-    found, races = campaign.data["campaign"], campaign.data["races"]
+    found, races = campaign.data["campaign"], campaign.witnesses
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
@@ -50,7 +52,7 @@ def _sentence(campaign: Campaign) -> str:
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
             f"timings it goes wrong ({low:.0%} to {high:.0%} with 95 % confidence)."
         )
-    if any(one["harmful"] for one in races):
+    if any(one.harmful for one in races):
         return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
     if races:
         return f"{with_fix} accesses race, and none of {tried:,} timings changes a value that training uses."
@@ -60,26 +62,23 @@ def _sentence(campaign: Campaign) -> str:
 def page(campaigns: Sequence[Campaign], files: Sequence[tuple[str, str]] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is. The campaigns are comparable."""
     told = worst(campaigns)
-    tone = "bad" if _wrong(told) else "warn" if told.data["races"] else "good"
+    tone = "bad" if _wrong(told) else "warn" if told.witnesses else "good"
     chart = campaign_chart.draw(told)
-    ran = [_ran(one) for one in campaigns]
     return html.render(
         "campaign.html",
         {} if chart is None else {"timings": chart},
         title=f"Timings: {', '.join(one.name for one in campaigns)}",
-        verdict="depends on timing" if _wrong(told) else "race, benign" if told.data["races"] else "clean",
+        verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),
         told=told.name,
         several=len(campaigns) > 1,
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),
-        races=[_race(one, told) for one in told.data["races"]],
+        races=[_race(one, told) for one in told.witnesses],
         replay=_replay(told),
         diverged=_diverged(told),
-        ran=ran,
-        packages=run_page.packages(ran),
-        differing=run_page.differing(ran),
+        ran=ran(campaigns),
         words=WORDS,
         files=files,
     )
@@ -108,44 +107,43 @@ def facts(campaign: Campaign) -> list[Fact]:
         rows.append(Fact("run live", data["live"]))
     if found["interrupted"]:
         rows.append(Fact("interrupted", "what was known is written"))
-    return [Fact(name, html.shortened(value), word) for name, value, word in rows]
+    return rows
 
 
-def _race(witness: Mapping[str, Any], campaign: Campaign) -> dict[str, Any]:
-    drawn = run_page.race(witness["race"], campaign.sources)
-    if witness["verdict"] is None:
-        outcome, detail, tone = "none", witness["reason"] or "", "warn"
-    elif witness["harmful"]:
-        outcome, detail, tone = "harmful", witness["verdict"]["sentence"], "bad"
+def _race(witness: Witness, campaign: Campaign) -> dict[str, Any]:
+    drawn = run_page.race(witness.race, campaign.sources)
+    if witness.verdict is None:
+        outcome, detail, tone = "none", witness.reason or "", "warn"
+    elif witness.harmful:
+        outcome, detail, tone = "harmful", witness.verdict.sentence, "bad"
     else:
         outcome, detail, tone = "benign", "It changes no value that training uses.", "good"
-    return {**drawn, "outcome": outcome, "detail": html.shortened(detail), "tone": tone}
+    return {**drawn, "outcome": outcome, "detail": detail, "tone": tone}
 
 
 def _replay(campaign: Campaign) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
-    for number, one in enumerate(campaign.data["races"], 1):
-        if one["token"]:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(one["token"])))
+    for number, one in enumerate(campaign.witnesses, 1):
+        if one.token:
+            rows.append((f"Race {number}, the two accesses the other way round", replays(one.token)))
     return rows
 
 
-def _diverged(campaign: Campaign) -> list[dict[str, Any]]:
-    rows = campaign.timings[campaign.timings["diverged"]].head(_ROWS).to_dict("records")
-    return [
-        {
-            "number": row["number"],
-            "wrong": f"{row['wrong_values']:,}",
-            "bad": f"{row['bad_numbers']:,}",
-            "loss": "NaN" if row["loss_difference"] != row["loss_difference"] else f"{row['loss_difference']:.3g}",
-            "first": html.shortened(str(row["first_wrong"])),
-        }
-        for row in rows
+def _diverged(campaign: Campaign) -> Table:
+    rows = [
+        [str(one.number), one.wrong_values, one.bad_numbers, _loss(one.loss_difference), one.first_wrong]
+        for one in each(campaign.timings[campaign.timings["diverged"]].head(_ROWS))
     ]
+    columns = ["timing", Column("values wrong", ","), Column("not finite", ","), "a loss differs by", "first wrong"]
+    return Table("", columns, rows, key="diverged")
 
 
-def _ran(campaign: Campaign) -> dict[str, Any]:
-    return run_page.ran(campaign.name, campaign.data["versions"], campaign.data["scenario"])
+def _loss(difference: float) -> str:
+    return "NaN" if difference != difference else f"{difference:.3g}"
+
+
+def ran(campaigns: Sequence[Campaign]) -> run_page.Ran:
+    return run_page.ran([(one.name, one.data["versions"], one.data["scenario"], {}) for one in campaigns])
 
 
 def comparable(campaigns: Sequence[Campaign]) -> None:
@@ -174,14 +172,14 @@ def write(campaigns: Sequence[Campaign], target: Path) -> str:
         headline=headline(campaigns),
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),
-        races=[bundle.race({**one["race"], "witness": None}) | _harm(one) for one in told.data["races"]],
+        races=[bundle.race(one.race) | _harm(one) for one in told.witnesses],
         replay=_replay(told),
-        versions=dict(told.data["versions"]),
+        versions=ran(campaigns).versions,
     )
     html.write(text, short)
     html.write(page(campaigns, run_page.told_of([short, findings, *tables])), target / "index.html")
     return headline(campaigns)
 
 
-def _harm(witness: Mapping[str, Any]) -> dict[str, str]:
-    return {"harm": "harmful" if witness["harmful"] else "benign" if witness["verdict"] else "no witness"}
+def _harm(witness: Witness) -> dict[str, str]:
+    return {"harm": "harmful" if witness.harmful else "benign" if witness.verdict else "no witness"}

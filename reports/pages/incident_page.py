@@ -28,7 +28,7 @@ _WORDS = {
     "order of execution": "Points stand in the order in which this rank came to them within the step.",
 }
 _CAUSES = {
-    Cause.DATA: "The batch itself is bad: look at the data, not at the model.",
+    Cause.DATA: "The batch itself is bad: probe at the data, not at the model.",
     Cause.FORWARD: "A module got good values and returned a bad one: an overflow, or a division by 0.",
     Cause.LOSS: "Everything the loss is computed from is good, and the loss is not.",
     Cause.GRADIENT: "The forward pass is good, and the backward pass computes a bad value.",
@@ -37,7 +37,7 @@ _CAUSES = {
     Cause.RACE: "Two overlapping accesses, one a write, in no certain order: on another day it may go right.",
     Cause.STALE: "A partition equals an older version of the parameter, though every access is ordered.",
     Cause.UNCOVERED: "A part of a partition that nothing ever wrote is read.",
-    Cause.CORRUPTION: "Memory changed between two looks with no step between them, and stayed so.",
+    Cause.CORRUPTION: "Memory changed between two probes with no step between them, and stayed so.",
     Cause.GATHER: "What the all-gather delivered is not what it read.",
     Cause.SHARDING: "Bad after the all-gather and good before: one of these three, and checksums tell which.",
 }
@@ -65,11 +65,11 @@ def write_page(incident: Incident, target: Path) -> None:
 def page(incident: Incident) -> str:
     """The page as text: the same bits come from the first page of a process."""
     finding = incident.finding
-    looks = incident.statistics.get(finding.rank, [])
+    probes = incident.statistics.get(finding.rank, [])
     whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)
     return html.render(
         "incident.html",
-        incident_charts.draw(finding, looks),
+        incident_charts.draw(finding, probes),
         title=f"Incident at step {finding.step}: {finding.cause}",
         finding=finding,
         sentence=html.shortened(finding.sentence()),

@@ -6,26 +6,20 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from repro.commands import flags
-from repro.sessions import child, folders, launched
-from repro.sessions.child import Ended
-from repro.sessions.launched import Launched
+from repro.sessions import checking, child, folders, launched
+from repro.sessions.child import ProgramEnd
 from repro.sessions.witnessed import Again, timing_of
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
-
-DRY = "dry.json"  # what a dry run tells beside its trace
-_FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -126,11 +120,11 @@ def check(
     else:
         folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
-    def work() -> Ended:
-        return _work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
+    def work() -> ProgramEnd:
+        return checking.work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
-    ended = _as_a_rank(work, folder, me) if me else child.attended(work)
+    ended = checking.as_a_rank(work, folder, me) if me else child.attended(work)
     if ended is None:
         return
     if ended.wrong:
@@ -148,7 +142,7 @@ def check(
             failed=bool(ended.status),
         )
     )
-    _conclude(ended, folder, what, beside, again, report=report)
+    checking.conclude(ended, folder, what, beside, again, report=report)
 
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:
@@ -182,94 +176,3 @@ def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, networ
     except (ValueError, ProfileError) as problem:
         raise WrongUse(str(problem)) from None
     return world
-
-
-def _work(
-    words: tuple[str, ...],
-    module: bool,
-    ranks: int,
-    trace: Path,
-    slow: dict[str, float],
-    token: str,
-    world: World | None,
-    *,
-    record: bool,
-) -> Ended:
-    """In the child: the program, to its end."""
-    from simgpu import launch
-    from simgpu.build import BuildError
-    from simgpu.ranks import RankFailed
-
-    try:
-        timing = Timing.parse(token or "t1")
-        place = trace.absolute()
-        status = launch.run(
-            words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
-        )
-        if world:
-            from simgpu import memory
-            from simgpu.dry import steps
-
-            folders.put(place.with_name(DRY), {"step_ends": steps.ends(), "capacity": memory.total()})
-    except (BuildError, RuntimeError, WrongUse) as problem:
-        return Ended(2, str(problem), wrong=True)
-    except RankFailed as failed:
-        return Ended(failed.status, f"{failed}; the others were ended")
-    except KeyboardInterrupt:
-        return Ended(_INTERRUPTED, "it was interrupted")
-    return Ended(status, f"it ended with exit status {status}" if status else "")
-
-
-def _as_a_rank(work: Callable[[], Ended], folder: Path, me: Launched) -> Ended | None:
-    """How all ranks ended, for rank 0 to judge; None on the others, if they ended well."""
-    launched.present(folder, me)
-    mine = child.attended(work, lambda: launched.failed(folder, me))
-    launched.tell(folder, me, mine)
-    if me.rank:
-        launched.judged(folder)
-        if mine.status:
-            raise SystemExit(2 if mine.wrong else _FAILED)
-        return None
-    ended = launched.all_ended(folder, me)
-    wrong = next((one for one in ended.values() if one.wrong), None)
-    if wrong:
-        return wrong
-    bad = [(one.asked, one.status < _KILLED, one.time, rank) for rank, one in ended.items() if one.status]
-    if not bad:
-        return mine
-    rank = min(bad)[-1]  # a kill is never what another rank's end does; else the first
-    first = ended[rank]
-    why = first.why.removeprefix("it ")
-    return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
-
-
-def _conclude(
-    ended: Ended, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
-) -> None:
-    """Judge, tell, and leave with the status that says it."""
-    from rich.console import Console
-
-    from reports.data.findings import Verdict
-    from reports.screen import checked as screen
-    from repro.sessions.checked import judge
-
-    interrupted = ended.interrupted and bool(ended.status)
-    failure = "it was interrupted" if interrupted else ended.why or None
-    found = judge(
-        folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
-    )
-    folders.forget_ranks(folder)
-    page = None
-    if report:
-        from reports.pages.folders import write
-
-        write([folder], folder / "report")
-        page = folder / "report" / "index.html"
-    screen.verdict(Console(), found, folder, page)
-    if interrupted:
-        raise SystemExit(_INTERRUPTED)
-    if ended.status:
-        raise SystemExit(_FAILED)
-    status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN}.get(found.verdict, 0)
-    if status:
-        raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""``dry``: a job of any size, before a GPU hour is spent on it."""
+"""``dry``: rehearses a job of any size before GPU hours are spent on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies.rehearsed import rehearse
@@ -35,7 +35,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     console = Console()
     made = job(**chosen(values, Job))
     made.profile()
-    folder = session.job_folder(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
+    folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()
     found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))

@@ -35,7 +35,7 @@ def fixes(text: str) -> list[Fix]:
         raise ScenarioError(f"unknown fix '{unknown[0]}': choose from {', '.join(Fix)}")
     if not found:
         raise ScenarioError(f"--fixes names none: choose from {', '.join(Fix)}")
-    return [Fix(word) for word in found]
+    return [fix for word in found for fix in Fix if fix == word]
 
 
 def numbers(
@@ -52,5 +52,5 @@ def numbers(
 
 
 def rows(frame: Any) -> Iterator[Any]:
-    """A frame's rows, with its columns as attributes; which they are no type says."""
+    """A frame's rows, with its columns as attributes, which are not typed."""
     yield from frame.itertuples()

@@ -98,7 +98,7 @@ def fuzz(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("executing timings", total=examples)
 
-        def tell(done: int, diverged: int) -> None:
+        def advance(done: int, diverged: int) -> None:
             bar.update(task, completed=done, description=f"executing timings, {diverged} diverged")
             if not console.is_terminal and done % max(examples // 4, 1) == 0:
                 console.print(f"  {done} of {examples} timings, {diverged} diverged", highlight=False)
@@ -109,7 +109,7 @@ def fuzz(
             seconds=seconds,
             seed=seed,
             database=database or runs / "examples",
-            progress=tell,
+            progress=advance,
             elsewhere=elsewhere,
         )
     token = None if found.smallest is None else witnesses.token(scenario, found.smallest)

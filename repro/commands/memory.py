@@ -47,7 +47,7 @@ def memory(
     from reports.pictures import memory as memory_chart
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import memory as study
@@ -58,15 +58,15 @@ def memory(
     sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
     todo = study.cases(words(models), sizes, qwz=quantized, ranks=job(**options).ranks)
     jobs = [job(**options, model=case.model, hpz=case.group, qwz=case.qwz) for case in todo]  # refused before it starts
-    folder = session.job_folder(runs / name, jobs[0], overwrite=overwrite)
+    folder = folders.of_job(runs / name, jobs[0], overwrite=overwrite)
     of = jobs[0]
     title = f"{of.nodes} x {of.gpus} GPUs, micro-batch {of.micro_batch} of {of.sequence} tokens" + (
         ", gradient checkpointing" if of.checkpointing else ""
     )
     with doing(console, f"{title}: {len(todo)} dry runs"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.study(todo, folder, tell, workers=workers, **options)
+    with counting(console) as progress:
+        frame = study.study(todo, folder, progress, workers=workers, **options)
     ends = study.limits(frame)
     frame.to_csv(folder / "memory.csv", index=False)
     ends.to_csv(folder / "limits.csv", index=False)

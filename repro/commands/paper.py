@@ -30,7 +30,7 @@ def paper(
     """What the papers and threads report, beside what dry runs and a live run give, each with its relative error."""
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import session
+    from repro.sessions import folders
     from scenarios import rehearsal
     from scenarios.job import job
     from studies import paper as study
@@ -41,15 +41,15 @@ def paper(
     wanted = among("--parts", parts, PARTS)
     chosen = among("--models", models, list(study.TABLE)) if models else list(study.TABLE)
     steps = numbers("--accumulations", accumulations, int)
-    folder = session.marked_folder(
+    folder = folders.marked(
         runs / name, "paper.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
     )
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
     frames: dict[str, Any] = {}
     if "llama" in wanted:
-        with counting(console) as tell:
-            frames["llama"] = study.llama(folder, accumulations=steps, workers=workers, tell=tell)
+        with counting(console) as progress:
+            frames["llama"] = study.llama(folder, accumulations=steps, workers=workers, progress=progress)
         _llama(console, frames["llama"])
     if "losses" in wanted:
         with doing(console, "live: the loss of each step with hpZ and without"):
@@ -57,12 +57,12 @@ def paper(
         _losses(console, frames["losses"])
     if "quantization" in wanted:
         made = job(model="llama-2-7b", nodes=8, hpz=8, micro_batch=4, checkpointing=True)
-        with counting(console) as tell:
-            frames["quantization"] = quantization(made, folder, workers=workers, tell=tell)
+        with counting(console) as progress:
+            frames["quantization"] = quantization(made, folder, workers=workers, progress=progress)
         _quantization(console, frames["quantization"])
     if "zero++" in wanted:
-        with counting(console) as tell:
-            frames["zero++"] = study.zero_plus_plus(folder, models=chosen, workers=workers, tell=tell)
+        with counting(console) as progress:
+            frames["zero++"] = study.zero_plus_plus(folder, models=chosen, workers=workers, progress=progress)
         _plus(console, frames["zero++"])
     for part, frame in frames.items():
         frame.to_csv(folder / f"{part}.csv", index=False)

@@ -39,7 +39,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     there is a race. With --paper: speed-ups and scaling of full-size models, theirs and ours. With --sweep: on which
     networks each strategy is faster than ZeRO-3, and HO-Ring than a flat ring.
     """
-    from repro.sessions import session
+    from repro.sessions import folders
 
     part = part or "live"
     parts: dict[str, tuple[tuple[str, ...], Callable[..., None]]] = {
@@ -55,7 +55,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
     of_part = "paro" if part == "live" else f"paro-{part}"
 
     def folder() -> Path:
-        return session.marked_folder(
+        return folders.marked(
             runs / (name or of_part),
             "paro.txt",
             lambda file: file.write_text(
@@ -81,8 +81,8 @@ def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         program.preload()
-    with counting(console) as tell:
-        frame = study.live(todo, folder, tell)
+    with counting(console) as progress:
+        frame = study.live(todo, folder, progress)
     frame.to_csv(folder / "live.csv", index=False)
     first = todo[0]
     title = (
@@ -115,8 +115,8 @@ def _paper(
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
-    with counting(console) as tell:
-        found = study.times(study.cases_of(claims, scalings), folder, workers=workers, tell=tell)
+    with counting(console) as progress:
+        found = study.times(study.cases_of(claims, scalings), folder, workers=workers, progress=progress)
     gains = study.gains(claims, found)
     gains.to_csv(folder / "gains.csv", index=False)
     report.show_gains(console, gains)
@@ -142,8 +142,8 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
     folder = make_folder()
     with doing(console, "importing DeepSpeed"):
         rehearsal.preload()
-    with counting(console) as tell:
-        frame = study.sweep(folder, strategies=chosen, workers=workers, tell=tell)
+    with counting(console) as progress:
+        frame = study.sweep(folder, strategies=chosen, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
     title = "Times as fast as ZeRO-3 (7B, 32 GPUs), or as a flat ring (1 GB); grey: not 5 % faster"
     report.draw(frame, folder / "sweep.png", title=title)

@@ -1,4 +1,4 @@
-"""``replay``: one timing again, of a scenario by its token, or of a checked program from its run's folder."""
+"""``replay``: executes one timing again: of a scenario by its token, or of a checked program from its run's folder."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     become(scenario.deepspeed, console)
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
-    chosen = subject.live_timing(asked.deviations)
-    outcomes = [subject.replayer.run(asked.deviations) for _ in range(times)]
+    chosen = subject.timing(asked.deviations)
+    outcomes = [subject.replayer.run(chosen) for _ in range(times)]
     verdict = subject.judged(outcomes[0])
     fingerprints = {zlib.crc32(repr((one.checksums, sorted(one.losses.items()))).encode()) for one in outcomes}
     confirmation = None
     if live:
         with doing(console, "running the timing live"):
-            run = live_run(scenario, chosen, folder.with_name(f"{folder.name}-live"))
+            run = live_run(scenario, chosen.live(), folder.with_name(f"{folder.name}-live"))
         confirmation = confirm(subject, asked.deviations, run)
     if as_json:
         data = timings.as_dict(verdict, confirmation)

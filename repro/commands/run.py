@@ -40,7 +40,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     """
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import session
+    from repro.sessions import folders, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -48,7 +48,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     made = scenario(**chosen(values))
     become(made.deepspeed, console)
     made.check()
-    folder = session.new_folder(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
+    folder = folders.of_scenario(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with Progress(console, _title(made), made.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
@@ -69,7 +69,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import session
+    from repro.sessions import folders, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -77,8 +77,8 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
     first = next(iter(made.values()))
     first.check()
-    folders = {
-        word: session.new_folder(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
+    places = {
+        word: folders.of_scenario(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
     }
     found = {}
     reference = None
@@ -87,17 +87,17 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = session.reference_of(one, folders[word], progress)
+                reference = session.reference_of(one, places[word], progress)
             else:
                 for losses in reference.losses.values():
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
-            found[word] = session.simulate(one, folders[word], reference, progress)
-        terminal.verdict(console, found[word], folders[word])
-    terminal.comparison(console, found, folders)
+            found[word] = session.simulate(one, places[word], reference, progress)
+        terminal.verdict(console, found[word], places[word])
+    terminal.comparison(console, found, places)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        write(list(folders.values()), target)
+        write(list(places.values()), target)
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

@@ -100,7 +100,7 @@ def run(arguments: list[str], launched: str | None = None) -> None:
     options = vars(given)
     module, (script, *rest) = options.pop("module"), options.pop("program")
     program = Program(script, (*([launched] if launched else []), *rest), module=module)
-    _ = program.folder  # a script that is not there is told first
+    _ = program.folder  # a script that is not there is refused first
     options["on_finding"] = list(chain.from_iterable(options.get("on_finding", []))) or ["warn", "save"]
     if not options.get("watch", True):  # only commas: nothing was named
         del options["watch"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +14,8 @@ from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
 from repro.sessions.judging import detectors
-from repro.sessions.rehearsed import Rehearsed
+from repro.sessions.rehearsed import DryMetrics
+from simgpu.extras import installed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
 _PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
@@ -40,7 +39,7 @@ def judge(
     dry run, which left this file if it came to its end.
     """
     trace = folder / "trace"
-    waits, count, rehearsed, using = Waits(), _Count(), Rehearsed(asked) if dry else None, detectors()
+    waits, count, rehearsed, using = Waits(), _Count(), DryMetrics(asked) if dry else None, detectors()
     races: list[Race] = []
     held = Holding()
     try:
@@ -54,7 +53,7 @@ def judge(
         failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
     checked = Checked(
         asked=asked,
-        versions=versions(),
+        versions=installed(*_PACKAGES),
         races=races,
         holding=held,
         unexercised=found_by(using, Unexercised),
@@ -62,22 +61,11 @@ def judge(
         seen=count.seen(),
         failure=failure,
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
-        dry=rehearsed.told(dry) if rehearsed and dry else None,
+        dry=rehearsed.result(dry) if rehearsed and dry else None,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)
     return checked
-
-
-def versions() -> dict[str, str]:
-    """What is installed here of what a program may use, by package."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 class _Count:

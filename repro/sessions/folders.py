@@ -1,4 +1,4 @@
-"""The folder of a run of a program of the user's own: its name, and who makes it."""
+"""The folders of runs: their names, what marks them, and how they are made."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simgpu.scripts import WrongUse
+
+if TYPE_CHECKING:
+    from scenarios.job import Job
+    from scenarios.scenario import Scenario
 
 MARK = "check.json"
 _RANKS = "ranks"
@@ -31,7 +35,36 @@ def asked(
 
 
 def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "") -> Path:
-    """Make the folder ``path`` for a run, with :data:`MARK` in it, which says what was asked. ``key``: of its launcher.
+    """The folder of a run of a program. ``what`` was asked for; ``key``: of its launcher. Raises :class:`WrongUse`."""
+
+    def write(file: Path) -> None:
+        for inner in ("trace", _RANKS) if key else ("trace",):
+            (path / inner).mkdir()
+        put(file, {"asked": dict(what), "key": key})
+
+    return marked(path, MARK, write, overwrite=overwrite)
+
+
+def of_scenario(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
+    """The folder of a run of a scenario. Raises :class:`WrongUse`."""
+    from scenarios.scenario import save
+
+    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
+        raise WrongUse(f"{path} is the run that is to be resumed: choose another --name")
+    return marked(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
+
+
+def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
+    """The folder of dry runs of a job. Raises :class:`WrongUse`."""
+
+    def write(file: Path) -> None:
+        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    return marked(path, "job.json", write, overwrite=overwrite)
+
+
+def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
+    """Make the folder ``path``, which is known as a run by the file ``mark`` in it, which ``write`` writes.
 
     Raises :class:`WrongUse` where it is taken, or cannot be made.
     """
@@ -40,13 +73,12 @@ def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "")
     if path.is_dir() and any(path.iterdir()):
         if not overwrite:
             raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
-        if not (path / MARK).exists():
-            raise WrongUse(f"{path} is no run of this command, so it is not overwritten: choose another --name")
+        if not (path / mark).exists():
+            raise WrongUse(f"{path} does not look like a run of this command: choose another --name")
+        shutil.rmtree(path)
     try:
-        shutil.rmtree(path, ignore_errors=True)
-        for inner in ("trace", _RANKS) if key else ("trace",):
-            (path / inner).mkdir(parents=True)
-        put(path / MARK, {"asked": dict(what), "key": key})
+        path.mkdir(parents=True, exist_ok=True)
+        write(path / mark)
     except OSError as error:
         raise WrongUse(f"cannot make the run folder {path}: {error.strerror}") from None
     return path
@@ -80,9 +112,9 @@ def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
                 reader.close()
             except TraceError:
                 continue
-            told = first.info.get("processor") if isinstance(first, Begin) else None
-            if isinstance(told, dict):
-                return {str(name): None if value is None else str(value) for name, value in told.items()}
+            recorded = first.info.get("processor") if isinstance(first, Begin) else None
+            if isinstance(recorded, dict):
+                return {str(name): None if value is None else str(value) for name, value in recorded.items()}
     return None
 
 
@@ -92,7 +124,7 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def forget_ranks(path: Path) -> None:
-    """The run is judged, and nobody asks any more how each rank ended."""
+    """The run is judged: how each rank ended is not needed any more."""
     shutil.rmtree(path / _RANKS, ignore_errors=True)
 
 

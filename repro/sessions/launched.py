@@ -1,6 +1,6 @@
 """One rank among those that a launcher started: ``torchrun --nproc-per-node 4 -m repro check train.py``.
 
-Each rank records into the same run folder, which rank 0 makes; each says there how it ended, and rank 0 judges when all
+Each rank records into the same run folder, which rank 0 makes, and reports there how it ended; rank 0 judges when all
 have. The others wait for that: a launcher ends all ranks as soon as one fails, also the one that judges. No network
 and no store: the ranks of a simulated run are processes of one machine.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from repro.sessions import folders
-from repro.sessions.child import Ended
+from repro.sessions.child import ProgramEnd
 from simgpu.scripts import WrongUse
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _FOLDER_S = 60.0  # until rank 0 has made the folder
 
 
@@ -33,7 +33,7 @@ class Launched(NamedTuple):
 
 
 def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """What a launcher says of this process; None where there is none, or it starts one rank alone.
+    """What a launcher set for this process; None where there is none, or it starts one rank alone.
 
     Raises :class:`WrongUse` where its ranks are on several machines.
     """
@@ -52,17 +52,17 @@ def join(path: Path, me: Launched) -> None:
     until = time.monotonic() + _FOLDER_S
     while folders.key_of(path) != me.key:
         if time.monotonic() > until:
-            raise WrongUse(f"rank 0 has not made the run folder {path}: see what it says")
-        time.sleep(_LOOK_S)
+            raise WrongUse(f"rank 0 has not made the run folder {path}: see its output")
+        time.sleep(_POLL_S)
 
 
-def tell(path: Path, me: Launched, ended: Ended) -> None:
-    """Say how this rank ended."""
+def report(path: Path, me: Launched, ended: ProgramEnd) -> None:
+    """Report how this rank ended."""
     folders.put(folders.of_rank(path, me.rank), ended._asdict())
 
 
 def present(path: Path, me: Launched) -> None:
-    """Say that this rank is there: whoever waits for it looks whether its process still runs."""
+    """Report that this rank is there: the ranks that wait for it check whether its process still runs."""
     folders.put(folders.of_rank(path, me.rank).with_suffix(".pid"), {"pid": os.getpid()})
 
 
@@ -72,21 +72,21 @@ def failed(path: Path, me: Launched) -> bool:
     return any(ended is not None and ended.status for ended in others)
 
 
-def all_ended(path: Path, me: Launched) -> dict[int, Ended]:
-    """How all ranks ended, as soon as they have. One that is gone without a word was killed."""
-    ended: dict[int, Ended] = {}
+def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
+    """How all ranks ended, as soon as they have. One that is gone without a report was killed."""
+    ended: dict[int, ProgramEnd] = {}
 
-    def look() -> bool:
+    def complete() -> bool:
         for rank in range(me.world):
             if rank not in ended:
                 one = _ended(path, rank)
                 if one is None and _gone(path, rank):
-                    one = _ended(path, rank) or Ended(137, "it was killed")
+                    one = _ended(path, rank) or ProgramEnd(137, "it was killed")
                 if one is not None:
                     ended[rank] = one
         return len(ended) == me.world
 
-    _until(look)
+    _until(complete)
     return ended
 
 
@@ -97,12 +97,12 @@ def judged(path: Path) -> None:
 
 def _until(done: Callable[[], bool]) -> None:
     while not done():
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _ended(path: Path, rank: int) -> Ended | None:
+def _ended(path: Path, rank: int) -> ProgramEnd | None:
     try:
-        return Ended(**json.loads(folders.of_rank(path, rank).read_text(encoding="utf-8")))
+        return ProgramEnd(**json.loads(folders.of_rank(path, rank).read_text(encoding="utf-8")))
     except OSError:
         return None
 

@@ -7,7 +7,6 @@ import shutil
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -48,9 +47,11 @@ def token_of(text: str) -> Token:
 
 
 def scenario_of(token: Token) -> Scenario:
-    """The scenario that a token is about. Raises :class:`TokenError` or a ScenarioError."""
+    """The scenario of a token. Raises :class:`TokenError` or a ScenarioError."""
     if token.scenario == "test":
-        raise TokenError("this is the token of a test, of an older release: run the test again, and it tells a new one")
+        raise TokenError(
+            "this is the token of a test, of an older release: run the test again, and it prints a new one"
+        )
     return named(token.scenario, from_text(token.options))
 
 
@@ -76,7 +77,7 @@ def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     program.preload()
-    program.run(scenario, simulated=True, folder=folder, hear=_nobody, record=True, timing=under)
+    program.run(scenario, simulated=True, folder=folder, record=True, timing=under)
     return Recording.load(folder / "trace")
 
 
@@ -103,7 +104,3 @@ def _key(scenario: Scenario) -> str:
             if path.suffix in (".py", ".cpp", ".h"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _nobody(rank: int, message: dict[str, Any]) -> None:
-    """What the ranks say is in the recording."""

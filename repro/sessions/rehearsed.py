@@ -1,4 +1,4 @@
-"""What a dry run tells beside its races: how much memory each GPU needs, and how long a step takes."""
+"""What a dry run finds beside its races: how much memory each GPU needs, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.data.checked import Dry
 from simgpu.trace import TraceRecord
 
 
-class Rehearsed:
+class DryMetrics:
     """Reads rank 0's records. ``asked``: what was asked for, see :func:`repro.sessions.folders.asked`."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
@@ -22,7 +22,7 @@ class Rehearsed:
     def feed(self, rank: int, records: list[TraceRecord]) -> None:
         self._memory.feed(records)
 
-    def told(self, file: Path) -> Dry:
+    def result(self, file: Path) -> Dry:
         """``file``: what the run left at its end. A script that ended its process itself left none."""
         ends, capacity = [], 0
         try:

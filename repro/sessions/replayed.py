@@ -12,14 +12,14 @@ import click
 
 from replay.faults import ReplayError
 from replay.recording import Recording
-from replay.replayer import READ, Outcome, Replayer
+from replay.replayer import READ, Replayer, ReplayOutcome
 from repro.sessions.folders import MARK
 from simgpu.timing import Timing
 from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
-    """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and tell what comes out.
+    """Replay the recording in ``folder`` in the timing of ``token`` (empty: as recorded), and print what comes out.
 
     Raises :class:`ReplayError` for what is no recording, :class:`simgpu.tokens.TokenError` for no token, and
     :class:`replay.names.UnknownOperation` for the token of another program.
@@ -27,13 +27,14 @@ def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
     timing = Timing.parse(token or "t1")
     replayer = Replayer(_load(folder))
     replayer.verify()
-    outcomes = [replayer.run(timing.deviations) for _ in range(times)]
+    chosen = replayer.recording.deviated(timing.deviations)
+    outcomes = [replayer.run(chosen) for _ in range(times)]
     fingerprints = {zlib.crc32(repr(one.checksums).encode()) for one in outcomes}
-    told = _told(replayer, outcomes[0])
+    found = _compared(replayer, outcomes[0])
     if as_json:
-        print(json.dumps({"timing": str(timing), **told, "fingerprint": f"{min(fingerprints):08x}"}))
+        print(json.dumps({"timing": str(timing), **found, "fingerprint": f"{min(fingerprints):08x}"}))
     else:
-        _print(folder, timing, told)
+        _print(folder, timing, found)
         print(f"Fingerprint of all values: {min(fingerprints):08x}")
     if len(fingerprints) > 1:
         raise click.ClickException(f"the {times} executions do not agree: this must not happen, please report it")
@@ -52,16 +53,16 @@ def _recorded(trace: Path) -> bool:
     try:
         reader = TraceReader(file_of(trace, 0))
     except TraceError:
-        return True  # whoever loads it says what is wrong
+        return True  # loading it reports what is wrong
     first = next(iter(reader.read()), None)
     reader.close()
     return not isinstance(first, Begin) or bool(first.info.get("recorded"))
 
 
-def _told(replayer: Replayer, outcome: Outcome) -> dict[str, Any]:
-    looks = list(zip(replayer.looks, outcome.checksums, replayer.recorded, strict=True))
-    read = [now != then for look, now, then in looks if look.kind == READ]
-    held = [now != then for look, now, then in looks if look.kind != READ]
+def _compared(replayer: Replayer, outcome: ReplayOutcome) -> dict[str, Any]:
+    probes = list(zip(replayer.looks, outcome.checksums, replayer.recorded, strict=True))
+    read = [now != then for probe, now, then in probes if probe.kind == READ]
+    held = [now != then for probe, now, then in probes if probe.kind != READ]
     departure = None
     if outcome.departure is not None:
         name = outcome.departure.operation
@@ -87,19 +88,19 @@ def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
     return called.rpartition(".")[0] or work.kernel, frames[0] if frames else Frame("?", 0, "?")
 
 
-def _print(folder: Path, timing: Timing, told: dict[str, Any]) -> None:
-    ranks = "1 rank" if told["ranks"] == 1 else f"{told['ranks']} ranks"
-    print(f"{folder}: {told['operations']} operations of {ranks}, and their recorded bits come out again.")
+def _print(folder: Path, timing: Timing, found: dict[str, Any]) -> None:
+    ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
+    print(f"{folder}: {found['operations']} operations of {ranks}, and their recorded bits come out again.")
     if not timing.deviations:
         return
-    if not told["read_otherwise"] and not told["blocks_otherwise"]:
+    if not found["read_otherwise"] and not found["blocks_otherwise"]:
         print(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
         return
     print(
-        f"In {timing} {told['read_otherwise']} of {told['read']} values that the host reads are others, and "
-        f"{told['blocks_otherwise']} of {told['blocks']} blocks of memory hold others at the end."
+        f"In {timing} {found['read_otherwise']} of {found['read']} values that the host reads are others, and "
+        f"{found['blocks_otherwise']} of {found['blocks']} blocks of memory hold others at the end."
     )
-    if (there := told["departure"]) is not None:
+    if (there := found["departure"]) is not None:
         print(
             f"The first of them that the host reads: {there['kernel']} at {there['file']}:{there['line']}, rank "
             f"{there['rank']}. The program might have gone another way from there on."

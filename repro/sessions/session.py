@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
-import shutil
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
 from detectors.base import found_by
@@ -25,9 +20,9 @@ from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
 from scenarios import program
-from scenarios.base import ScenarioError
-from scenarios.job import Job
-from scenarios.scenario import Scenario, save
+from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
+from scenarios.scenario import Scenario
+from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
@@ -43,44 +38,6 @@ class Interrupted(Exception):
         self.cause = cause
 
 
-def new_folder(path: Path, scenario: Scenario, *, overwrite: bool) -> Path:
-    """A folder for a run, with the scenario in it: by that it is known as a run.
-
-    Raises :class:`ScenarioError` when it is occupied, or cannot be made.
-    """
-    if scenario.resume and Path(scenario.resume).resolve().is_relative_to(path.resolve()):
-        raise ScenarioError(f"{path} is the run that is to be gone on from: choose another --name")
-    return marked_folder(path, "scenario.json", lambda file: save(scenario, file), overwrite=overwrite)
-
-
-def job_folder(path: Path, job: Job, *, overwrite: bool) -> Path:
-    """The same for dry runs of a job. Raises :class:`ScenarioError`."""
-
-    def write(file: Path) -> None:
-        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-    return marked_folder(path, "job.json", write, overwrite=overwrite)
-
-
-def marked_folder(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
-    """A folder that is known by the file ``mark`` in it, which ``write`` writes. Raises :class:`ScenarioError`."""
-    if path.exists():
-        if not path.is_dir():
-            raise ScenarioError(f"{path} is a file: choose another --name")
-        if any(path.iterdir()):
-            if not overwrite:
-                raise ScenarioError(f"{path} holds a run already: choose another --name, or pass --overwrite")
-            if not (path / mark).exists():
-                raise ScenarioError(f"{path} does not look like a run, so it is not overwritten: choose another --name")
-            shutil.rmtree(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write(path / mark)
-    except OSError as error:
-        raise ScenarioError(f"cannot make the run folder {path}: {error.strerror}") from error
-    return path
-
-
 def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values:
     """What should come out: the same program on the CPU with gloo, without our accelerator.
 
@@ -92,16 +49,16 @@ def reference_of(scenario: Scenario, folder: Path, progress: Progress) -> Values
     if scenario.deepspeed != PINNED or scenario.edit_after:
         scenario = scenario.model_copy(update={"hpz": 1})
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "step":
-            for step, _, loss in message["losses"]:
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, StepDone):
+            for step, _, loss in report.losses:
                 progress.row(step).reference.append(loss)
             progress.update()
 
     who = "our own engine" if scenario.sharding else "stock DeepSpeed"
     progress.doing(f"reference: {who} on CPU with gloo")
-    program.run(scenario, simulated=False, folder=folder / "reference", hear=hear, parts=parts)
+    program.run(scenario, simulated=False, folder=folder / "reference", receive=receive, parts=parts)
     return values
 
 
@@ -132,21 +89,21 @@ def simulate(
             one.feed(rank, records)
         ends[rank].feed(records)
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        _take(values, rank, message)
-        if message["kind"] == "watch":
-            seen.append(Finding.from_dict(message["finding"]))
+    def receive(rank: int, report: Report) -> None:
+        _take(values, rank, report)
+        if isinstance(report, WatchFound):
+            seen.append(Finding.from_dict(report.finding))
         if rank not in readers:
             readers[rank] = TraceReader(file_of(folder / "trace", rank))
         follow(rank)
-        if message["kind"] == "ready":
-            clocks[rank][0] = (message["clock"], message["blocked"])
+        if isinstance(report, TrainingBegan):
+            clocks[rank][0] = (report.clock, report.blocked)
             if len(readers) == scenario.ranks:
                 progress.doing("simulated GPU: training")
-        if message["kind"] == "step":
-            done[rank] = message["step"]
-            clocks[rank].setdefault(message["step"], (message["clock"], message["blocked"]))
-            for step, micro_batch, loss in message["losses"]:
+        if isinstance(report, StepDone):
+            done[rank] = report.step
+            clocks[rank].setdefault(report.step, (report.clock, report.blocked))
+            for step, micro_batch, loss in report.losses:
                 row = progress.row(step)
                 row.losses.append(loss)
                 row.wrong |= loss != expected.get(rank, {}).get((step, micro_batch))
@@ -192,7 +149,7 @@ def simulate(
 
     progress.doing(f"simulated GPU: starting {scenario.ranks} ranks")
     try:
-        program.run(scenario, simulated=True, folder=folder, hear=hear)
+        program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
         raise Interrupted(conclude(str(error)), error) from error
     except KeyboardInterrupt:
@@ -207,14 +164,14 @@ def _write(found: Findings, folder: Path) -> None:
 
 def versions() -> dict[str, str]:
     """What runs here, by package."""
-    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return installed(*_PACKAGES)
 
 
-def _take(values: Values, rank: int, message: dict[str, Any]) -> None:
-    if message["kind"] == "step":
-        values.add(rank, message["losses"], message["parameters"], message["norms"])
-    elif message["kind"] == "end":
-        values.final[rank] = message["final"]
+def _take(values: Values, rank: int, report: Report) -> None:
+    if isinstance(report, StepDone):
+        values.add(rank, report.losses, report.parameters, report.norms)
+    elif isinstance(report, TrainingEnded):
+        values.final[rank] = report.final
 
 
 def _distance(values: Values) -> float:

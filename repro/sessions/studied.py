@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
+
+from simgpu.extras import installed
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
@@ -26,7 +26,7 @@ def report(
     hardware: str = "",
     more: tuple[str, ...] = (),
 ) -> None:
-    """Write ``folder/study.json`` and the report of what lies in the folder, and say where the report is.
+    """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
 
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
     Raises :class:`reports.data.loading.ReportError`.
@@ -35,15 +35,18 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        ran = study_folder.Ran(
+        ran = study_page.Ran(
             study=study,
             command=command(click.get_current_context(), more),
-            versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            versions=installed(*_PACKAGES),
             options=dict(options or {}),
             hardware=hardware,
         )
         study_folder.note(folder, ran)
-        page = study_page.write(study_folder.load(folder), folder / "report")
+        found = study_folder.load(folder)
+        page = study_page.write(found, folder / "report")
+    for table in found.tables:
+        console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
 
 @dataclass(frozen=True)
 class Again:
-    """Runs the program again for up to ``limit`` races. ``command``: its words behind ``python -m simgpu``.
+    """Runs the program again for up to ``limit`` races. ``command``: its words after ``python -m simgpu``.
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
     started its ranks, so it is not ours to start again. ``failed``: it broke off.
@@ -68,12 +68,12 @@ class Again:
                     self.command,
                     timing=self.timing,
                     limit=self.limit,
-                    shown=("python", "-m", "repro", "check", "--witnesses", "0"),
+                    prefix=("python", "-m", "repro", "check", "--witnesses", "0"),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                 )
         except KeyboardInterrupt:
-            told = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
-            return [told] * len(races)
+            interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
+            return [interrupted] * len(races)
         except (TraceError, RuntimeError, OSError) as problem:
             return [_none(f"the program cannot be run again: {problem}")] * len(races)
         return [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]

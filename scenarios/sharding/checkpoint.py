@@ -184,7 +184,7 @@ def _of_host(bits: _Bits, dtype: torch.dtype, *, scalar: bool) -> Tensor:
 
 
 def _note(path: Path) -> Path:
-    """What a rank tells the first one of its file."""
+    """What a rank sends the first one about its file."""
     return path.with_suffix(".json")
 
 

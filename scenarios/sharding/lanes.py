@@ -79,14 +79,17 @@ class NoStreams:
     def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
 
 
-class CudaStreams:
-    """A GPU's, with NCCL."""
+class TracedStreams:
+    """The simulated GPU's, whose trace has names for streams and for what stands in memory."""
 
-    def __init__(self, index: int = 0) -> None:
-        self.device = torch.device("cuda", index)
+    def __init__(self, device: Device) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._gpu = device
 
     def new(self, name: str) -> Lane:
-        return torch.cuda.Stream(self.device)
+        stream = torch.cuda.Stream(self.device)
+        self._gpu.name_stream(stream, name)
+        return stream
 
     def current(self) -> Lane:
         return torch.cuda.current_stream(self.device)
@@ -105,26 +108,11 @@ class CudaStreams:
     def keep(self, tensor: Tensor, lane: Lane) -> None:
         tensor.record_stream(lane)
 
-    def label(self, tensor: Tensor, kind: str, name: str) -> None: ...
-
-
-class TracedStreams(CudaStreams):
-    """The simulated GPU's, whose trace has names for streams and for what stands in memory."""
-
-    def __init__(self, device: Device) -> None:
-        super().__init__(torch.cuda.current_device())
-        self._gpu = device
-
-    def new(self, name: str) -> Lane:
-        stream = super().new(name)
-        self._gpu.name_stream(stream, name)
-        return stream
-
     def label(self, tensor: Tensor, kind: str, name: str) -> None:
         self._gpu.label(tensor, kind, name)
 
 
-class Order:
+class LaneOrder:
     """What waits for what, by name; ``without``: the names of those that are taken away.
 
     Raises :class:`ShardingError` where nothing can be taken away, as there are no streams.

@@ -1,9 +1,18 @@
-"""Several ranks on this machine: their processes (:mod:`.processes`) and how they tell each other the time."""
+"""Several ranks on this machine: how their processes are forked and ended, and what they send.
+
+:mod:`.launcher` starts them all: those that report to their parent (:mod:`.cluster`), those of a program that is
+written for ``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one process of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 
 class RankFailed(Exception):
-    """A rank ended badly. Says which and how."""
+    """A rank died, raised, or sent nothing any more: says which and why. ``status``: for a process to exit with."""
 
-    def __init__(self, rank: int, reason: str, status: int) -> None:
-        self.rank, self.reason, self.status = rank, reason, status
-        super().__init__(f"rank {rank} {reason}")
+    def __init__(self, rank: int, reason: str, *, status: int = 1, log: Path | None = None) -> None:
+        self.rank, self.reason, self.status, self.log = rank, reason, status, log
+        where = f" (its output: {log})" if log is not None else ""
+        super().__init__(f"rank {rank} {reason}{where}")

@@ -67,5 +67,5 @@ def test_what_is_no_run_is_never_replaced(check: Any) -> None:
     (folder / "thesis.txt").write_text("all of it")
     done = check("--overwrite", check.script("print('never')"))
     assert (done.status, done.out) == (2, "")
-    assert "is no run of this command, so it is not overwritten" in done.err
+    assert "does not look like a run of this command" in done.err
     assert (folder / "thesis.txt").exists()

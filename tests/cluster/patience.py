@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from simgpu.ranks import cluster
+from simgpu.ranks import launcher
 
 
 @contextmanager
 def in_vain() -> Iterator[list[float]]:
-    """Meanwhile the seconds of each wait of :mod:`simgpu.ranks.cluster` that ended with nothing heard.
+    """Meanwhile the seconds of each wait of :mod:`simgpu.ranks.launcher` that ended with nothing heard.
 
     A parent that hears of each failure as it comes has none, but the moment of grace after a rank that raised.
     """
     waited: list[float] = []
-    original = cluster.wait
+    original = launcher.wait
 
     def wait(objects: Any, timeout: float | None = None) -> list[Any]:
         ready = original(objects, timeout)
@@ -25,5 +25,5 @@ def in_vain() -> Iterator[list[float]]:
             waited.append(float("inf") if timeout is None else timeout)
         return ready
 
-    with mock.patch.object(cluster, "wait", wait):
+    with mock.patch.object(launcher, "wait", wait):
         yield waited

@@ -7,16 +7,27 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgpack
 import psutil
 import pytest
 import torch.distributed as dist
 
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
+from simgpu.ranks.messages import UnknownMessage, decode, encode
 from tests.cluster.patience import in_vain
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+class Word(NamedTuple):
+    number: int
+    text: str = ""
+
+
+class Unexpected(NamedTuple):
+    number: int
 
 
 class Ranks:
@@ -25,16 +36,17 @@ class Ranks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pids: list[int] = []
-        self.heard: list[tuple[int, Any]] = []
+        self.heard: list[tuple[int, Word]] = []
         self.waited: list[float] = []
 
     def run(self, world: int, target: Callable[[Rank], None], **how: Any) -> None:
-        def hear(rank: int, message: dict[str, Any]) -> None:
+        def receive(rank: int, message: Word) -> None:
             self.heard.append((rank, message))
 
         try:
             with in_vain() as self.waited:
-                run_ranks(world, target, folder=self.folder, started=self.pids.extend, **{"hear": hear, **how})
+                options = {"kinds": (Word,), "receive": receive, **how}
+                run_ranks(world, target, folder=self.folder, started=self.pids.extend, **options)
         finally:
             assert len(self.pids) == world
             for pid in self.pids:
@@ -60,16 +72,16 @@ def stay(me: Rank) -> None:
 def test_all_ranks_are_heard(ranks: Ranks) -> None:
     def target(me: Rank) -> None:
         for number in range(3):
-            me.say({"world": me.world, "number": number})
+            me.report(Word(number, f"of {me.world}"))
 
     ranks.run(3, target)
     assert ranks.waited == []
-    assert sorted(ranks.heard, key=str) == [(rank, {"world": 3, "number": n}) for rank in range(3) for n in range(3)]
+    assert sorted(ranks.heard, key=str) == [(rank, Word(n, "of 3")) for rank in range(3) for n in range(3)]
 
 
 def test_many_and_large_messages_arrive_in_order(ranks: Ranks) -> None:
-    ranks.run(1, lambda me: [me.say({"n": n, "data": "x" * 10_000}) for n in range(100)] and None)
-    assert [message["n"] for _, message in ranks.heard] == list(range(100))
+    ranks.run(1, lambda me: [me.report(Word(n, "x" * 10_000)) for n in range(100)] and None)
+    assert [message.number for _, message in ranks.heard] == list(range(100))
 
 
 def test_a_rank_that_is_killed(ranks: Ranks) -> None:
@@ -107,12 +119,40 @@ def test_a_rank_that_leaves_with_a_status(ranks: Ranks) -> None:
 
 def test_what_a_rank_said_before_it_died_is_heard(ranks: Ranks) -> None:
     def target(me: Rank) -> None:
-        me.say({"last": "words"})
+        me.report(Word(1, "last"))
         os.kill(os.getpid(), signal.SIGKILL)
 
     ranks.fails(1, target)
     assert ranks.waited == []
-    assert ranks.heard == [(0, {"last": "words"})]
+    assert ranks.heard == [(0, Word(1, "last"))]
+
+
+def test_a_message_that_nobody_expects_fails_its_rank(ranks: Ranks) -> None:
+    def target(me: Rank) -> None:
+        if me.rank == 1:
+            me.report(Unexpected(3))
+        stay(me)
+
+    failed = ranks.fails(2, target)
+    assert (failed.rank, failed.reason) == (
+        1,
+        "sent an unknown message Unexpected of 1 fields (expected: Word, Failed)",
+    )
+
+
+def test_what_was_a_tuple_is_one_again() -> None:
+    class Nested(NamedTuple):
+        pairs: list[tuple[int, str]]
+        sizes: tuple[int, ...]
+        facts: dict[str, Any]
+
+    sent = Nested([(1, "a"), (2, "b")], (3, 4, 5), {"list": [1, 2]})
+    assert decode(encode(sent), (Word, Nested)) == sent
+
+
+def test_a_message_with_too_few_fields_is_unknown() -> None:
+    with pytest.raises(UnknownMessage, match="sent an unknown message Word of 1 fields"):
+        decode(msgpack.packb(("Word", 1)), (Word,))
 
 
 def _outlive(pid: int) -> None:
@@ -166,15 +206,15 @@ def test_the_first_that_raised_is_named(ranks: Ranks) -> None:
 
 
 def test_the_interrupt_of_a_person_leaves_no_process(ranks: Ranks) -> None:
-    def hear(rank: int, message: dict[str, Any]) -> None:
+    def receive(rank: int, message: Word) -> None:
         raise KeyboardInterrupt
 
     def target(me: Rank) -> None:
-        me.say({"ready": True})
+        me.report(Word(1))
         stay(me)
 
     with pytest.raises(KeyboardInterrupt):
-        ranks.run(2, target, hear=hear)
+        ranks.run(2, target, receive=receive)
     assert ranks.waited == []
 
 

@@ -10,14 +10,15 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import psutil
 import pytest
 
-from fuzz.campaign import Share
+from fuzz.campaign import Share, Trial
 from fuzz.engines import local
 from fuzz.subject import Subject
+from fuzz.verdict import ReplayVerdict
 from simgpu.ranks.cluster import Rank, run_ranks
 from studies.crew import side_by_side
 
@@ -39,23 +40,27 @@ def collect(_: object) -> int:
     return os.getpid()
 
 
+class Pid(NamedTuple):
+    pid: int
+
+
 def ranks(folder: Path, _: pytest.MonkeyPatch) -> list[int]:
     pids: list[int] = []
 
     def rank(me: Rank) -> None:
-        me.say({"pid": collect(me)})
+        me.report(Pid(collect(me)))
 
-    run_ranks(2, rank, folder=folder, hear=lambda _, message: pids.append(message["pid"]))
+    run_ranks(2, rank, folder=folder, kinds=(Pid,), receive=lambda _, message: pids.append(message.pid))
     return pids
 
 
 def workers_of_a_campaign(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def explore(subject: Subject, share: Share, tell: Callable[[Any], None]) -> None:
-        tell(collect(share))
+        tell(Trial(collect(share), (), ReplayVerdict((), None, 0, 0.0, False, None)))
 
     monkeypatch.setattr(local, "explore", explore)
-    told = local.local(cast(Subject, None))([Share(1, 1, None), Share(2, 1, None)])
-    return [cast(int, pid) for _, pid in told]
+    tried = local.local(cast(Subject, None))([Share(1, 1, None), Share(2, 1, None)])
+    return [one.number for _, one in tried]
 
 
 def workers_of_a_study(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from detectors.values import recordings
 from detectors.values.recorded import compare
-from detectors.values.recordings import Recorder, Recording, RecordingError, StepRecord, UseRecord, load
+from detectors.values.recordings import Recorder, RecordingError, StepRecord, UseRecord, WatchRecording, load
 from detectors.values.rounding import rounding_bound
 from repro.__main__ import main
 from tests.examples import examples
@@ -52,20 +52,20 @@ def step(
 
 def training(
     change: Change | None = None, *, world: int = 2, steps: int = 4, info: Mapping[str, Any] = INFO, **facts: Any
-) -> Recording:
+) -> WatchRecording:
     records = {
         rank: [step(rank, number, change or {}, **facts) for number in range(1, steps + 1)] for rank in range(world)
     }
-    return Recording(world, {rank: dict(info) for rank in range(world)}, records)
+    return WatchRecording(world, {rank: dict(info) for rank in range(world)}, records)
 
 
-def with_step(recording: Recording, number: int, **facts: Any) -> Recording:
+def with_step(recording: WatchRecording, number: int, **facts: Any) -> WatchRecording:
     """The same, with that step of rank 0 changed."""
     steps = [one._replace(**facts) if one.step == number else one for one in recording.steps[0]]
-    return Recording(recording.world, recording.info, {**recording.steps, 0: steps})
+    return WatchRecording(recording.world, recording.info, {**recording.steps, 0: steps})
 
 
-def save(recording: Recording, folder: Path) -> Path:
+def save(recording: WatchRecording, folder: Path) -> Path:
     for rank, records in recording.steps.items():
         recorder = Recorder(folder, rank=rank, world=recording.world, info=recording.info[rank])
         for record in records:
@@ -180,7 +180,7 @@ def test_runs_that_start_from_other_values_are_told() -> None:
 def test_partitions_recorded_before_the_first_pass_come_before_it() -> None:
     """As the watch does when it begins, and where a program edits parameters between two steps."""
 
-    def begun(more: int, number: int) -> Recording:
+    def begun(more: int, number: int) -> WatchRecording:
         whole = training({(0, number, 1, "forward", "head"): more})
         opening = UseRecord(1, "step", "head", (5 + more,), 0.5)
         return with_step(whole, number, uses=(opening, *whole.steps[0][number - 1].uses))
@@ -202,7 +202,7 @@ def test_where_updates_are_not_recorded_the_next_pass_is_judged_like_the_step() 
 def test_a_rank_whose_last_update_is_lost_proves_nothing() -> None:
     """It was killed within the line: nobody saw that its partitions were equal."""
     whole, run = training(steps=3), training({(0, 3, 1, "forward", "head"): 1}, steps=3)
-    cut = Recording(2, run.info, {0: run.steps[0], 1: run.steps[1][:1]}, truncated=(1,))
+    cut = WatchRecording(2, run.info, {0: run.steps[0], 1: run.steps[1][:1]}, truncated=(1,))
     assert compare(whole, run).why == "it was equal before, and a copy does not round"
     assert compare(whole, cut).explained
 
@@ -261,7 +261,7 @@ def test_a_flipped_bit_of_the_mantissa_lies_outside() -> None:
         (with_step(training(), 2, uses=(UseRecord(1, "forward", "head", (1,), 0.0),)), "head has 1 parts, not 2"),
     ],
 )
-def test_what_is_not_the_same_training_is_refused(other: Recording, sentence: str) -> None:
+def test_what_is_not_the_same_training_is_refused(other: WatchRecording, sentence: str) -> None:
     with pytest.raises(RecordingError, match=sentence):
         compare(training(), other)
 
@@ -292,7 +292,7 @@ records = st.lists(
 @given(records=records)
 def test_what_is_written_is_read_again(records: list[StepRecord]) -> None:
     with TemporaryDirectory() as folder:
-        save(Recording(1, {0: INFO}, {0: records}), Path(folder))
+        save(WatchRecording(1, {0: INFO}, {0: records}), Path(folder))
         again = load(Path(folder))
     assert repr(again.steps[0]) == repr(records)  # NaN is not equal to itself
     assert (again.world, again.info, again.truncated) == (1, {0: INFO}, ())
@@ -314,7 +314,7 @@ def test_any_one_bit_is_found_where_it_is(data: st.DataObject) -> None:
         **whole.steps,
         rank: [one if one is not record else one._replace(uses=flipped) for one in whole.steps[rank]],
     }
-    found = compare(whole, Recording(2, whole.info, steps))
+    found = compare(whole, WatchRecording(2, whole.info, steps))
     assert place(found) == (number, use.micro_batch, use.phase, "parameter", use.parameter, (rank,))
     assert (found.rank, found.parts) == (rank, (part,))
     assert sum(row[3] for row in found.growth) == 1
@@ -440,7 +440,7 @@ def test_a_mistake_is_one_sentence(
 def test_a_name_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder, total in (("reference", 1), ("run", 2)):
         use = UseRecord(1, "forward", "[red]\x1b[2J$\ud800", (total,), 1.0)
-        save(Recording(1, {0: INFO}, {0: [StepRecord(1, (), None, (use,))]}), tmp_path / folder)
+        save(WatchRecording(1, {0: INFO}, {0: [StepRecord(1, (), None, (use,))]}), tmp_path / folder)
     assert diverge(tmp_path / "reference", tmp_path / "run", "--plot", tmp_path / "it.svg") == 1
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and r"[red]\u001b[2J$\ud800" in shown

@@ -215,7 +215,7 @@ def test_values_that_go_by_query_fail_without_a_race_and_it_is_not_called_ordere
     assert "3.0 instead of 2.0" in again
 
 
-def test_fuzz_has_the_same_names_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
+def test_fuzz_points_to_torch_cuda_nothing_leaks_and_other_tests_use_the_gpu_too(gpu: GpuSession) -> None:
     gpu.file(
         """
         import fuzz
@@ -239,14 +239,17 @@ def test_fuzz_has_the_same_names_nothing_leaks_and_other_tests_use_the_gpu_too(g
         def test_scaled(factor, capsys):
             print("scaled")
             assert capsys.readouterr().out == "scaled\\n"
-            assert fuzz.Stream is torch.cuda.Stream and fuzz.current_stream is torch.cuda.current_stream
-            side = fuzz.Stream()
+            with pytest.raises(ImportError, match="use torch.cuda.Stream$"):
+                fuzz.Stream
+            with pytest.raises(ImportError, match="use torch.cuda.current_stream$"):
+                from fuzz import current_stream
+            side = torch.cuda.Stream()
             side.rename("copy")
-            side.wait_stream(fuzz.current_stream())
-            with fuzz.stream(side):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
                 made = torch.ones(4) * factor
             assert made.is_cuda
-            fuzz.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(side)
             calls.append("run")
             assert calls == ["fixture", "run"]
             weight.add_(1)

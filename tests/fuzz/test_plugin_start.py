@@ -33,7 +33,8 @@ MIXED = """
 import os
 import pytest
 import torch
-from fuzz import Stream, current_stream, stream, watch
+from torch.cuda import Stream, current_stream, stream
+from fuzz import watch
 
 made = []
 

@@ -100,6 +100,6 @@ def test_times_and_values_of_a_replay_are_those_of_running_again(name: str, data
     times = graph.times(subject.timing(deviations))
     told = {(0, one.op): one.end for one in again.records[0] if isinstance(one, Launch)}
     assert {key: times[node] for key, node in graph.ends.items()} == told
-    outcome = subject.replayer.run_timing(subject.timing(deviations))
+    outcome = subject.replayer.run(subject.timing(deviations))
     if outcome.departure is None:
         assert dict(zip(subject.replayer.looks, outcome.checksums, strict=True)) == checksums(again)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.live.chains import Chains, Event, Mismatch, Shape, Sum
+from detectors.live.chains import Chains, Mismatch, Shape, Sum, SumEvent
 from detectors.live.finding import Cause, Kind
 from detectors.live.ops import add
 from tests.examples import examples
@@ -34,32 +34,32 @@ class Story:
         self.number = 1
 
     def tells(
-        self, event: Event, *sums: int, of: Kind = Kind.PRIMARY, phase: str = "forward", micro_batch: int = 1
+        self, event: SumEvent, *sums: int, of: Kind = Kind.PRIMARY, phase: str = "forward", micro_batch: int = 1
     ) -> int:
         order = len(self.sums) + 1
         self.sums.append(Sum(event, "w", of, micro_batch, phase, order, sums))
         return order
 
     def updates(self, parts: tuple[int, ...]) -> int:
-        return self.tells(Event.UPDATE, parts[1], phase="step")
+        return self.tells(SumEvent.UPDATE, parts[1], phase="step")
 
     def begins(self, parts: tuple[int, ...]) -> None:
         """The values that training begins with."""
-        self.tells(Event.EDIT, parts[1], phase="step")
+        self.tells(SumEvent.EDIT, parts[1], phase="step")
 
     def edits(self, parts: tuple[int, ...], then: tuple[int, ...], phase: str = "step") -> None:
         """The program changes the parameter while it is gathered: it is copied, and each rank's part written back."""
-        self.tells(Event.EDIT, parts[1], phase=phase)
+        self.tells(SumEvent.EDIT, parts[1], phase=phase)
         source = add(*then[slice(*self.shape.secondary)])
-        self.tells(Event.SOURCE, source, of=Kind.SECONDARY, phase=phase)
-        self.tells(Event.EDIT, then[1], phase=phase)
-        self.tells(Event.COPIED, source, of=Kind.SECONDARY, phase=phase)
+        self.tells(SumEvent.SOURCE, source, of=Kind.SECONDARY, phase=phase)
+        self.tells(SumEvent.EDIT, then[1], phase=phase)
+        self.tells(SumEvent.COPIED, source, of=Kind.SECONDARY, phase=phase)
 
     def reads(self, value: int, of: Kind = Kind.PRIMARY, phase: str = "forward") -> int:
-        return self.tells(Event.READ, value, of=of, phase=phase)
+        return self.tells(SumEvent.READ, value, of=of, phase=phase)
 
     def uses(self, parts: tuple[int, ...], phase: str = "forward") -> int:
-        return self.tells(Event.USE, *parts, of=Kind.PARAMETER, phase=phase)
+        return self.tells(SumEvent.USE, *parts, of=Kind.PARAMETER, phase=phase)
 
     def gathers(self, parts: tuple[int, ...]) -> None:
         self.reads(parts[1])
@@ -67,11 +67,11 @@ class Story:
 
     def copies(self, parts: tuple[int, ...], *, leaves: int | None = None) -> int:
         source = add(*parts[slice(*self.shape.secondary)])
-        self.tells(Event.SOURCE, source, of=Kind.SECONDARY)
-        return self.tells(Event.COPIED, source if leaves is None else leaves, of=Kind.SECONDARY)
+        self.tells(SumEvent.SOURCE, source, of=Kind.SECONDARY)
+        return self.tells(SumEvent.COPIED, source if leaves is None else leaves, of=Kind.SECONDARY)
 
     def settles(self, value: int, of: Kind = Kind.PRIMARY) -> int:
-        return self.tells(Event.SETTLED, value, of=of, phase="step")
+        return self.tells(SumEvent.SETTLED, value, of=of, phase="step")
 
     def ends(self, *, skipped: bool = False) -> list[Mismatch]:
         found = self.chains.step(self.number, self.sums, skipped=skipped)
@@ -178,11 +178,11 @@ def test_what_changes_after_the_last_read_is_corruption_before_the_step(of: Kind
 def test_a_whole_parameter_that_changes_between_steps_is_corruption() -> None:
     """DDP, ZeRO-1 and 2: nothing is gathered."""
     story = Story(Shape())
-    story.tells(Event.EDIT, 5, of=Kind.PARAMETER, phase="step")
-    story.tells(Event.SETTLED, 5, of=Kind.PARAMETER, phase="step")
-    story.tells(Event.UPDATE, 6, of=Kind.PARAMETER, phase="step")
+    story.tells(SumEvent.EDIT, 5, of=Kind.PARAMETER, phase="step")
+    story.tells(SumEvent.SETTLED, 5, of=Kind.PARAMETER, phase="step")
+    story.tells(SumEvent.UPDATE, 6, of=Kind.PARAMETER, phase="step")
     assert story.ends() == []
-    order = story.tells(Event.SETTLED, WRONG, of=Kind.PARAMETER, phase="step")
+    order = story.tells(SumEvent.SETTLED, WRONG, of=Kind.PARAMETER, phase="step")
     assert the_only(story.ends()) == (Cause.CORRUPTION, Kind.PARAMETER, order, -1)
 
 
@@ -278,14 +278,14 @@ def test_a_quantized_parameter_is_not_compared_after_the_all_gather() -> None:
 def test_a_rank_without_a_part_of_its_own_follows_the_others() -> None:
     story = Story(Shape(part=3))
     parts = OLD[:3]
-    story.tells(Event.EDIT, 0, phase="step")
+    story.tells(SumEvent.EDIT, 0, phase="step")
     story.reads(0)
     story.uses(parts)
     assert story.ends() == []
     story.reads(0)
     order = story.uses((WRONG, *parts[1:]))
     assert the_only(story.ends()) == (Cause.GATHER, Kind.PARAMETER, order, 0)
-    story.tells(Event.UPDATE, 0, phase="step")
+    story.tells(SumEvent.UPDATE, 0, phase="step")
     assert story.ends() == []
     story.uses(NEW[:3])
     assert story.ends() == [], "that the others' parts are new is known, though this rank's is empty as before"
@@ -354,12 +354,12 @@ def test_parameters_are_told_apart_and_order_decides_not_the_list() -> None:
     for name in ("a", "b"):
         chains.shape(name, PLAIN)
     events = [
-        Sum(Event.EDIT, "a", Kind.PRIMARY, 1, "step", 1, (5,)),
-        Sum(Event.EDIT, "b", Kind.PRIMARY, 1, "step", 2, (6,)),
-        Sum(Event.READ, "b", Kind.PRIMARY, 1, "forward", 3, (7,)),
-        Sum(Event.READ, "a", Kind.PRIMARY, 1, "forward", 4, (8,)),
-        Sum(Event.SETTLED, "a", Kind.PRIMARY, 1, "step", 5, (8,)),
-        Sum(Event.SETTLED, "b", Kind.PRIMARY, 1, "step", 6, (6,)),
+        Sum(SumEvent.EDIT, "a", Kind.PRIMARY, 1, "step", 1, (5,)),
+        Sum(SumEvent.EDIT, "b", Kind.PRIMARY, 1, "step", 2, (6,)),
+        Sum(SumEvent.READ, "b", Kind.PRIMARY, 1, "forward", 3, (7,)),
+        Sum(SumEvent.READ, "a", Kind.PRIMARY, 1, "forward", 4, (8,)),
+        Sum(SumEvent.SETTLED, "a", Kind.PRIMARY, 1, "step", 5, (8,)),
+        Sum(SumEvent.SETTLED, "b", Kind.PRIMARY, 1, "step", 6, (6,)),
     ]
     found = chains.step(1, reversed(events))
     assert [(one.cause, one.at.parameter) for one in found] == [(Cause.RACE, "b"), (Cause.CORRUPTION, "a")]
@@ -411,13 +411,13 @@ class Life:
     def fresh(self) -> int:
         return self.random.getrandbits(64)
 
-    def tell(self, event: Event, one: Parameter, of: Kind, *sums: int, phase: str = "forward") -> None:
+    def tell(self, event: SumEvent, one: Parameter, of: Kind, *sums: int, phase: str = "forward") -> None:
         order = len(self.sums) + 1
         self.sums.append(Sum(event, one.name, of, 1, phase, order, sums))
         if self.watched is None or self.watched[1:] != (one.name, of):
             return
         cause = self.watched[0]
-        if event is Event.READ or (event is Event.SETTLED and cause is Cause.CORRUPTION):
+        if event is SumEvent.READ or (event is SumEvent.SETTLED and cause is Cause.CORRUPTION):
             self.expected, self.watched = (cause, one.name, order), None
 
     def here(self, cause: Cause, one: Parameter) -> None:
@@ -426,7 +426,7 @@ class Life:
     def begin(self) -> None:
         for one in self.parameters:
             one.primary = one.own
-            self.tell(Event.EDIT, one, Kind.PRIMARY, one.primary, phase="step")
+            self.tell(SumEvent.EDIT, one, Kind.PRIMARY, one.primary, phase="step")
 
     def visit(self, one: Parameter, uses: int) -> None:
         """All-gather, use, release: in a forward or a backward pass."""
@@ -440,7 +440,7 @@ class Life:
                 parts = list(parts)
                 parts[self.random.randrange(len(parts)) if one.used else one.shape.part] = self.fresh()
                 self.here(Cause.GATHER, one)
-            self.tell(Event.USE, one, Kind.PARAMETER, *parts)
+            self.tell(SumEvent.USE, one, Kind.PARAMETER, *parts)
             one.used = True
         if one.shape.inner >= 0 and one.secondary is None:
             if one.used and not one.shape.lossy and self.strikes("while gathered"):
@@ -455,7 +455,7 @@ class Life:
         if one.name not in self.edited and self.strikes("race"):
             held = self.fresh()
             self.here(Cause.RACE, one)
-        self.tell(Event.READ, one, partition, held)
+        self.tell(SumEvent.READ, one, partition, held)
         if held != (one.own if one.secondary is None else one.merged(one.truth)):
             parts = [self.fresh() for _ in parts]
         return parts
@@ -464,14 +464,14 @@ class Life:
         if self.watched is not None and self.watched[1:] == (one.name, Kind.SECONDARY):
             self.watched = None  # nobody read what was wrong, and now it is gone
         source = one.merged(parts)
-        self.tell(Event.SOURCE, one, Kind.SECONDARY, source)
+        self.tell(SumEvent.SOURCE, one, Kind.SECONDARY, source)
         if edit:
-            self.tell(Event.EDIT, one, Kind.PRIMARY, one.primary, phase=edit)
+            self.tell(SumEvent.EDIT, one, Kind.PRIMARY, one.primary, phase=edit)
         one.secondary = source
         if self.strikes("uncovered"):
             one.secondary = self.fresh()
             self.here(Cause.UNCOVERED, one)
-        self.tell(Event.COPIED, one, Kind.SECONDARY, one.secondary)
+        self.tell(SumEvent.COPIED, one, Kind.SECONDARY, one.secondary)
 
     def decay(self, one: Parameter) -> None:
         """Memory changes, here and there."""
@@ -487,14 +487,14 @@ class Life:
     def edit(self, one: Parameter, phase: str) -> None:
         """The program changes the parameter while it is gathered, and each rank's part is written back."""
         self.gather(one)
-        self.tell(Event.EDIT, one, Kind.PRIMARY, one.primary, phase=phase)
+        self.tell(SumEvent.EDIT, one, Kind.PRIMARY, one.primary, phase=phase)
         if one.secondary is not None:
-            self.tell(Event.SETTLED, one, Kind.SECONDARY, one.secondary, phase=phase)
+            self.tell(SumEvent.SETTLED, one, Kind.SECONDARY, one.secondary, phase=phase)
         self.renew(one)
         if one.shape.inner >= 0:
             self.copy(one, one.truth, edit=phase)
         else:
-            self.tell(Event.EDIT, one, Kind.PRIMARY, one.primary, phase=phase)
+            self.tell(SumEvent.EDIT, one, Kind.PRIMARY, one.primary, phase=phase)
 
     def renew(self, one: Parameter) -> None:
         one.truth = [self.fresh() for _ in one.truth]
@@ -504,10 +504,10 @@ class Life:
         for one in self.parameters:
             self.decay(one)
         for one in self.parameters:
-            self.tell(Event.SETTLED, one, Kind.PRIMARY, one.primary, phase="step")
+            self.tell(SumEvent.SETTLED, one, Kind.PRIMARY, one.primary, phase="step")
         for one in self.parameters:
             if one.secondary is not None:
-                self.tell(Event.SETTLED, one, Kind.SECONDARY, one.secondary, phase="step")
+                self.tell(SumEvent.SETTLED, one, Kind.SECONDARY, one.secondary, phase="step")
         for one in self.parameters:
             if not one.frozen:
                 if not skipped:
@@ -516,7 +516,7 @@ class Life:
                         self.watched = (Cause.STALE, one.name, Kind.SECONDARY)
                     else:
                         one.secondary = None
-                self.tell(Event.UPDATE, one, Kind.PRIMARY, one.primary, phase="step")
+                self.tell(SumEvent.UPDATE, one, Kind.PRIMARY, one.primary, phase="step")
 
 
 VISIT = st.tuples(st.just("visit"), st.integers(0, 1), st.integers(0, 2))

@@ -1,4 +1,4 @@
-"""What the measurements promise, for every dtype: a wrong bit is never missed, and a look counts what is there."""
+"""What the measurements promise, for every dtype: a wrong bit is never missed, and a probe counts what is there."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_another_process_makes_the_same_sums() -> None:
     assert json.loads(done.stdout) == all_sums()
 
 
-# -- looks -------------------------------------------------------------------------------------------------
+# -- probes -------------------------------------------------------------------------------------------------
 
 
 def as_numpy(values: Tensor) -> npt.NDArray[Any]:
@@ -320,9 +320,9 @@ def wanted(values: Tensor) -> list[float]:
     return [float(np.isnan(held).sum()), float((held == np.inf).sum()), float((held == -np.inf).sum()), *extremes]
 
 
-def seen_by(look: Any, values: Tensor) -> list[float]:
-    row = torch.full((ops.LOOK_COLUMNS,), 99.0, dtype=torch.float64)
-    look(values, row)
+def seen_by(probe: Any, values: Tensor) -> list[float]:
+    row = torch.full((ops.PROBE_COLUMNS,), 99.0, dtype=torch.float64)
+    probe(values, row)
     return [float(one) + 0.0 for one in row]  # -0.0 becomes 0.0: both are the extreme
 
 
@@ -352,7 +352,7 @@ def held(draw: st.DrawFn) -> Tensor:
 @example(torch.tensor([2**62 + 1, -(2**62)]))
 @given(held())
 def test_a_look_counts_what_is_bad_and_knows_the_extremes_of_what_is_good(values: Tensor) -> None:
-    np.testing.assert_equal(seen_by(ops.look, values), wanted(values))
+    np.testing.assert_equal(seen_by(ops.probe, values), wanted(values))
 
 
 @QUICK
@@ -363,12 +363,12 @@ def test_a_look_counts_what_is_bad_and_knows_the_extremes_of_what_is_good(values
 @given(held())
 def test_where_the_host_must_not_know_the_look_is_the_same(values: Tensor) -> None:
     """What CUDA runs; it runs anywhere."""
-    np.testing.assert_equal(seen_by(ops.look_on_device, values), wanted(values))
+    np.testing.assert_equal(seen_by(ops.probe_on_device, values), wanted(values))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
 def test_wide_unsigned_token_ids_can_be_looked_at(dtype: torch.dtype) -> None:
     """Some programs keep their token ids in uint16; torch has few operators for it."""
     values = torch.tensor([3, 0, 40_000]).to(dtype)
-    for look in (ops.look, ops.look_on_device):
-        assert seen_by(look, values) == [0, 0, 0, 0, 40_000]
+    for probe in (ops.probe, ops.probe_on_device):
+        assert seen_by(probe, values) == [0, 0, 0, 0, 40_000]

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import pytest
@@ -205,6 +205,10 @@ ZERO3 = {
 }
 
 
+class Trained(NamedTuple):
+    facts: dict[str, Any]
+
+
 def on_two_ranks(folder: Path, train: Callable[[Rank], dict[str, Any]]) -> list[dict[str, Any]]:
     """What ``train`` gives on each of two ranks, which have gloo and an environment as torchrun's."""
     said: dict[int, dict[str, Any]] = {}
@@ -217,9 +221,12 @@ def on_two_ranks(folder: Path, train: Callable[[Rank], dict[str, Any]]) -> list[
         )
         store = dist.FileStore(str(me.store), me.world)
         dist.init_process_group("gloo", store=store, rank=me.rank, world_size=me.world)
-        me.say(train(me))
+        me.report(Trained(train(me)))
 
-    run_ranks(2, target, folder=folder, hear=said.__setitem__, silence_s=60)
+    def receive(rank: int, message: Trained) -> None:
+        said[rank] = message.facts
+
+    run_ranks(2, target, folder=folder, kinds=(Trained,), receive=receive, silence_s=60)
     return [said[0], said[1]]
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from detectors.live.finding import Cause, Finding, Kind, Look, Point
+from detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
 from detectors.live.incident import COLUMNS, Incident, IncidentError, check_writable, free_name, load, write, write_rank
 from reports.pages.incident_page import page, write_page
 from repro.__main__ import main
@@ -28,7 +28,7 @@ from repro.__main__ import main
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHT = "model.layers.1.mlp.down_proj.weight"
 MODULE = "model.layers.1.mlp.down_proj"
-SECONDARY = Point(Kind.SECONDARY, MODULE, WEIGHT)
+SECONDARY = ProbePoint(Kind.SECONDARY, MODULE, WEIGHT)
 HOSTILE = (
     "<img src=x onerror=\"alert('1')\">",
     "</script><script>alert(1)</script>",
@@ -64,24 +64,24 @@ def finding(**changes: Any) -> Finding:
     return Finding(**{**story, **changes})
 
 
-def looks(*names: str) -> list[Look]:
+def probes(*names: str) -> list[ProbeResult]:
     """Three steps; in the last, the secondary partition has NaN. ``names``: further parameters, all bad."""
     seen = []
     for step in (10, 11, 12):
         bad = 3 if step == 12 else 0
-        seen.append(Look(Point(Kind.OUTPUT, MODULE), step, 1, "forward", 1, 0, 0, 0, -4.0, 3.0, 8))
-        seen.append(Look(Point(Kind.LOSS), step, 1, "forward", 2, 0, 0, 0, math.nan, math.nan, 1))
-        seen.append(Look(SECONDARY, step, 1, "backward", 7, bad, 0, 0, -1.5, 1.5, 8))
+        seen.append(ProbeResult(ProbePoint(Kind.OUTPUT, MODULE), step, 1, "forward", 1, 0, 0, 0, -4.0, 3.0, 8))
+        seen.append(ProbeResult(ProbePoint(Kind.LOSS), step, 1, "forward", 2, 0, 0, 0, math.nan, math.nan, 1))
+        seen.append(ProbeResult(SECONDARY, step, 1, "backward", 7, bad, 0, 0, -1.5, 1.5, 8))
         for order, name in enumerate(names, 8):
-            point = Point(Kind.GRADIENT, name, name, name)
-            seen.append(Look(point, step, 1, "backward", order, 0, 1, 2, 0.1, 1e-30, 8, beyond=True))
+            point = ProbePoint(Kind.GRADIENT, name, name, name)
+            seen.append(ProbeResult(point, step, 1, "backward", order, 0, 1, 2, 0.1, 1e-30, 8, beyond=True))
     return seen
 
 
 def save(folder: Path, *, ranks: tuple[int, ...] = (0, 1), names: tuple[str, ...] = (), **changes: Any) -> Path:
     for rank in ranks:
         batch = {"input_ids": torch.arange(6).view(2, 3), "ids": ["a", "b"]}
-        write_rank(folder, rank, looks=looks(*names), batch=batch, rng={"cpu": torch.get_rng_state()})
+        write_rank(folder, rank, probes=probes(*names), batch=batch, rng={"cpu": torch.get_rng_state()})
     write(folder, finding(**changes), world=2, configuration={"zero": {"stage": 3}}, versions={"torch": "2.13.0"})
     return folder
 
@@ -120,7 +120,7 @@ def test_what_was_saved_is_what_is_read(tmp_path: Path) -> None:
     assert (read.world, read.missing) == (2, ())
     assert (read.configuration, read.versions) == ({"zero": {"stage": 3}}, {"torch": "2.13.0"})
     assert list(read.statistics) == [0, 1]
-    assert repr(read.statistics[1]) == repr(looks())  # by text: NaN is not equal to itself
+    assert repr(read.statistics[1]) == repr(probes())  # by text: NaN is not equal to itself
     table = pd.read_csv(tmp_path / "it" / "rank-0" / "statistics.csv")
     assert tuple(table.columns) == COLUMNS
     assert table["nan"].sum() == 3
@@ -141,7 +141,7 @@ def test_the_batch_and_the_random_state_come_back_bit_for_bit(tmp_path: Path) ->
         "thing": object,
     }
     state = torch.get_rng_state()
-    write_rank(tmp_path, 3, looks=[], batch=batch, rng={"cpu": state})
+    write_rank(tmp_path, 3, probes=[], batch=batch, rng={"cpu": state})
     read = load_file(tmp_path / "rank-3" / "batch.safetensors")
     assert set(read) == {"turned", "part", "whole", "nested.pair.0", "nested.pair.1", "__metadata___"}
     assert torch.equal(read["turned"], base.t()) and torch.equal(read["part"], base[1])
@@ -341,7 +341,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_names_of_statistics_come_back_whole(tmp_path: Path) -> None:
     save(tmp_path / "it", names=HOSTILE)
-    read = [look.point.parameter for look in load(tmp_path / "it").statistics[0] if look.point.kind is Kind.GRADIENT]
+    read = [probe.point.parameter for probe in load(tmp_path / "it").statistics[0] if probe.point.kind is Kind.GRADIENT]
     assert read[: len(HOSTILE)] == [name.replace("\ud800", "\\ud800") for name in HOSTILE]
 
 
@@ -354,7 +354,7 @@ def test_a_page_without_statistics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1e308, 5e-324, math.nan, math.inf])
 def test_a_page_draws_any_extremes(tmp_path: Path, value: float) -> None:
-    seen = [Look(Point(Kind.LOSS), 1, 1, "forward", 1, 0, 0, 0, -value, value, 1)]
+    seen = [ProbeResult(ProbePoint(Kind.LOSS), 1, 1, "forward", 1, 0, 0, 0, -value, value, 1)]
     found = finding(step=1, rank=0, low=-value, high=value)
     text = page(Incident(found, 1, {}, {}, {0: seen}, ()))
     assert "Which points were bad" in text
@@ -363,7 +363,7 @@ def test_a_page_draws_any_extremes(tmp_path: Path, value: float) -> None:
 def test_the_map_shows_the_bad_points_first_and_no_more_than_sixty(tmp_path: Path) -> None:
     names = [f"layers.{number}" for number in range(80)]
     seen = [
-        Look(Point(Kind.OUTPUT, name), 12, 1, "forward", order, int(order == 77), 0, 0, 0.0, 1.0, 8)
+        ProbeResult(ProbePoint(Kind.OUTPUT, name), 12, 1, "forward", order, int(order == 77), 0, 0, 0.0, 1.0, 8)
         for order, name in enumerate(names)
     ]
     text = page(Incident(finding(order=78, rank=0), 1, {}, {}, {0: seen}, ()))

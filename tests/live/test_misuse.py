@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -143,6 +143,10 @@ def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     assert hooks_left(training.model) == 0
 
 
+class Said(NamedTuple):
+    facts: dict[str, Any]
+
+
 def _in_deepspeed(me: Rank) -> None:
     """What the watch says of a model that DeepSpeed is to take, or has taken, without telling the watch."""
     from frameworks.deepspeed import adapter
@@ -172,13 +176,13 @@ def _in_deepspeed(me: Rank) -> None:
         said["sharded"] = str(error)
     said["left"] = hooks_left(sharded) - before
     said["recorded"] = (me.store.parent / "record" / "rank-0.jsonl").exists()
-    me.say(said)
+    me.report(Said(said))
 
 
 def test_a_model_of_deepspeed_is_watched_through_its_engine(tmp_path: Path) -> None:
-    heard: list[dict[str, Any]] = []
-    run_ranks(1, _in_deepspeed, folder=tmp_path, hear=lambda rank, message: heard.append(message))
-    (said,) = heard
+    sent: list[Said] = []
+    run_ranks(1, _in_deepspeed, folder=tmp_path, kinds=(Said,), receive=lambda rank, message: sent.append(message))
+    ((said,),) = sent
     assert "watched already, and deepspeed.initialize comes only now" in said["early"]
     assert "watch the engine that it returns" in said["early"]
     assert "watch what deepspeed.initialize returns" in said["sharded"]
@@ -194,7 +198,7 @@ class Failing:
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
         self.calls, self.at = 0, at
-        for name in ("look_now", "checksum"):
+        for name in ("probe_now", "checksum"):
             patch.setattr(ops, name, self._of(getattr(ops, name)))
 
     def _of(self, measure: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -126,19 +126,30 @@ def train(
     """
     told = Told()
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        finding = message["finding"]
+    def receive(rank: int, message: JobEnded) -> None:
+        finding = message.finding
         told.findings[rank] = Finding.from_dict(finding) if finding else None
         for name in ("losses", "final", "raised", "warned", "more"):
-            getattr(told, name)[rank] = message[name]
+            getattr(told, name)[rank] = getattr(message, name)
 
     def target(me: Rank) -> None:
         job = Job(me, form, accumulation, precision, clip)
         job.run(steps, plant, at, watch)
 
     torch.set_num_threads(1)
-    run_ranks(WORLDS[form], target, folder=folder, hear=hear)
+    run_ranks(WORLDS[form], target, folder=folder, kinds=(JobEnded,), receive=receive)
     return told
+
+
+class JobEnded(NamedTuple):
+    """What a rank reports at its end."""
+
+    finding: dict[str, Any] | None
+    losses: Any
+    final: Any
+    raised: str
+    warned: list[str]
+    more: dict[str, Any]
 
 
 class Job:
@@ -237,15 +248,15 @@ class Job:
         finding = self.watch.finding if self.watch is not None else None
         left = hooks_left(self.model)
         self.more = {**(self.more or {}), "skipped": self.skipped, "steps": self._counted(), "left": left}
-        self.me.say(
-            {
-                "finding": finding.as_dict() if finding else None,
-                "losses": losses,
-                "final": self._final() if not raised else 0,
-                "raised": raised,
-                "warned": [str(one.message) for one in warned if "detectors" in str(one.category)],
-                "more": self.more,
-            }
+        self.me.report(
+            JobEnded(
+                finding=finding.as_dict() if finding else None,
+                losses=losses,
+                final=self._final() if not raised else 0,
+                raised=raised,
+                warned=[str(one.message) for one in warned if "detectors" in str(one.category)],
+                more=self.more,
+            )
         )
 
     def _batch(self) -> dict[str, Tensor]:

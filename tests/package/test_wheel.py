@@ -61,7 +61,8 @@ print(watch.finding.sentence())
 STREAMS = """
 import pytest
 import torch
-from fuzz import Stream, current_stream, stream, watch
+from torch.cuda import Stream, current_stream, stream
+from fuzz import watch
 
 @pytest.mark.stream_race
 @pytest.mark.parametrize("wait", [True, False])

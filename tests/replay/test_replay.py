@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from replay.deviations import Delay, Stretch
+from replay.deviations import OperationDelay, Stretch
 from replay.device_work import checksum
 from replay.faults import ReplayError
 from replay.names import UnknownOperation
@@ -18,6 +18,7 @@ from replay.record import plain_timing, record
 from replay.recording import Recording
 from replay.replayer import Replayer
 from scenarios import program
+from scenarios.messages import Report, StepDone
 from scenarios.scenario import scenario
 from simgpu.device import Device
 
@@ -29,13 +30,13 @@ def looked(value: torch.Tensor) -> None:
 def live(folder: Path, **options: Any) -> tuple[Recording, dict[int, list[dict[str, Any]]]]:
     """Run a scenario on real ranks and record it; gives also what the ranks said of their values meanwhile."""
     program.preload()
-    said: dict[int, list[dict[str, Any]]] = {}
+    said: dict[int, list[Report]] = {}
     chosen = scenario(**{"size": "tiny", "steps": 3, "accumulation": 1, "sequence": 32, **options})
     program.run(
         chosen,
         simulated=True,
         folder=folder,
-        hear=lambda rank, message: said.setdefault(rank, []).append(message),
+        receive=lambda rank, report: said.setdefault(rank, []).append(report),
         parts=1,
         record=True,
     )
@@ -58,12 +59,12 @@ def test_the_recorded_timing_gives_the_bits_of_the_live_run(model: str, hpz: int
     assert outcome.departure is None
     assert {look.kind for look in replayer.looks} >= {"loss", "parameter", "final", "read"}
     for rank in range(4):
-        steps = [message for message in said[rank] if message["kind"] == "step"]
+        steps = [report for report in said[rank] if isinstance(report, StepDone)]
         looks = [(place, look) for place, look in enumerate(replayer.looks) if look.rank == rank]
-        losses = [value for message in steps for _, _, value in message["losses"]]
+        losses = [value for message in steps for _, _, value in message.losses]
         assert [outcome.losses[place] for place, look in looks if look.kind == "loss"] == losses
         # The use of each parameter: step, micro-batch, phase, name, checksum.
-        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message["parameters"])
+        uses = sorted(tuple(row[:4]) + tuple(row[4]) for message in steps for row in message.parameters)
         assert uses == sorted(
             (*look[2:5], look.name, outcome.checksums[place]) for place, look in looks if look.kind == "parameter"
         )
@@ -88,7 +89,7 @@ def test_a_replay_leaves_nothing_behind_for_the_next(tmp_path: Path) -> None:
         for rank, op in replayer.graph.ends
         if (name := recording.names.name(rank, op)).kernel == "copy_" and name.step == 2 and name.parameter
     ]
-    late = replayer.run([Delay(one, "long", 1_000_000_000) for one in copies])
+    late = replayer.run(recording.deviated([OperationDelay(one, "long", 1_000_000_000) for one in copies]))
     assert late.checksums != before.checksums
     assert replayer.run().checksums == before.checksums
 
@@ -107,7 +108,7 @@ def producer_and_consumer(device: Device) -> None:
 
 
 def loss_of(replayer: Replayer, *deviations: Any) -> float:
-    (loss,) = replayer.run(deviations).losses.values()
+    (loss,) = replayer.run(replayer.recording.deviated(deviations)).losses.values()
     return loss
 
 
@@ -116,7 +117,7 @@ def test_a_late_producer_is_read_too_early() -> None:
     replayer = Replayer(recording)
     assert loss_of(replayer) == 56.0
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-    assert loss_of(replayer, Delay(copy, "long", 1_000_000)) == 0.0
+    assert loss_of(replayer, OperationDelay(copy, "long", 1_000_000)) == 0.0
     assert loss_of(replayer, Stretch("stream:compute", 1000)) != 56.0
     assert (
         loss_of(replayer, Stretch("host", 1000), Stretch("stream:compute", 10)) == 56.0
@@ -127,7 +128,7 @@ def test_an_operation_that_is_gone_is_missed_by_name() -> None:
     recording = record(producer_and_consumer)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
     with pytest.raises(UnknownOperation, match="mul_"):
-        Replayer(recording).run([Delay(copy._replace(kernel="mul_"), "long", 1000)])
+        recording.deviated([OperationDelay(copy._replace(kernel="mul_"), "long", 1000)])
 
 
 def test_random_numbers_are_those_of_the_moment_of_issue() -> None:
@@ -183,7 +184,7 @@ def test_what_the_host_reads_is_an_order_in_every_timing() -> None:
     recording = record(reads)
     replayer = Replayer(recording)
     for name in recording.names.of_rank(0):
-        assert loss_of(replayer, Delay(name, "long", 1 << 30)) == 56.0
+        assert loss_of(replayer, OperationDelay(name, "long", 1 << 30)) == 56.0
 
 
 def test_a_query_that_answered_true_is_an_order_and_one_that_answered_false_is_none() -> None:
@@ -207,7 +208,7 @@ def test_a_query_that_answered_true_is_an_order_and_one_that_answered_false_is_n
     for answer, wrong in ((True, False), (False, True)):
         recording = record(asks(answer), plain_timing() if answer else slow)
         copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-        late = loss_of(Replayer(recording), Delay(copy, "long", 1_000_000_000))
+        late = loss_of(Replayer(recording), OperationDelay(copy, "long", 1_000_000_000))
         assert (late != 56.0) is wrong
 
 
@@ -223,7 +224,7 @@ def test_a_host_read_that_differs_is_said() -> None:
 
     recording = record(decides)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-    departure = Replayer(recording).run([Delay(copy, "long", 1_000_000)]).departure
+    departure = Replayer(recording).run(recording.deviated([OperationDelay(copy, "long", 1_000_000)])).departure
     assert departure is not None
     assert (departure.recorded, departure.value) == (checksum([1.0]), checksum([0.0]))
     assert departure.operation.kernel == "_local_scalar_dense"
@@ -240,7 +241,6 @@ def test_a_trace_without_calls_is_no_recording(tmp_path: Path) -> None:
         scenario(size="tiny", steps=1, accumulation=1, sequence=32, ranks=2, nodes=1),
         simulated=True,
         folder=tmp_path,
-        hear=lambda rank, message: None,
     )
     with pytest.raises(ReplayError, match="says when work ran, not what it was"):
         Recording.load(tmp_path / "trace")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from detectors.confidence.holding import Held, Holding, Site
+from detectors.confidence.holding import Held, Holding, WaitSite
 from reports.data.checked import Checked, Seen, Witnessed, write
 from reports.data.loading import load
 from reports.pages import bundle, summary
@@ -29,7 +29,7 @@ def races() -> Any:
 
 
 RACES = races()
-READ = Held((Site("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
+READ = Held((WaitSite("read", Frame("train.py", 7, "<module>")),), tuple(RACES))
 CLEAN = Checked({"program": "train.py --steps 3", "ranks": 2, "slow": {}}, {"python": "3.11"}, seen=Seen(2, 10, 3))
 
 
@@ -71,7 +71,7 @@ def test_what_was_not_seen_is_told() -> None:
 
 
 def test_waits_of_which_each_is_enough_are_listed() -> None:
-    other = Site("measurement", Frame("deepspeed/utils/timer.py", 40, "stop"))
+    other = WaitSite("measurement", Frame("deepspeed/utils/timer.py", 40, "stop"))
     text = printed(replace(CLEAN, holding=Holding((Held((*READ.sites, other), READ.races),), 5, 2)))
     assert "Held only by 2 waits, each of which is enough for some of it: the read at train.py:7 <module>" in text
     assert "the timer's wait at deepspeed/utils/timer.py:40 stop Without all of them:" in text

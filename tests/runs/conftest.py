@@ -12,7 +12,7 @@ from rich.console import Console
 from detectors import Values
 from reports.data.findings import Findings
 from reports.screen.terminal import Progress
-from repro.sessions import session
+from repro.sessions import folders, session
 from scenarios.program import preload
 from scenarios.scenario import scenario
 
@@ -32,15 +32,15 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Findings
     """
     references: dict[str, Values] = {}
 
-    def call(*, folder: Path, **options: Any) -> Findings:
+    def call(*, folder: Path, rests: bool = False, **options: Any) -> Findings:
         made = scenario(**{"size": "tiny", "steps": 3, "sequence": 32, **options})
         made.check()
-        where = session.new_folder(folder, made, overwrite=False)
+        where = folders.of_scenario(folder, made, overwrite=False)
         key = made.model_dump_json(exclude=set(_TIMING))
         with Progress(Console(quiet=True), "", made.steps) as progress:
             if key not in references:
                 references[key] = session.reference_of(made, tmp_path_factory.mktemp("reference"), progress)
-            return session.simulate(made, where, references[key], progress, rests=False)
+            return session.simulate(made, where, references[key], progress, rests=rests)
 
     return call
 

@@ -14,6 +14,7 @@ from detectors import Race
 from reports.data.findings import Findings, Verdict
 from scenarios import quantized
 from scenarios.base import ScenarioError
+from scenarios.messages import Report, StepDone
 from scenarios.mmlu_batches import ByteTokenizer
 from scenarios.named import difference, from_text, named
 from scenarios.program import run as run_program
@@ -80,7 +81,7 @@ def test_without_the_sync_the_race_is_found_where_the_secondary_is_quantized(run
         "quantize",
         "_all_gather_sequential",
     ]
-    assert coalesced.shown > 0
+    assert coalesced.manifested > 0
 
 
 def test_quantized_gradients_alone_leave_the_race_where_it_was(run: Run) -> None:
@@ -96,11 +97,11 @@ def losses(folder: Path, **options: Any) -> dict[tuple[int, int], float]:
     """Of each rank and step, on plain gloo."""
     found: dict[tuple[int, int], float] = {}
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        if message["kind"] == "step":
-            found.update({(rank, step): loss for step, _, loss in message["losses"]})
+    def receive(rank: int, report: Report) -> None:
+        if isinstance(report, StepDone):
+            found.update({(rank, step): loss for step, _, loss in report.losses})
 
-    run_program(scenario(**{**SHORT, "steps": 3, **options}), simulated=False, folder=folder, hear=hear)
+    run_program(scenario(**{**SHORT, "steps": 3, **options}), simulated=False, folder=folder, receive=receive)
     return found
 
 
@@ -147,7 +148,7 @@ def ratios(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(stage3, "all_to_all_quant_reduce", beside)
     with (folder / "ratios").open("w+", encoding="utf-8") as times:
-        run_program(scenario(**SHORT, qgz=True), simulated=False, folder=folder, hear=lambda rank, message: None)
+        run_program(scenario(**SHORT, qgz=True), simulated=False, folder=folder)
         times.seek(0)
         return [float(line) for line in times]
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,12 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 LAUNCH = 5000  # nanoseconds
 Program = Callable[[Rank, Device | None], Any]
+
+
+class Result(NamedTuple):
+    """What a rank's program gave."""
+
+    value: Any
 
 
 def timing_of(
@@ -73,10 +79,10 @@ def together(
         result = program(me, device)
         if device is not None:
             device.finish()
-        me.say({"result": result})
+        me.report(Result(result))
 
-    def hear(rank: int, message: dict[str, Any]) -> None:
-        said[rank] = message["result"]
+    def receive(rank: int, message: Result) -> None:
+        said[rank] = message.value
 
-    run_ranks(world, target, folder=folder / "logs", hear=hear, silence_s=silence_s)
+    run_ranks(world, target, folder=folder / "logs", kinds=(Result,), receive=receive, silence_s=silence_s)
     return [said[rank] for rank in range(world)]

@@ -15,15 +15,17 @@ from torch import Tensor
 
 from detectors import Values
 from reports.screen.terminal import Progress
-from repro.sessions import session
+from repro.sessions import folders, session
 from scenarios import program
 from scenarios.base import ScenarioError
+from scenarios.messages import Report, StepDone, TrainingEnded
 from scenarios.mmlu import SAMPLE, load
 from scenarios.mmlu_batches import batches
 from scenarios.scenario import Scenario, save, scenario
 from scenarios.sharding.checkpoint_index import FOLDER, INDEX, newest, of_step
 from scenarios.sharding.rings import TorchCollectives
 from simgpu.ranks.cluster import RankFailed
+from simgpu.scripts import WrongUse
 from tests.cluster.patience import in_vain
 
 OPTIONS: dict[str, Any] = {
@@ -50,13 +52,14 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         save(made, self.folder / "scenario.json")
 
-        def hear(rank: int, message: dict[str, Any]) -> None:
-            for step, micro_batch, loss in message.get("losses", ()):
-                self.losses[step, (micro_batch - 1) * made.ranks + rank] = loss
-            if message["kind"] == "end":
-                self.final[rank] = message["final"]
+        def receive(rank: int, report: Report) -> None:
+            if isinstance(report, StepDone):
+                for step, micro_batch, loss in report.losses:
+                    self.losses[step, (micro_batch - 1) * made.ranks + rank] = loss
+            if isinstance(report, TrainingEnded):
+                self.final[rank] = report.final
 
-        program.run(made, simulated=True, folder=self.folder, hear=hear, started=self.pids.extend)
+        program.run(made, simulated=True, folder=self.folder, receive=receive, started=self.pids.extend)
 
 
 def of(values: Values, ranks: int) -> dict[tuple[int, int], float]:
@@ -108,7 +111,7 @@ def test_a_run_whose_rank_is_killed_in_a_collective_goes_on_from_its_last_checkp
 
     made = scenario(**OPTIONS, resume=str(dead.folder))
     made.check()
-    folder = session.new_folder(tmp_path / "resumed", made, overwrite=False)
+    folder = folders.of_scenario(tmp_path / "resumed", made, overwrite=False)
     with Progress(Console(quiet=True), "", made.steps) as progress:
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
@@ -191,6 +194,6 @@ def test_stock_deepspeed_has_no_checkpoints_here(option: str, value: Any) -> Non
 def test_a_run_is_not_replaced_by_the_one_that_goes_on_from_it(tmp_path: Path) -> None:
     """Its folder would be emptied before its checkpoint is read."""
     (tmp_path / "a" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ScenarioError, match="is the run that is to be gone on from: choose another --name"):
-        session.new_folder(tmp_path / "a", scenario(sharding="IIG", resume=str(tmp_path / "a")), overwrite=True)
+    with pytest.raises(WrongUse, match="is the run that is to be resumed: choose another --name"):
+        folders.of_scenario(tmp_path / "a", scenario(sharding="IIG", resume=str(tmp_path / "a")), overwrite=True)
     assert (tmp_path / "a" / "checkpoints").is_dir()

@@ -21,7 +21,7 @@ from simgpu.clocked import clocked
 from simgpu.device import COMPUTE, Device
 from simgpu.trace import TraceRecord, begin
 from simgpu.tracing import Tracer
-from tests.sharding.ranks import timing_of
+from tests.sharding.ranks import Result, timing_of
 
 _KEPT: list[nn.Module] = []  # to take a DDP apart in the middle of a process may hang: see scenarios/ddp.py
 WORDS, WIDTH, CLASSES, TOKENS = 11, 7, 5, 6
@@ -184,6 +184,12 @@ def forked(target: Callable[[], Any], folder: Any) -> Any:
     """What ``target`` gives in a process of its own."""
     from simgpu.ranks.cluster import run_ranks
 
-    said: list[Any] = []
-    run_ranks(1, lambda me: me.say({"result": target()}), folder=folder, hear=lambda _, message: said.append(message))
-    return said[0]["result"]
+    results: list[Result] = []
+    run_ranks(
+        1,
+        lambda me: me.report(Result(target())),
+        folder=folder,
+        kinds=(Result,),
+        receive=lambda _, message: results.append(message),
+    )
+    return results[0].value

@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from world import pairs, races, together
 
-from simgpu.ranks import processes
-from simgpu.ranks.processes import RankFailed
+from simgpu.ranks import RankFailed, processes
 from simgpu.trace import Collective, HostWait, TraceReader, file_of
 
 SLOW = {"kernel:nccl::*": 50.0}

@@ -99,10 +99,11 @@ def test_a_run_on_a_hardware_profile_is_stretched_by_names(what: str, tmp_path: 
     replayer.verify()
     slower = replace(plain, slow={**plain.slow, what: 7.0})
     there = live(program, tmp_path / "there", world=2, profile=slower)
-    when = replayer.graph.times(replayer.recording.deviated([deviation]))
+    timing = replayer.recording.deviated([deviation])
+    when = replayer.graph.times(timing)
     assert {key: when[node] for key, node in replayer.graph.ends.items()} == {
         key: end for key, (_, _, end) in times(there).items()
     }
-    outcome = replayer.run([deviation])
+    outcome = replayer.run(timing)
     looks = zip(replayer.looks, outcome.checksums, strict=True)
     assert {(one.rank, one.kind, one.probe): told for one, told in looks} == seen(there)

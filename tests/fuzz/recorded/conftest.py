@@ -25,7 +25,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         folder = tmp_path_factory.mktemp(f"recorded-{fix}")
         program.preload()
         chosen = scenario(size="tiny", steps=2, accumulation=1, sequence=32, fix=fix, hardware="a100-12.5gbps")
-        program.run(chosen, simulated=True, folder=folder, hear=lambda rank, message: None, record=True)
+        program.run(chosen, simulated=True, folder=folder, record=True)
         return folder / "trace"
 
     return of

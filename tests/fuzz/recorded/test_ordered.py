@@ -22,7 +22,7 @@ def test_with_a_fix_no_timing_changes_a_bit(fix: str, count: int, subject: Calla
     assert len(timings) > 0.8 * count
     orders = set()
     for timing in timings:
-        outcome = one.replayer.run(timing)
+        outcome = one.replayer.run(one.timing(timing))
         assert outcome.checksums == one.reference.checksums, timing
         assert outcome.departure is None, timing
         orders.add(outcome.order.tobytes())
@@ -36,7 +36,7 @@ def test_with_a_fix_none_of_the_named_timings_does(fix: str, subject: Callable[[
     one = subject(fix)
     orders = set()
     for name, retimed in RETIMED.items():
-        outcome = one.replayer.run_timing(retimed(one.recording.timing))
+        outcome = one.replayer.run(retimed(one.recording.timing))
         assert outcome.checksums == one.reference.checksums, name
         assert outcome.departure is None, name
         orders.add(outcome.order.tobytes())
@@ -48,7 +48,7 @@ def test_without_one_some_of_them_do(subject: Callable[[str], Subject]) -> None:
     diverged = {
         name
         for name, retimed in RETIMED.items()
-        if one.judged(one.replayer.run_timing(retimed(one.recording.timing))).diverged
+        if one.judged(one.replayer.run(retimed(one.recording.timing))).diverged
     }
     assert {"slow compute", "slow copies"} <= diverged
     assert not {"paper", "launch bound"} & diverged

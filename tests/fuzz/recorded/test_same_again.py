@@ -30,8 +30,8 @@ tokens, random = [Token.parse(text) for text in sys.argv[4:]], Random(seed)
 for _ in range(int(sys.argv[3])):
     random.shuffle(tokens)
     if random.random() < 0.2:
-        subject.replayer.run(draw_timing(random, subject))  # something else in between
-    outcome = subject.replayer.run(tokens[0].deviations)
+        subject.run(draw_timing(random, subject))  # something else in between
+    outcome = subject.replayer.run(subject.timing(tokens[0].deviations))
     values = repr((outcome.checksums, sorted(outcome.losses.items()), sorted(outcome.bad.items())))
     print(tokens[0], sha256(values.encode()).hexdigest())
 """

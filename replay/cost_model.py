@@ -1,4 +1,4 @@
-"""What the moments of a recording cost in a timing."""
+"""The cost model: how long each operation of a recording takes in a timing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.device_timing import DeviceTiming
-from replay.host import Priced
+from replay.host import Costed
 from simgpu.hardware import Clock
 from simgpu.tokens import Jitter
 
@@ -17,7 +17,7 @@ _WORD = (1 << 64) - 1
 
 
 class _Kind(NamedTuple):
-    """What a timing stretches alike."""
+    """Operations that every timing stretches by the same factor."""
 
     rank: int
     kernel: str
@@ -26,15 +26,15 @@ class _Kind(NamedTuple):
     collective: bool
 
 
-class Prices:
-    """The costs of ``count`` nodes."""
+class CostModel:
+    """Computes the costs of the graph's ``count`` nodes in any timing."""
 
-    def __init__(self, count: int, priced: Sequence[Priced], steps: Iterable[tuple[int, int, str]]) -> None:
+    def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
         self._count = count
         self._steps = list(steps)
-        self._by_op = {(one.rank, one.op): one for one in priced}
-        alike: dict[_Kind, list[Priced]] = {}
-        for one in priced:
+        self._by_op = {(one.rank, one.op): one for one in costed}
+        alike: dict[_Kind, list[Costed]] = {}
+        for one in costed:
             kind = _Kind(one.rank, one.kernel, one.stream, one.stream_name, bool(one.members))
             alike.setdefault(kind, []).append(one)
         self._alike = list(alike.items())
@@ -49,7 +49,7 @@ class Prices:
         self._collective = np.array([bool(one.members) for one in of], dtype=np.bool_)
 
     def of(self, timing: DeviceTiming) -> list[int]:
-        """By node, in ``timing``; its delays are left out."""
+        """Nanoseconds by node in ``timing``, without its delays."""
         costs = np.zeros(self._count, dtype=np.int64)
         ranks = range(len(timing.costs))
         by_rank, clocks = [timing.of_rank(rank) for rank in ranks], [timing.clock(rank) for rank in ranks]
@@ -67,7 +67,7 @@ class Prices:
             elif clock is not None:
                 factors[at] = clock.factor(kind.kernel, kind.stream_name) * factors[at]
         stretched = nominal * np.repeat(factors, self._sizes)
-        # The device rounds a half up, Python (who prices collectives) to the even neighbour.
+        # The device rounds a half up, Python (which rounds the costs of collectives) to the even neighbour.
         lengths = np.where(self._collective, np.rint(stretched), _rounded(stretched))
         if timing.jitter is not None:
             lengths = lengths + self._drawn(timing.jitter, lengths, len(ranks))
@@ -76,7 +76,7 @@ class Prices:
         return made
 
     def _drawn(self, jitter: Jitter, lengths: npt.NDArray[np.float64], world: int) -> npt.NDArray[np.float64]:
-        """``simgpu/csrc/deviations.cpp``: a number of its own for each operation, from 0 to below 1."""
+        """``simgpu/csrc/deviations.cpp``: a random number for each operation, from 0 to below 1."""
         seeds = np.array([_mixed_one(_mixed_one(jitter.seed) + rank) for rank in range(world)], dtype=np.uint64)
         with np.errstate(over="ignore"):
             drawn = (_mixed(self._ops + seeds[self._ranks]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -95,8 +95,8 @@ class Prices:
         return first
 
 
-def _by_profile(clock: Clock, kind: _Kind, those: Sequence[Priced]) -> list[int]:
-    """How long they take as collectives of such hardware."""
+def _by_profile(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
+    """Nanoseconds that collectives take on the hardware of ``clock``."""
     link = kind.stream_name
     return [
         clock.collective(kind.kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)

@@ -1,0 +1,118 @@
+"""One forked process: its work, what it sends, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+from simgpu.ranks.messages import M, decode, encode
+
+_PR_SET_PDEATHSIG = 1
+
+Send = Callable[[tuple[Any, ...]], None]
+"""Sends a message (:mod:`simgpu.ranks.messages`) to the parent. Raises OSError when nobody listens any more."""
+
+
+class Child:
+    """A fork of this process that does ``work`` and ends with what that gives as its exit status (None: 0).
+
+    It never returns into what it was forked from, and dies with this process. An exception is printed there and is exit
+    status 1. ``at_exit``: at its end it also calls what was registered with :mod:`atexit`. ``pipe`` and ``handle`` can
+    be given to :func:`multiprocessing.connection.wait`: the latter is ready when the child has ended.
+    """
+
+    def __init__(self, work: Callable[[Send], int | None], *, at_exit: bool = False) -> None:
+        self.pipe, theirs = Pipe(duplex=False)
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _live(work, theirs, parent, at_exit=at_exit)
+        theirs.close()
+        self.handle = os.pidfd_open(self.pid)
+        self._status: int | None = None
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit status, below 0 the signal that killed it. None: after so many ``seconds`` it still runs."""
+        if self._status is None and wait([self.handle], seconds):
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+    def receive(self, kinds: Sequence[type[M]]) -> tuple[list[M], bool]:
+        """The messages that are there, which have to be of ``kinds``, and whether more may come.
+
+        Raises :class:`simgpu.ranks.messages.UnknownMessage`.
+        """
+        messages: list[M] = []
+        try:
+            while self.pipe.poll():
+                messages.append(decode(self.pipe.recv_bytes(), kinds))
+        except (EOFError, ConnectionResetError):
+            return messages, False
+        return messages, True
+
+    def kill(self) -> None:
+        """Unless it was seen to have ended."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it if it still runs, and leave nothing of it."""
+        self.kill()
+        self.wait()
+        os.close(self.handle)
+        self.pipe.close()
+
+
+def how(status: int) -> str:
+    """How a process ended, as the end of a sentence."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
+def print_to(path: Path | str) -> None:
+    """What this process prints from here on goes there; but who captures it in memory (capsys) goes on to have it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable(2)
+    with suppress(OSError):  # io.UnsupportedOperation is one
+        sys.stdout.fileno()
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+def _live(work: Callable[[Send], int | None], pipe: Connection, parent: int, *, at_exit: bool) -> NoReturn:
+    status = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it was quicker
+                os._exit(1)
+        status = work(lambda message: pipe.send_bytes(encode(message))) or 0
+    except SystemExit as leaving:
+        if leaving.code is not None and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # it is printed here, and the parent sees the status
+        traceback.print_exc()
+    if at_exit:
+        with suppress(BaseException):
+            atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            status = status or 1
+    os._exit(status & 0xFF)
