@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.figures import Figure
 from scenarios.ring_run import RINGS, rehearsed
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
@@ -71,7 +71,7 @@ def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) ->
     timing = Timing(PROFILE, tuple(rank // group for rank in range(ranks)))
 
     def program(device: Device) -> list[tuple[str, str, float]]:
-        topology, order = Topology.of(group), Order(TracedStreams(device))
+        topology, order = Topology.of(group), LaneOrder(TracedStreams(device))
         return [
             (ring, operation, virtual_ms(make(topology, order), operation, elements, ranks))
             for ring, make in RINGS.items()

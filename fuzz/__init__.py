@@ -1,6 +1,6 @@
 """Finds timings under which training goes wrong, makes them small, and proves what it finds.
 
-For tests of one's own (``@pytest.mark.stream_race``), with the streams and events of ``torch.cuda``: :func:`watch` for
+For tests (``@pytest.mark.stream_race``), written with the streams and events of ``torch.cuda``: :func:`watch` for
 values that must not depend on timing.
 For property tests: ``fuzz.strategy.stream_timings``.
 """

@@ -1,4 +1,4 @@
-"""How sure a count is: an interval for the part of all timings that do something, from some that were tried."""
+"""The confidence interval of a rate: the share of all timings that diverge, estimated from those that were tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _Z = 1.959964  # of the normal distribution: 95 % lie within so many standard de
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The score interval of Wilson 1927, 95 %: unlike the usual one it also holds for none of a few."""
+    """The score interval of Wilson 1927, 95 %: unlike the normal approximation it also holds for 0 of a few."""
     if trials == 0:
         return 0.0, 1.0
     rate, weight = successes / trials, _Z * _Z / trials

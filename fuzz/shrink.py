@@ -80,7 +80,7 @@ class _Shrinking(Generic[D]):
         return Shrunk(now, len(self._known), minimal)
 
     def _fails(self, deviations: tuple[D, ...]) -> bool:
-        """Execute, or remember. What fails is the smallest by now: only smaller ones are tried."""
+        """Whether these fail: executed once, then remembered. What fails is kept, as only smaller ones come later."""
         key = identity(deviations)
         if key not in self._known:
             if len(self._known) >= self._budget:
@@ -91,7 +91,7 @@ class _Shrinking(Generic[D]):
         return self._known[key]
 
     def _fewest(self) -> None:
-        """``ddmin``."""
+        """The algorithm ``ddmin`` of the paper."""
         parts = 2
         while len(self._smallest) > 1:
             now = self._smallest

@@ -1,4 +1,4 @@
-"""Which part of a recording can be executed once, before all replays: it comes out the same in every timing."""
+"""The part of a recording that gives the same values in every timing: executed once, before all replays."""
 
 from __future__ import annotations
 

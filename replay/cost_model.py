@@ -1,4 +1,4 @@
-"""What the moments of a recording cost in a timing."""
+"""The cost model: how long each operation of a recording takes in a timing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORD = (1 << 64) - 1
 
 
 class _Kind(NamedTuple):
-    """What a timing stretches alike."""
+    """Operations that every timing stretches by the same factor."""
 
     rank: int
     kernel: str
@@ -27,7 +27,7 @@ class _Kind(NamedTuple):
 
 
 class CostModel:
-    """The costs of ``count`` nodes."""
+    """Computes the costs of the graph's ``count`` nodes in any timing."""
 
     def __init__(self, count: int, costed: Sequence[Costed], steps: Iterable[tuple[int, int, str]]) -> None:
         self._count = count
@@ -49,7 +49,7 @@ class CostModel:
         self._collective = np.array([bool(one.members) for one in of], dtype=np.bool_)
 
     def of(self, timing: DeviceTiming) -> list[int]:
-        """By node, in ``timing``; its delays are left out."""
+        """Nanoseconds by node in ``timing``, without its delays."""
         costs = np.zeros(self._count, dtype=np.int64)
         ranks = range(len(timing.costs))
         by_rank, clocks = [timing.of_rank(rank) for rank in ranks], [timing.clock(rank) for rank in ranks]
@@ -76,7 +76,7 @@ class CostModel:
         return made
 
     def _drawn(self, jitter: Jitter, lengths: npt.NDArray[np.float64], world: int) -> npt.NDArray[np.float64]:
-        """``simgpu/csrc/deviations.cpp``: a number of its own for each operation, from 0 to below 1."""
+        """``simgpu/csrc/deviations.cpp``: a random number for each operation, from 0 to below 1."""
         seeds = np.array([_mixed_one(_mixed_one(jitter.seed) + rank) for rank in range(world)], dtype=np.uint64)
         with np.errstate(over="ignore"):
             drawn = (_mixed(self._ops + seeds[self._ranks]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -96,7 +96,7 @@ class CostModel:
 
 
 def _by_profile(clock: Clock, kind: _Kind, those: Sequence[Costed]) -> list[int]:
-    """How long they take as collectives of such hardware."""
+    """Nanoseconds that collectives take on the hardware of ``clock``."""
     link = kind.stream_name
     return [
         clock.collective(kind.kernel, one.nbytes, one.members, link, one.group, one.number, origin=one.origin)

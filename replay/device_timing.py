@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from replay.deviations import Delay
+from replay.deviations import OperationDelay
 from replay.faults import ReplayError
 from replay.names import Names, UnknownOperation
 from simgpu import hardware
@@ -21,7 +21,7 @@ from simgpu.hardware import Clock
 from simgpu.tokens import Jitter, Stretch, TokenError
 from simgpu.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
-Deviation = Delay | live.Delay | Stretch | Jitter
+Deviation = OperationDelay | live.Delay | Stretch | Jitter
 
 
 @dataclass(frozen=True)

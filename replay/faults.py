@@ -1,4 +1,4 @@
-"""What can be wrong with a replay."""
+"""The error of a replay."""
 
 
 class ReplayError(Exception):

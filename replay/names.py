@@ -1,7 +1,8 @@
 """Names of operations that survive unrelated changes of the program.
 
 An operation is named by what it is: the rank, the phase of training, the parameter whose memory it touches, its
-kernel, and the how-manieth of its like it is. Its number in the trace changes with every operation before it.
+kernel, and its occurrence among those that have all of this in common. Its number in the trace would change with every
+operation before it.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Names:
         return tuple(self._names[rank].values())
 
     def _why_not(self, name: OperationName) -> str:
-        """Goes from rank to occurrence, and speaks of the first that is not there."""
+        """Compares part by part, from rank to occurrence, and names the first that does not exist."""
         if name.rank not in self._names:
             return f"there is no rank {name.rank}: the run has rank {_listed(self._names)}"
         there = self.of_rank(name.rank)

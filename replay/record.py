@@ -1,15 +1,13 @@
-"""Records a program of one's own on the simulated GPU, on one rank or several, so that it can be replayed."""
+"""Records a program on the simulated GPU, on one rank or several, so that it can be replayed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-import torch.distributed as dist
 
 from replay.recording import Recording
 from simgpu import cuda
@@ -19,7 +17,7 @@ from simgpu.library import functions
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.trace import file_of
 
-Program = Callable[[Device], object]
+RankProgram = Callable[[Device], object]
 """It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.probe`)."""
 
 _PATIENCE_S = 60.0  # of torch.distributed
@@ -30,7 +28,7 @@ def plain_timing(world: int = 1, profile: str = "a100-100gbps") -> Timing:
     return Timing(load_profile(profile), (0,) * world)
 
 
-def record(program: Program, timing: Timing | None = None) -> Recording:
+def record(program: RankProgram, timing: Timing | None = None) -> Recording:
     """Run ``program`` on a simulated GPU, as the only rank, in a fork of this process, and record it.
 
     The program gets the device; values that it calls right or wrong are given to :meth:`Device.probe`. This process
@@ -50,14 +48,13 @@ def record(program: Program, timing: Timing | None = None) -> Recording:
             raise alone from None
 
 
-def record_ranks(program: Program, folder: Path, timing: Timing) -> Recording:
+def record_ranks(program: RankProgram, folder: Path, timing: Timing) -> Recording:
     """The same on as many ranks as ``timing`` says nodes of, in processes of their own, with ``torch.distributed``.
 
     ``folder`` takes the traces and what the ranks print. Of several ranks each has a GPU of its own: this process may
     not have used its one. Raises as :func:`record` does.
     """
     functions()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     nodes = timing.nodes_of
     trace = folder / "trace"
     trace.mkdir(parents=True, exist_ok=True)
@@ -73,13 +70,7 @@ def record_ranks(program: Program, folder: Path, timing: Timing) -> Recording:
         device = Device(timing, rank=me.rank, world=me.world, devices=here, index=index)
         device.begin(file_of(trace, me.rank), {}, record=True)
         if me.world > 1:
-            dist.init_process_group(
-                "nccl",
-                store=dist.FileStore(str(me.store), me.world),
-                rank=me.rank,
-                world_size=me.world,
-                timeout=timedelta(seconds=_PATIENCE_S),
-            )
+            me.join("nccl", patience_s=_PATIENCE_S)
         program(device)
         device.finish()
 

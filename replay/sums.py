@@ -42,7 +42,7 @@ _INF, _NAN = float("inf"), float("nan")
 Combine = Callable[[Tensor, Tensor, Tensor], object]  # own, received, where the result goes
 
 
-class Ring:
+class SumRing:
     """One all-reduce of ``count`` elements from each member. Can be run any number of times.
 
     At one step every chunk is at another member, so what the step adds lies on a diagonal of the members'
@@ -98,11 +98,11 @@ class Ring:
         return _round_up(-(-total // segments), size) // size, segments // self._members
 
     def _allocate_sums(self, number: torch.dtype) -> list[Tensor]:
-        """Where each step puts its sums: all to the same place, as nobody sees them."""
+        """Where each step puts its sums: all to the same place, as they are not read."""
         return [torch.zeros(self._members, self._chunk, dtype=number)] * (self._members - 1)
 
 
-class RingInPlace(Ring):
+class SumRingInPlace(SumRing):
     """``gloo::reduce``: the same sums in other chunks, and what they leave at members that are not the root."""
 
     def __init__(self, count: int, dtype: torch.dtype, members: int, reduction: str) -> None:

@@ -1,7 +1,7 @@
-"""What a scenario and a job have in common: fields with their descriptions and bounds, and what of them goes together.
+"""What a scenario and a job have in common: fields with descriptions and bounds, and which values go together.
 
-Each names the fields itself, with its own defaults, in the order of its help, its files and its tokens. A class that
-had them for both would put its own first, and every token would read otherwise than before.
+Both classes list the fields themselves, with their own defaults: pydantic puts inherited fields first, and the order of
+the fields is that of the help, of the files and of the tokens, which may not change.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Only(Enum):
     ENGINE = "our own engine"
 
 
-Nodes = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
+NodeCount = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
 Hpz = Annotated[
     int,
     Field(ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
     Only.DEEPSPEED,
 ]
-Steps = Annotated[int, Field(ge=1, description="Optimizer steps.")]
+StepCount = Annotated[int, Field(ge=1, description="Optimizer steps.")]
 Accumulation = Annotated[int, Field(ge=1, description="Micro-batches per optimizer step.")]
 MicroBatch = Annotated[int, Field(ge=1, description="Sequences per micro-batch and GPU.")]
 Sequence = Annotated[int, Field(ge=8, description="Tokens per sequence.")]
 Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
-Hardware = Annotated[
+HardwareName = Annotated[
     str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
 ]
 Slow = Annotated[
@@ -64,7 +64,7 @@ Sharding = Annotated[
         "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2)."
     ),
 ]
-Group = Annotated[
+GroupSize = Annotated[
     int | None,
     Field(ge=1, description="Ranks of a group, within which I shards. Default: a node's."),
     Only.ENGINE,

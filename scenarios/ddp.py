@@ -7,14 +7,11 @@ the first step, and later but for the rounding of sums.
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from scenarios.base import ScenarioError
@@ -44,7 +41,6 @@ def run(scenario: Scenario, *, folder: Path) -> Losses:
     """
     if scenario.precision != "fp32":
         raise ScenarioError(f"DDP trains in fp32, and the scenario in {scenario.precision}: choose fp32")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # sums must not depend on the machine's cores
     found: Losses = {}
 
@@ -56,13 +52,7 @@ def run(scenario: Scenario, *, folder: Path) -> Losses:
 
 
 def _train(me: Rank, scenario: Scenario) -> None:
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(str(me.store), me.world),
-        rank=me.rank,
-        world_size=me.world,
-        timeout=timedelta(seconds=120),
-    )
+    me.join("gloo")
     model = build(
         scenario.model, scenario.size, vocab_size=scenario.vocabulary, seed=scenario.seed, frozen=scenario.frozen
     )

@@ -8,7 +8,6 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -71,8 +70,6 @@ def run(
 
     Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
     """
-    # gloo asks for a name that resolves; ranks of one machine need no more than loopback
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if os.path.isdir("/sys/class/net/lo") else "lo0")
     torch.set_num_threads(1)  # sums must not depend on the machine's cores, and forked thread pools hang
     trace = folder / "trace"
     if simulated:
@@ -151,13 +148,7 @@ def _train(
     backend = framework.start(simulated=device is not None)
     if device is not None:
         device.phase(0, 0, "init")
-    torch.distributed.init_process_group(
-        backend,
-        store=torch.distributed.HashStore() if dry.active() else torch.distributed.FileStore(str(me.store), me.world),
-        rank=me.rank,
-        world_size=me.world,
-        timeout=timedelta(seconds=120),
-    )
+    me.join(backend)
     model = build(
         scenario.model,
         scenario.size,
@@ -197,7 +188,7 @@ def _train(
             watch.phase(step, micro_batch, "forward")
             batch = _moved(next(data), device)
             loss = loss_of(training.forward(batch))
-            del batch
+            del batch  # after the outputs: the order of frees stands in the trace
             watch.loss(loss)
             watch.phase(step, micro_batch, "backward")
             training.backward(loss)

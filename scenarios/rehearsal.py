@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +19,7 @@ from torch import nn
 from frameworks.base import Trainer
 from scenarios import quantized
 from scenarios.base import ScenarioError
-from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
+from scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.messages import (
     ModelBuilt,
@@ -30,7 +30,7 @@ from scenarios.messages import (
     StepRehearsed,
 )  # fmt: skip
 from scenarios.sharding.empty import without_values
-from scenarios.sharding.strategy import ShardingError, strategy
+from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
@@ -91,7 +91,7 @@ def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> No
 
 
 def refusal(error: BaseException) -> str | None:
-    """What to tell of something that cannot be rehearsed; None: the dry run itself broke."""
+    """The sentence for something that cannot be rehearsed; None: the dry run itself broke."""
     text = str(error)
     if isinstance(error, RuntimeError) and text.startswith(_OURS):
         return text.removeprefix(_OURS)
@@ -112,21 +112,15 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     return device
 
 
-def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
+def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
-    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun would tell it (simgpu.dry.environment)
+    os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
     framework.put(job.fix, device)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
-    torch.distributed.init_process_group(
-        backend,
-        store=torch.distributed.HashStore(),
-        rank=0,
-        world_size=job.ranks,
-        timeout=timedelta(seconds=120),
-    )
+    replace(me, world=job.ranks).join(backend)
     training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
@@ -157,12 +151,12 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
 
 
-def _moved(batch: Batch) -> Batch:
+def _moved(batch: ModelBatch) -> ModelBatch:
     """To the GPU, once for all steps: reading data is no part of a dry run."""
     return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
@@ -182,20 +176,10 @@ def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Traine
     return trainer, int(engine.train_micro_batch_size_per_gpu()), int(engine.gradient_accumulation_steps())
 
 
-def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
     _report_sizes(me, model)
-    trainer = Sharded(
-        model,
-        device,
-        strategy(job.sharding),
-        group=job.sharding_group,
-        learning_rate=1e-5,
-        precision=job.precision,
-        accumulation=job.accumulation,
-        clip=1.0,
-        rings=job.rings,
-    )
+    trainer = Sharded(model, device, job)
     trainer.watch(lambda name, value: device.label(value, "gathered", name))
     return trainer, job.micro_batch, job.accumulation
 
@@ -206,7 +190,7 @@ def _report_sizes(me: Rank, model: nn.Module) -> None:
     me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
 
 
-def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
+def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
     try:
         with without_values() if job.sharding else _on_the_gpu(config):
             model = subject.make()

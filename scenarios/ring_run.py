@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from scenarios.rehearsal import dry_gpu
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
 from simgpu.hardware import Timing
 from simgpu.ranks.cluster import Rank, run_ranks
 
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
 }
-_PATIENCE = timedelta(seconds=120)
 Result = TypeVar("Result")
 
 
@@ -43,7 +41,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
 
     def on(device: Device) -> None:
         streams = TracedStreams(device)
-        made = RINGS[ring](Topology.of(group), Order(streams))
+        made = RINGS[ring](Topology.of(group), LaneOrder(streams))
         part = torch.empty(numel, device=streams.device)
         whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
         device.synchronize()
@@ -66,7 +64,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result],
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
-        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=ranks, timeout=_PATIENCE)
+        replace(me, world=ranks).join("nccl")
         result = program(device)
         device.finish()
         me.report(RingDone(result))

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from frameworks.base import Framework, Probe, Trainer
 from frameworks.deepspeed import adapter
+from scenarios.job import Job
 from scenarios.scenario import Scenario
 from scenarios.sharding import checkpoint
 from scenarios.sharding.checkpoint_index import drop_older, newest, of_step
 from scenarios.sharding.engine import ShardedEngine, adamw
-from scenarios.sharding.lanes import NoStreams, Streams, TracedStreams
+from scenarios.sharding.lanes import NoStreams, TracedStreams
 from scenarios.sharding.rings import RINGS
-from scenarios.sharding.strategy import Strategy, strategy
+from scenarios.sharding.strategy import strategy
 from scenarios.sharding.synchronisations import synchronisations
 from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Piece
@@ -34,13 +35,9 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
         return Sharded(
             model,
             device,
-            strategy(scenario.sharding),
-            group=scenario.sharding_group,
+            scenario,
             learning_rate=scenario.learning_rate,
-            precision=scenario.precision,
-            accumulation=scenario.accumulation,
             clip=scenario.clip,
-            rings=scenario.rings,
             without=scenario.without,
         )
     # Fused, as DeepSpeed's own Adam is: the plain one reads its step counter, which on a GPU is the host's
@@ -51,12 +48,6 @@ def trainer(scenario: Scenario, model: nn.Module, device: Device | None) -> Trai
     return framework.trainer(engine, device)
 
 
-def _streams(device: Device | None) -> Streams:
-    if device is None:
-        return NoStreams()
-    return TracedStreams(device)
-
-
 class Sharded:
     """Our own engine, under the scenario's strategy. It can be saved and loaded, too."""
 
@@ -64,26 +55,22 @@ class Sharded:
         self,
         model: nn.Module,
         device: Device | None,
-        one: Strategy,
+        chosen: Scenario | Job,
         *,
-        group: int,
-        learning_rate: float,
-        precision: str,
-        accumulation: int,
-        clip: float,
-        rings: str = "torch",
+        learning_rate: float = 1e-5,
+        clip: float = 1.0,
         without: Collection[str] = (),
     ) -> None:
         self.engine = ShardedEngine(
             model,
-            one,
-            Topology.of(group),
-            streams=_streams(device),
+            strategy(chosen.sharding),
+            Topology.of(chosen.sharding_group),
+            streams=NoStreams() if device is None else TracedStreams(device),
             optimizer=partial(adamw, learning_rate=learning_rate),
-            dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-            accumulation=accumulation,
+            dtype=torch.bfloat16 if chosen.precision == "bf16" else torch.float32,
+            accumulation=chosen.accumulation,
             clip=clip or None,
-            across=RINGS.get(rings),
+            across=RINGS.get(chosen.rings),
             without=() if device is None else synchronisations(without),
         )
         self._norm: Tensor | None = None

@@ -17,7 +17,7 @@ from simgpu.build import torch_folder
 from simgpu.trace import Frame, Stack
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_RUNS = _OURS + "scripts.py"
+_BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a program, a forked process
 
 PASSING: set[str] = set()
 """Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
@@ -42,7 +42,7 @@ class CallSites:
     def reported(self, code: int) -> int:
         """Is the frame of the code object at this address recorded? 2: neither it nor what called it."""
         path = _code(code).co_filename
-        if path == _RUNS:
+        if path in _BEGINS:
             return 2
         if path.startswith(self._torch) and not path.startswith(self._shown):
             return 0

@@ -14,15 +14,15 @@ from simgpu.ranks.forks import forking
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
+OnProgress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
 
 
 def quiet(done: int, of: int, what: str) -> None:
-    """The progress that nobody reads."""
+    """Reports no progress."""
 
 
 def cores() -> int:
-    """How many runs go side by side when nobody says."""
+    """How many runs go side by side by default."""
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 

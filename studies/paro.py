@@ -30,7 +30,7 @@ from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
 from simgpu.trace import TraceReader, file_of
-from studies.crew import Progress, quiet
+from studies.crew import OnProgress, quiet
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
@@ -54,7 +54,7 @@ def scenarios(
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
-def live(todo: Sequence[Scenario], folder: Path, progress: Progress = quiet) -> pd.DataFrame:
+def live(todo: Sequence[Scenario], folder: Path, progress: OnProgress = quiet) -> pd.DataFrame:
     """One row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the

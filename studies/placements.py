@@ -35,7 +35,7 @@ COLUMNS = (
 """Of the frame: see :func:`study`."""
 
 
-class Case(NamedTuple):
+class PlacementCase(NamedTuple):
     """One dry run."""
 
     fix: Fix
@@ -45,18 +45,18 @@ class Case(NamedTuple):
 
 def cases(
     models: Sequence[str] | None = None, networks: Sequence[float] | None = None, fixes: Iterable[Fix] = tuple(Fix)
-) -> list[Case]:
+) -> list[PlacementCase]:
     """All combinations. By default the 7B model on three networks, and the 70B one, which takes minutes, on one."""
     fixes = tuple(fixes)
     if models is None and networks is None:
         pairs = [("llama-2-7b", gbits) for gbits in NETWORKS] + [("llama-2-70b", LARGEST_NETWORK)]
     else:
         pairs = list(product(models or ("llama-2-7b",), networks or NETWORKS))
-    return [Case(fix, model, gbits) for model, gbits in pairs for fix in fixes]
+    return [PlacementCase(fix, model, gbits) for model, gbits in pairs for fix in fixes]
 
 
 def study(
-    todo: Sequence[Case],
+    todo: Sequence[PlacementCase],
     folder: Path,
     progress: Callable[[str], None] = lambda text: None,
     *,
@@ -73,7 +73,7 @@ def study(
     :func:`scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """
     work = partial(_run, folder=folder, options=options)
-    rows: dict[Case, dict[str, Any]] = {}
+    rows: dict[PlacementCase, dict[str, Any]] = {}
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
@@ -99,7 +99,7 @@ def insufficient(frame: pd.DataFrame) -> list[Fix]:
     return [fix for fix in Fix if not frame[frame.fix == fix].race_free.all()]
 
 
-def _run(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     size = {"micro_batch": MICRO_BATCHES.get(case.model, 1)}
     made: Job = job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.gbits:g}-{case.fix}"

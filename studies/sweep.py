@@ -18,7 +18,7 @@ import pandas as pd
 
 from frameworks.deepspeed.fixes import Fix
 from scenarios.job import Job
-from studies.crew import Progress, quiet, side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.rehearsed import Rehearsed, rehearse
 from studies.retimed import Retimer
 
@@ -61,7 +61,7 @@ def sweep(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     fixes: Sequence[Fix] = FIXES,
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from detectors.order.access_history import Entry
 from detectors.order.block import Block
 from detectors.order.clocks import StreamClock, Threads, Vector
-from detectors.order.labels import Labels, Named
+from detectors.order.labels import HasNames, Labels
 from detectors.order.races import AccessKind, Moment, Occurrence, Side
 from detectors.order.rendezvous import Arrival, OpenCollectives
 from detectors.order.reuse import Freed, Inheritance
@@ -40,8 +40,8 @@ from simgpu.trace import (
 
 PROBES = "detectors::"  # the kernels of detectors.live.ops
 
-Report: TypeAlias = Callable[[Side, Side, Occurrence], Named]
-"""Takes an occurrence of a race, the side that was issued first before the other; gives what takes up its names."""
+Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
+"""Takes an occurrence of a race, the side that was issued first before the other; gives the race it belongs to."""
 
 Bytes = tuple[int, int, int, Any]
 """An :class:`simgpu.trace.Access`, or the plain tuple of the same fields that a reader gives."""

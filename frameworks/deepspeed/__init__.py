@@ -5,10 +5,10 @@ Nothing of DeepSpeed is edited. What it needs beyond torch's device is supplied 
 
 * its compiled extensions (``op_builder``) have stand-ins in torch operations, or are refused by name
   (:mod:`frameworks.deepspeed.builders`);
-* frames that only pass a call on are not told as call sites (:data:`PASSING`);
-* a dry run tells it that all went well (:data:`simgpu.dry.TRUSTED`).
+* frames that only pass a call on are left out of call sites (:data:`PASSING`);
+* a dry run answers its questions whether all went well (:data:`simgpu.dry.TRUSTED`).
 
-Whether hpZ's secondary partitions were ever read is told from the trace (:mod:`frameworks.deepspeed.exercised`).
+Whether hpZ's secondary partitions were ever read is seen in the trace (:mod:`frameworks.deepspeed.exercised`).
 
 With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is supplied.
 """

@@ -139,5 +139,5 @@ def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
     zero = config.get("zero_optimization", {})
     if zero.get("stage") != 3:
         return nullcontext()
-    told = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
-    return deepspeed.zero.Init(config_dict_or_path=told)  # type: ignore[no-any-return]
+    passed = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
+    return deepspeed.zero.Init(config_dict_or_path=passed)  # type: ignore[no-any-return]

@@ -55,15 +55,15 @@ class StandIn:
 
 def supply(accelerator: type[Any]) -> None:
     """Let the builders that DeepSpeed's ``accelerator`` knows give stand-ins. It looks for them when first asked."""
-    look: Callable[[Any], None] = accelerator._lazy_init_class_dict  # fills class_dict, once for all
+    find: Callable[[Any], None] = accelerator._lazy_init_class_dict  # fills class_dict, once for all
 
-    @functools.wraps(look)
-    def looked(self: Any) -> None:
+    @functools.wraps(find)
+    def found(self: Any) -> None:
         if self.class_dict is None:
-            look(self)
+            find(self)
             replace(self.class_dict or {})
 
-    accelerator._lazy_init_class_dict = looked
+    accelerator._lazy_init_class_dict = found
 
 
 def replace(builders: Mapping[str, type[Any] | None]) -> None:

@@ -1,4 +1,4 @@
-"""A model in training under stock DeepSpeed's engine, and what it tells the trace of itself."""
+"""A model in training under stock DeepSpeed's engine, and what its streams and memory are called in the trace."""
 
 from __future__ import annotations
 

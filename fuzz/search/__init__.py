@@ -1,4 +1,4 @@
-"""Searches for timings that make training diverge. Each is a file of its own that names its source."""
+"""Searches for timings that make training diverge. One file each, which names its source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from replay.deviations import Deviation
-from replay.graph import Order
+from replay.graph import EffectOrder
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Execution:
     asked for: :func:`fuzz.search.reversals.deviations_of` finds one.
     """
 
-    verdict: Verdict
+    verdict: ReplayVerdict
     deviations: tuple[Deviation, ...] | None = None
-    order: Order | None = None
+    order: EffectOrder | None = None
 
 
 class Search(Protocol):
@@ -30,7 +30,7 @@ class Search(Protocol):
 
     @property
     def name(self) -> str:
-        """In one word."""
+        """The name of the search, one word."""
 
     def timings(self, subject: Subject, seed: int) -> Iterator[Execution]:
         """One execution after the other, each when it is asked for. The same for the same seed; may end."""

@@ -19,7 +19,7 @@ from replay.deviations import Deviation
 
 @dataclass(frozen=True)
 class Directed:
-    """Ends. The seed makes no difference: there is nothing to draw.
+    """A finite search. The seed has no effect, as nothing is drawn.
 
     First one pair of each race, the most frequent race first (of equally frequent ones that whose first access was
     issued last: being late, it holds up least else); then the other examples; then two pairs at once.

@@ -17,7 +17,7 @@ from fuzz.subject import Subject
 
 @dataclass(frozen=True)
 class RandomTimings:
-    """Endless. Each timing is drawn as :func:`fuzz.strategy.draw_timing` does."""
+    """An endless search. Each timing is drawn as :func:`fuzz.strategy.draw_timing` does."""
 
     name: str = "random"
 

@@ -1,1 +1,1 @@
-"""Tests of one's own under many timings: the pytest plugin, and what it is made of."""
+"""Runs tests under many timings: the pytest plugin and its parts."""

@@ -1,4 +1,4 @@
-"""The body of a test: the state that each run of it begins with, and what a run says."""
+"""The body of a test: the state that each run begins with, and the message that it sends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgpack
 import numpy as np
 import torch
 
@@ -23,7 +21,7 @@ from fuzz.watched import Value
 from simgpu.values import dtype_name, dtype_of
 
 Body = Callable[[], object]
-Tell = Callable[[BaseException], str]
+Describe = Callable[[BaseException], str]
 
 
 class Problem(Exception):
@@ -72,7 +70,7 @@ def steady() -> Iterator[None]:
 
 
 def seed(number: int) -> None:
-    """All that draws numbers begins from here."""
+    """Seed all random generators."""
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)
@@ -105,19 +103,13 @@ def outermost(body: Body, held: list[object]) -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """What it is and what it says, in one line."""
+    """The exception's type and message, in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What a rank has said."""
-    message: dict[str, Any] = msgpack.unpackb(path.read_bytes())
-    return message
-
-
 def packed(values: Sequence[Value]) -> list[tuple[str, str, list[int], bytes]]:
-    """Values as a rank says them."""
+    """Values, packed for a rank's message."""
     return [(one.name, dtype_name(one.tensor.dtype), list(one.tensor.shape), _bytes_of(one.tensor)) for one in values]
 
 

@@ -2,7 +2,8 @@
 
 ``stream_race_device = cuda`` in the ini file, or ``pytest --stream-device cuda``, gives the session's own process the
 GPU: then all of its tests and modules may say ``cuda``, and the marked ones run in it. The GPU has to be there before
-torch is imported, and stays to the session's end: so nobody gets it unasked. This file imports nothing of torch.
+torch is imported, and stays to the session's end: so no session gets it without
+asking. This file does not import torch.
 """
 
 from __future__ import annotations

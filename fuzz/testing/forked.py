@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgpack
 import torch
 import torch.distributed as dist
 
 from fuzz import watched
 from fuzz.live.recorded import load
-from fuzz.live.runs import Outcome
+from fuzz.live.runs import LiveOutcome
 from fuzz.testing import default
-from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, read, seed, unpacked
+from fuzz.testing.bodies import Body, Describe, Failure, Problem, line_of, outermost, packed, seed, unpacked
 from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
 from fuzz.watched import Value, seeing, watch_result
@@ -29,8 +28,9 @@ from simgpu import collectives, costs, cuda, hardware, launch, work
 from simgpu.clocked import clocked
 from simgpu.library import functions
 from simgpu.ranks import RankFailed
-from simgpu.ranks.child import Child, how, print_to
+from simgpu.ranks.child import Child, Send, how, print_to
 from simgpu.ranks.interrupts import held as interrupts_held
+from simgpu.ranks.messages import decode, encode
 from simgpu.ranks.processes import run as run_ranks
 from simgpu.timing import Timing, timed
 from simgpu.trace import TraceError, file_of
@@ -42,14 +42,29 @@ _PATIENCE_S = 60.0  # of torch.distributed
 _AUTOGRAD = "Unable to handle autograd's threading in combination with fork"
 
 
+class FirstFailed(NamedTuple):
+    """Which of several ranks failed first, and how."""
+
+    rank: int
+    sentence: str
+
+
+class BodyRan(NamedTuple):
+    """A rank's report. ``failed``: kind, line, text and output; nothing where it came to its end."""
+
+    values: list[Any]
+    failed: list[str]
+    imported: list[str]
+
+
 @dataclass(frozen=True)
-class Done(Outcome):
+class Done(LiveOutcome):
     """A run, and what the test says of it. ``values``: by rank in the order of :func:`fuzz.watch`."""
 
     values: tuple[Value, ...]
     failure: Failure | None
 
-    def differs(self, reference: Outcome) -> str:
+    def differs(self, reference: LiveOutcome) -> str:
         assert isinstance(reference, Done)
         return next(iter(self.wrong(reference)), "")
 
@@ -67,7 +82,7 @@ class Forks:
 
     patience_s = 0.0  # 0: for ever
 
-    def __init__(self, body: Body, options: Options, folder: Path, tell: Tell) -> None:
+    def __init__(self, body: Body, options: Options, folder: Path, tell: Describe) -> None:
         self._body = body
         self._ranks = ranks = options.ranks
         self._seed = options.seed
@@ -96,34 +111,36 @@ class Forks:
         folder.mkdir(parents=True)
         with warnings.catch_warnings(), interrupts_held():  # pytest may make errors of warnings
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            child = Child(lambda _: self._fork(timing, folder, at_once))
+            child = Child(lambda send: self._fork(timing, folder, send, at_once=at_once))
         try:
             status = child.wait(self.patience_s or None)
+            first, _ = child.receive((FirstFailed,))
         finally:
             child.close()  # its ranks end with it
-        said = {rank: read(path) for rank in range(self._ranks) if (path := folder / f"rank{rank}.said").exists()}
-        _import(said)
+        paths = {rank: folder / f"rank{rank}.report" for rank in range(self._ranks)}
+        reports = {rank: decode(path.read_bytes(), (BodyRan,)) for rank, path in paths.items() if path.exists()}
+        _import(reports)
         failure = None
-        if status is None or status or len(said) < self._ranks:
-            failure = self._failure(folder, said, status or 0)
+        if status is None or status or len(reports) < self._ranks:
+            failure = self._failure(folder, reports, first, status or 0)
         try:
             run = load(folder)
         except TraceError:  # it was ended in the middle of a record
             run = {}
-        values = tuple(value for rank, one in said.items() for value in unpacked(rank, one["values"]))
+        values = tuple(value for rank, one in reports.items() for value in unpacked(rank, one.values))
         return Done(run, status, values, failure)
 
-    def _failure(self, folder: Path, said: dict[int, dict[str, Any]], status: int) -> Failure:
+    def _failure(self, folder: Path, reports: dict[int, BodyRan], failed: list[FirstFailed], status: int) -> Failure:
         first = 0
-        if (folder / "failed").exists():
-            first, why = read(folder / "failed")["first"]
+        if failed:
+            first, why = failed[0]
         elif status < 0:
             why = f"the test's process {how(status)}"
         else:
             why = "the test's process ended without a word"
         own = folder / f"rank{first}.printed"
         printed = own.read_text(errors="replace") if own.exists() else ""
-        kind, line, text, printed = said.get(first, {}).get("failed") or ("RankFailed", why, why, printed)
+        kind, line, text, printed = (first in reports and reports[first].failed) or ("RankFailed", why, why, printed)
         if _AUTOGRAD in text:
             raise Problem(
                 "the process with the GPU has run a backward pass before, in a fixture or (with --stream-device) in a "
@@ -135,7 +152,7 @@ class Forks:
 
     # -- in the fork ------------------------------------------------------------------------------------
 
-    def _fork(self, timing: Timing, folder: Path, at_once: bool) -> int:
+    def _fork(self, timing: Timing, folder: Path, send: Send, *, at_once: bool) -> int:
         """Gives the exit status."""
         global inside
         inside = True
@@ -146,12 +163,12 @@ class Forks:
         try:
             run_ranks(self._ranks, lambda rank: sys.exit(self._rank(rank, timing, folder, at_once)))
         except RankFailed as failed:
-            (folder / "failed").write_bytes(msgpack.packb({"first": [failed.rank, str(failed)]}))
+            send(FirstFailed(failed.rank, str(failed)))
             return 1
         return 0
 
     def _rank(self, rank: int, timing: Timing, folder: Path, at_once: bool) -> int:
-        """Gives the exit status, and says all else in a file."""
+        """Gives the exit status; all else goes into a file."""
         __tracebackhide__ = True
         printed = folder / f"rank{rank}.printed"
         print_to(printed)
@@ -164,8 +181,8 @@ class Forks:
             functions().deferred(0)
         if self._hardware is not None:
             costs.use(clocked(self._hardware, rank))
-        told: list[Any] = []
-        failed = None
+        seen: list[Any] = []
+        failed: list[str] = []
         held: list[object] = []
         try:
             with timed(timing, rank=rank), seeing() as values, launch.traced(file_of(folder, rank), skipped=_SKIPPED):
@@ -173,16 +190,15 @@ class Forks:
                     self._join(rank, folder)
                 self._execute(held)
                 collectives.drain()  # an error in work that is done only now is the body's too
-                told = packed([_plain(value) for value in values])
+                seen = packed([_plain(value) for value in values])
             if self._ranks > 1:
                 self._leave(rank)
         except BaseException as error:  # pytest.fail() raises a BaseException
             sys.stdout.flush()
             failed = [type(error).__name__, line_of(error), self._tell(error), printed.read_text(errors="replace")]
         imported = [name for name in sys.modules if name.startswith("torch.") and name not in before]
-        message = {"values": told, "failed": failed, "imported": imported}
-        (folder / f"rank{rank}.said").write_bytes(msgpack.packb(message))
-        return int(failed is not None)
+        (folder / f"rank{rank}.report").write_bytes(encode(BodyRan(seen, failed, imported)))
+        return int(bool(failed))
 
     def _join(self, rank: int, folder: Path) -> None:
         torch.cuda.set_device(rank)
@@ -204,15 +220,15 @@ class Forks:
         watch_result(held[-1])
 
 
-# Whose frames are not told: a watched value is read where the test says so.
+# Whose frames are left out: a watched value is read where the test says so.
 _SKIPPED = (watched.__file__, default.__file__)
 
 
-def _import(said: dict[int, dict[str, Any]]) -> None:
+def _import(reports: dict[int, BodyRan]) -> None:
     """What torch has imported at its first uses, for seconds maybe, further forks have from here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in dict.fromkeys(name for one in said.values() for name in one["imported"]):
+        for name in dict.fromkeys(name for one in reports.values() for name in one.imported):
             with suppress(Exception):  # it may be none that can be imported by its name
                 import_module(name)
 

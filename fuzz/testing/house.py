@@ -19,7 +19,7 @@ from contextlib import suppress
 import pytest
 
 IsHoused = Callable[[pytest.Item], bool]
-_PATIENCE_S = 10.0  # for its session's end, when nobody waits for a test of it any more
+_PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more
 _MOST = 4000  # characters of what it printed
 
 

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import pytest
 
 _PR_SET_PDEATHSIG = 1
-# What else would be done twice, or asks somebody who is not there.
+# These would be done twice, or need what this process does not have.
 _QUIET = {
     "usepdb": False,
     "trace": False,

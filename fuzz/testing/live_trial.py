@@ -18,9 +18,9 @@ from detectors.confidence.holding import Waits
 from detectors.files import rests_on
 from detectors.order.races import describe
 from fuzz.live.draw import draw
-from fuzz.live.examine import Examination, Witness
+from fuzz.live.examine import Examination, LiveWitness
 from fuzz.shrink import shrink
-from fuzz.testing.bodies import Body, Problem, Tell
+from fuzz.testing.bodies import Body, Describe, Problem
 from fuzz.testing.forked import NO_FAILURE, Done, Forks
 from fuzz.testing.lines import by_pytest, own, timing_lines
 from fuzz.testing.options import Options
@@ -40,7 +40,7 @@ class LiveTrial:
     """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: printed also where it passes."""
 
     def __init__(
-        self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Tell
+        self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Describe
     ) -> None:
         self._name = name
         self._command = command
@@ -125,7 +125,7 @@ class LiveTrial:
         found = Examination(first, control, self._forks, _PLAIN, self._command).all(races, _MOST_RACES)
         return [self._of(witness, first) for witness in found]
 
-    def _of(self, witness: Witness, first: Done) -> Judged:
+    def _of(self, witness: LiveWitness, first: Done) -> Judged:
         if witness.outcomes is None:
             return Judged(witness.race, "not judged", None, witness.reason)
         outcome, reference = witness.outcomes

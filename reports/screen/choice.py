@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 
 from reports.table import Cell, Column, Table
-from studies.choose import GB, KINDS, Question
+from studies.choose import GB, KINDS, ShardingQuestion
 
 _NAMED = 3  # of those that are equally fast
 _HEADS = (
@@ -18,7 +18,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
+def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
     """What was asked, the answer, the table, and what is not counted."""
     console.print(title(asked), highlight=False, markup=False)
     console.print(f"[bold green]{sentence(frame, asked)}[/]", highlight=False)
@@ -35,7 +35,7 @@ def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
     )
 
 
-def title(asked: Question) -> str:
+def title(asked: ShardingQuestion) -> str:
     """What was asked."""
     size, cluster = asked.size, asked.cluster
     part = size.trained / size.parameters
@@ -51,7 +51,7 @@ def title(asked: Question) -> str:
     )
 
 
-def sentence(frame: pd.DataFrame, asked: Question) -> str:
+def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
     """Which is the fastest that fits, why, and what would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1

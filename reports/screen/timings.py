@@ -12,12 +12,12 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from fuzz.campaign import Campaign, written
+from fuzz.campaign import CampaignResult, written
 from fuzz.confirm import Confirmation
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from fuzz.witness import Witness
-from replay.deviations import Delay, Deviation, Jitter, Stretch
-from replay.replayer import Look
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from replay.replayer import UsedValue
 from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
@@ -25,7 +25,7 @@ from reports.table import Cell, Column, Table
 from reports.text import duration, replays
 
 
-def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:
+def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
     """One timing."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
@@ -40,7 +40,7 @@ def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirm
 
 def words(deviation: Deviation) -> str:
     """What a deviation does."""
-    if isinstance(deviation, Delay):
+    if isinstance(deviation, OperationDelay):
         one = deviation.operation
         of = f" of {one.parameter}" if one.parameter else ""
         does = "takes longer" if deviation.how == "long" else "starts later"
@@ -54,7 +54,7 @@ def words(deviation: Deviation) -> str:
     return f"everything takes up to {deviation.percent} % longer, drawn from {deviation.seed}"
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(verdict: ReplayVerdict) -> str:
     """What a timing does to training."""
     if not verdict.diverged:
         return "Training is right: every value that it uses equals the reference bit for bit."
@@ -70,7 +70,7 @@ def sentence(verdict: Verdict) -> str:
     return " ".join(parts)
 
 
-def place(look: Look) -> str:
+def place(look: UsedValue) -> str:
     what = "the loss" if look.kind == "loss" else look.name
     if look.kind == "final":
         return f"{what} at the end, on rank {look.rank}"
@@ -109,7 +109,7 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
             console.print(f"Race {number}: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def campaign(console: Console, name: str, found: Campaign, token: Token | None) -> None:
+def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """What the timings did."""
     low, high = found.interval
     of = f"{found.diverged} of {found.timings} ({found.diverged / max(found.timings, 1):.0%}; "
@@ -139,7 +139,7 @@ def campaign(console: Console, name: str, found: Campaign, token: Token | None) 
         console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def as_dict(verdict: Verdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
+def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
     """JSON-ready."""
     return {
         "diverged": verdict.diverged,
@@ -167,7 +167,7 @@ def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
     }
 
 
-def _departed(verdict: Verdict) -> str:
+def _departed(verdict: ReplayVerdict) -> str:
     assert verdict.departure is not None
     one, recorded, value = verdict.departure
     return (
@@ -188,7 +188,7 @@ def _harm(one: Witness) -> Cell:
 def write(
     folder: Path,
     scenario: Mapping[str, Any],
-    found: Campaign,
+    found: CampaignResult,
     token: Token | None,
     witnesses: Sequence[Witness],
     tokens: Sequence[Token],

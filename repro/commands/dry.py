@@ -1,4 +1,4 @@
-"""``dry``: a job of any size, before a GPU hour is spent on it."""
+"""``dry``: rehearses a job of any size before GPU hours are spent on it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-Command = Callable[..., Any]
-Decorator = Callable[[Command], Command]
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 PATH = click.Path(path_type=Path)
 
@@ -24,13 +24,13 @@ def runs(where: str = "run folders go") -> Decorator:
 
 
 def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -> Decorator:
-    """``--name``, ``--runs`` and, where something is named that it ``replaces``, ``--overwrite``.
+    """``--name``, ``--runs`` and, with ``replaces``, ``--overwrite``.
 
-    ``of``: what the name is of. ``chosen``: ``default`` describes the name that the command chooses itself (it gets
-    None).
+    ``of``: what is named. ``chosen``: the command chooses the name (it gets None), and ``default`` describes it.
+    ``replaces``: what ``--overwrite`` replaces.
     """
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         if replaces:
             text = f"Replace {replaces} of the same name."
             command = click.option("--overwrite", is_flag=True, help=text)(command)
@@ -44,7 +44,7 @@ run_folder = partial(folder, "run's folder", chosen=True, replaces="a run")
 
 
 def workers(text: str = "Dry runs side by side.", *, default: int | None = None, most: int | None = None) -> Decorator:
-    """``--workers``; None where nobody says and ``default`` does not: the cores."""
+    """``--workers``; None, where there is no ``default``: as many as there are cores."""
     shown = f"{text} [default: {default or 'the cores'}]"
     return click.option("--workers", type=click.IntRange(1, most), default=default, help=shown)
 

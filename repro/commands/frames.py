@@ -52,5 +52,5 @@ def numbers(
 
 
 def rows(frame: Any) -> Iterator[Any]:
-    """A frame's rows, with its columns as attributes; which they are no type says."""
+    """A frame's rows, with its columns as attributes, which are not typed."""
     yield from frame.itertuples()

@@ -1,4 +1,4 @@
-"""The commands as one, for click; all but ``watch``, which has to run where click is not installed."""
+"""All commands as one click group; all but ``watch``, which has to run where click is not installed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _on_gpu(name: str) -> bool:
 
 
 def run(arguments: list[str], launched: str | None = None) -> int | None:
-    """Obey. An exit status for what click itself refuses, None where the command ended well; else what it raises.
+    """Run the command. Gives an exit status for what click itself refuses, else None; raises what the command raises.
 
     ``launched``: what a launcher adds to the arguments of a script.
     """

@@ -11,7 +11,7 @@ from rich.progress import Progress, TimeElapsedColumn
 
 @contextmanager
 def counting(console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives what takes ``done, of, what``."""
+    """Gives a function of ``done, of, what`` that shows the progress."""
     if not console.is_terminal:
         yield lambda done, of, what: console.print(f"  {done}/{of}  {what}", highlight=False)
         return

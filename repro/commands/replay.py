@@ -1,4 +1,4 @@
-"""``replay``: one timing again, of a scenario by its token, or of a checked program from its run's folder."""
+"""``replay``: executes one timing again: of a scenario by its token, or of a checked program from its run's folder."""
 
 from __future__ import annotations
 

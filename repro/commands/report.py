@@ -1,4 +1,4 @@
-"""``report``: a page for a person, of runs or of an incident of the live watch."""
+"""``report``: makes a page of runs, of a study, or of an incident of the live watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program in a process of its own, whose end is told by the process that is left, however it comes.
+"""A program in a process of its own, whose end the process that is left reports, however it comes.
 
 A script may end its process as it likes (``os._exit``, a signal, a crash in C); what it did is judged all the same. The
 child is forked before anything heavy is imported, stays in the terminal's foreground group and has its input, so that

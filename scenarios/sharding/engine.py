@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 
 from scenarios.sharding.empty import in_memory
 from scenarios.sharding.gradients import Gradients
-from scenarios.sharding.lanes import Order, Streams
-from scenarios.sharding.layout import Layout, padded
+from scenarios.sharding.lanes import LaneOrder, Streams
+from scenarios.sharding.layout import ShardLayout, padded
 from scenarios.sharding.levels import Levels
 from scenarios.sharding.parameters import Parameters
 from scenarios.sharding.rings import Collectives, TorchCollectives
@@ -36,7 +36,7 @@ from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Part, Piece, Unit, units_of
 from scenarios.sharding.updates import MakeOptimizer, Updates
 
-MakeCollectives = Callable[[Topology, Order], Collectives]
+MakeCollectives = Callable[[Topology, LaneOrder], Collectives]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -72,7 +72,7 @@ class ShardedEngine:
         across: MakeCollectives | None = None,
     ) -> None:
         self.model, self.strategy, self.topology = model, strategy, topology
-        self.order = Order(streams, without)
+        self.order = LaneOrder(streams, without)
         self.accumulation = accumulation
         self.steps = 0
         self.layout = _layout(strategy, topology)
@@ -88,7 +88,6 @@ class ShardedEngine:
         self.parameters = Parameters(self.units, strategy.parameters, levels, self.order, dtype)
         self.gradients = Gradients(self.pieces, strategy, levels, self.order, dtype, accumulation)
         self._updates = Updates(self.pieces, strategy.state, levels, self.order, self.parameters, optimizer, clip)
-        self._backward = False
         self._entered: list[Unit] = []  # in the backward pass, and not let go of
         self._due = 0  # micro-batches since the last step
         for module in dict.fromkeys(module for unit in self.units for module in unit.modules):
@@ -107,13 +106,11 @@ class ShardedEngine:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a micro-batch, whose ``loss`` is a mean: the step is by the mean of all of them."""
-        self._backward = True
         self.gradients.begin()
         try:
             (loss / self.accumulation).backward()
             self.gradients.end()
         finally:
-            self._backward = False
             self._entered.clear()
         self.parameters.release_all()
         self._due += 1
@@ -224,8 +221,8 @@ class ShardedEngine:
             start += parameter.numel()
 
 
-def _layout(strategy: Strategy, topology: Topology) -> Layout:
+def _layout(strategy: Strategy, topology: Topology) -> ShardLayout:
     """Without an I, groups play no part: each rank is a group of its own, and parts lie in the order of ranks."""
     if Level.I in (strategy.parameters, strategy.gradients, strategy.state):
-        return Layout(topology.ranks, topology.group, topology.where, topology.number)
-    return Layout(topology.ranks, 1, topology.rank, 0)
+        return ShardLayout(topology.ranks, topology.group, topology.where, topology.number)
+    return ShardLayout(topology.ranks, 1, topology.rank, 0)

@@ -105,7 +105,7 @@ def _live(work: Callable[[Send], int | None], pipe: Connection, parent: int, *, 
         if leaving.code is not None and not isinstance(leaving.code, int):
             print(leaving.code, file=sys.stderr)
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # it is told here, and the parent sees the status
+    except BaseException:  # it is printed here, and the parent sees the status
         traceback.print_exc()
     if at_exit:
         with suppress(BaseException):

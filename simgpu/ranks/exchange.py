@@ -1,4 +1,4 @@
-"""How ranks tell each other when they arrive at a collective, and what they promise not to do.
+"""How ranks send each other when they arrive at a collective, and what they promise not to do.
 
 Each rank has a named pipe; the others write to it, small records that the system never tears apart (POSIX: writes of
 up to PIPE_BUF bytes are atomic). The ranks of a process group find each other's pipes through its store, so it does
@@ -38,7 +38,7 @@ class PipeExchange:
         self._reader = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
         self._writers: dict[int, int] = {}
         self._promised = 0
-        self._taken = False  # messages were taken in while sending, and receive() has not told yet
+        self._taken = False  # messages were taken in while sending, and receive() has not returned since
 
     def link(self, store: Store, ranks: Sequence[int]) -> None:
         """Meet the other ranks of a process group, which all call this."""
@@ -94,4 +94,4 @@ class PipeExchange:
                     select.select([self._reader], [writer], [])
                     self._taken |= self._take()
                 except BrokenPipeError:
-                    break  # it has ended, and needs to hear nothing more
+                    break  # it has ended, and needs nothing more

@@ -21,7 +21,7 @@ from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held
 from simgpu.ranks.messages import M, UnknownMessage
 
-_GRACE_S = 0.5  # the ranks that lost a peer complain at once, and may be heard before its death is
+_GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
 
 
 class Failed(NamedTuple):
@@ -82,8 +82,8 @@ def _attend(
             raise RankFailed(rank, f"{others}did not say anything for {silence_s:g} s", log=log(rank))
         failed: RankFailed | None = None
         ended = [running.pop(handle) for handle in ready if handle in running]
-        heard = [listening[pipe] for pipe in ready if pipe in listening]
-        for rank in [*(rank for rank in heard if rank not in ended), *ended]:  # of an ended one: its last words
+        sending = [listening[pipe] for pipe in ready if pipe in listening]
+        for rank in [*(rank for rank in sending if rank not in ended), *ended]:  # of an ended one: its last words
             try:
                 messages, more = children[rank].receive(expected)
             except UnknownMessage as unknown:

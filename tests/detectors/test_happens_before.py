@@ -494,7 +494,7 @@ def test_send_and_receive_in_a_larger_group() -> None:
         nccl.collective(group, kernel=kernel, root=2, reads=() if receives else a, writes=a if receives else ())
         compute.reads(a)
     story.assert_race("write-read nccl compute")
-    assert story.told().live_state == story.told(shuffled_by=1).live_state
+    assert story.fed().live_state == story.fed(shuffled_by=1).live_state
 
 
 # -- memory that is freed -------------------------------------------------------------------------
@@ -597,8 +597,8 @@ def busy_story() -> Story:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_interleaving_gives_the_same_races(seed: int) -> None:
     story = busy_story()
-    expected = story.told()
-    shuffled = story.told(shuffled_by=seed)
+    expected = story.fed()
+    shuffled = story.fed(shuffled_by=seed)
     assert len(expected.races) > 4
     assert shuffled.races == expected.races
     assert shuffled.count == expected.count
@@ -610,9 +610,9 @@ def test_a_rank_that_dies(seed: int) -> None:
     story = busy_story()
     dead = story.hosts[2]
     dead.trace = dead.trace[: len(dead.trace) // 2]
-    expected = story.told()
+    expected = story.fed()
     assert any(example.first.step == 5 for race in expected.races for example in race.examples)
-    assert story.told(shuffled_by=seed).races == expected.races
+    assert story.fed(shuffled_by=seed).races == expected.races
 
 
 def test_a_rank_that_never_came() -> None:
@@ -640,7 +640,7 @@ def test_crossed_collectives_end() -> None:
         nccl.reads(a)
     story.assert_race("write-read compute nccl")
     assert story.races()[0].ranks == (0, 1)
-    assert story.told(shuffled_by=3).races == story.races()
+    assert story.fed(shuffled_by=3).races == story.races()
 
 
 # -- what is said of a race -----------------------------------------------------------------------
@@ -660,7 +660,7 @@ def test_occurrences_of_one_pair_of_places_are_one_race() -> None:
     assert len(race.examples) == 8
     assert [example.rank for example in race.examples] == [0] * 8
     assert race.examples[3].first[:4] == (6, 3, 1, "backward")
-    assert story.told().count == 20
+    assert story.fed().count == 20
 
 
 def test_other_places_streams_or_kernels_are_other_races() -> None:
@@ -840,7 +840,7 @@ def test_state_is_bounded_by_what_is_alive() -> None:
             host.frees(a)
             host.synchronizes(gather)
             host.synchronizes(compute)
-    detector = story.told()
+    detector = story.fed()
     assert detector.count > 0
     assert detector.live_state == 0
 

@@ -45,7 +45,7 @@ def hpz(*, middle: int = 0, apart: int = 1_000_000) -> tuple[Story, Moment, Mome
     for number in range(middle):
         compute.runs(time=(5_000_000 + 100 * number, 5_000_050 + 100 * number))
     gather.runs(kernel="aten::cat", time=(5_050_000, 5_060_000))
-    story.says(HostWait(0, "synchronize", 0, 5_400_000, 5_200_000))
+    story.adds(HostWait(0, "synchronize", 0, 5_400_000, 5_200_000))
     story.labels(secondary, "secondary", "layers.0.weight")  # later than what it explains
     story.phase(2, 1, "forward")
     compute.runs(kernel="aten::mm", time=(90_000_000, 91_000_000))

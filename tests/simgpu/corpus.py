@@ -2,7 +2,7 @@
 
 Each stands for a mistake, or for its cure, in as few lines as show it. ``race`` is the truth by CUDA's rules (CUDA C++
 Programming Guide, "Asynchronous Concurrent Execution"; torch's notes on CUDA semantics). ``csan`` is CSAN's verdict
-where it is another, and then ``why`` explains it. ``python tests/simgpu/corpus.py`` writes docs/results/csan.md's table.
+where it is another, and then ``why`` explains it. ``python tests/simgpu/corpus.py`` writes the table of csan.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from detectors import find_races
 from detectors.order.races import Race
-from fuzz.live.examine import Witness, examine
+from fuzz.live.examine import LiveWitness, examine
 from fuzz.live.runs import Runner
 from simgpu.timing import Delay, Timing
 from simgpu.trace import file_of
@@ -139,7 +139,7 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     assert find_races(tmp_path / "again")[0].manifested == 1
 
 
-def deviations(witness: Witness) -> list[Delay]:
+def deviations(witness: LiveWitness) -> list[Delay]:
     return [one for one in Timing.parse(witness.token).deviations if isinstance(one, Delay)]
 
 

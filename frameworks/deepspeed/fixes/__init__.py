@@ -1,8 +1,8 @@
 """The fixes: what orders the secondary copy before the all-gather that reads it, and where.
 
 DeepSpeed's own fix is the host-blocking ``current_stream().synchronize()`` at the end of ``_partition_param_sec``,
-behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix takes it away by a rule and acts
-at one of the four :class:`Where` between a copy and the all-gather.
+behind each copy (pull request 5216, release 0.13.5: "temporary fix"). Every other fix overrides that and acts at
+one of the four :class:`Where` between a copy and the all-gather.
 
 A fix is a file with a class of the hooks of :class:`Ordering`, and a line in :class:`Fix`. That it stands somewhere
 does not say that it is enough: which ones are is found by running them (``make placements``).
