@@ -17,6 +17,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
+_NAME = 24  # characters of a row's name that is not wrapped
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
 
 
@@ -90,9 +91,10 @@ class Table:
             pad_edge=False,
             padding=(0, padding, 0, 0),
         )
-        for column in self.head:
+        for at, column in enumerate(self.head):
             justify: JustifyMethod = "right" if column.right else "left"
-            drawn.add_column(Text(column), justify=justify, no_wrap=column.right, overflow="fold")
+            named = not at and all(len(row[0].text) <= _NAME for row in self.cells)
+            drawn.add_column(Text(column), justify=justify, no_wrap=column.right or named, overflow="fold")
         for row in self.cells:
             drawn.add_row(*(_text(cell) for cell in row))
         return drawn
