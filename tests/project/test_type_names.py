@@ -7,9 +7,6 @@ from collections import defaultdict
 
 from tests.project.test_files import PACKAGES, name_of, sources, tree_of
 
-# NanWatchCallback is one name for users, of Hugging Face and of Lightning. The others are to get names of their own.
-TWICE = {"NanWatchCallback", "Cell", "Cost", "Event", "Job", "Moment", "Timing"}
-
 
 def test_no_public_class_has_the_name_of_another() -> None:
     found: dict[str, list[str]] = defaultdict(list)
@@ -18,4 +15,4 @@ def test_no_public_class_has_the_name_of_another() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(name_of(path))
     assert len(found) > 300
-    assert {name: files for name, files in found.items() if len(files) > 1 and name not in TWICE} == {}
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
