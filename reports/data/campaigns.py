@@ -60,7 +60,7 @@ class _Verdict(_Part):
     sentence: str
 
 
-class Witness(_Part):
+class WitnessPart(_Part):
     race: Race
     token: str | None
     reason: str | None
@@ -79,7 +79,7 @@ class TimingsFile(_Part):
     smallest: list[str] = []
     live: str | None
     confirmed: bool | None
-    races: list[Witness]
+    races: list[WitnessPart]
     versions: dict[str, str] = {}
 
 
@@ -97,7 +97,7 @@ class Campaign:
     name: str
     folder: Path
     data: Mapping[str, Any]
-    witnesses: Sequence[Witness]
+    witnesses: Sequence[WitnessPart]
     timings: pd.DataFrame
     sources: Mapping[str, Source]
 

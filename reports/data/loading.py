@@ -17,7 +17,7 @@ import pandas as pd
 from detectors import Race
 from reports.data import checksums, frames, schema, sources, tables
 from reports.data import findings as findings_file
-from reports.data.schema import FindingsFile, Judged, ReportError
+from reports.data.schema import FindingsFile, JudgedRace, ReportError
 from reports.data.switched import SWITCHES
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
@@ -171,7 +171,7 @@ def comparable(runs: Sequence[Run]) -> None:
         for other in runs[:at]:
             if run.name == other.name:
                 raise ReportError(
-                    f"{other.folder} and {run.folder} have the same name, by which a report tells runs apart: rename "
+                    f"{other.folder} and {run.folder} have the same name, by which a report distinguishes runs: rename "
                     "one of the folders"
                 )
     for run in runs[1:]:
@@ -274,7 +274,7 @@ def framed(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pd.Da
     return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
 
 
-def _races(races: Sequence[Judged]) -> pd.DataFrame:
+def _races(races: Sequence[JudgedRace]) -> pd.DataFrame:
     rows = []
     for number, race in enumerate(races, 1):
         known: dict[str, Any] = (

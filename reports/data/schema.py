@@ -44,7 +44,7 @@ class _Part(BaseModel):
 
 
 @dataclass(frozen=True)
-class Witness:
+class RaceWitness:
     """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
 
     Of a program of the user's own also what came of it: :class:`reports.data.checked.Witnessed`.
@@ -58,13 +58,13 @@ class Witness:
 
 
 @dataclass(frozen=True)
-class Judged(Race):
+class JudgedRace(Race):
     """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
 
-    witness: Witness | None = None
+    witness: RaceWitness | None = None
 
 
-class WrongParameter(_Part):
+class ParameterPart(_Part):
     step: _Count
     micro_batch: _Count
     phase: str
@@ -75,7 +75,7 @@ class WrongParameter(_Part):
     ranks: list[_Count]
 
 
-class WrongLoss(_Part):
+class LossPart(_Part):
     step: _Count
     micro_batch: _Count
     rank: _Count
@@ -83,9 +83,9 @@ class WrongLoss(_Part):
     reference: _Number
 
 
-class Divergence(_Part):
-    parameter: WrongParameter | None
-    loss: WrongLoss | None
+class DivergencePart(_Part):
+    parameter: ParameterPart | None
+    loss: LossPart | None
     final: list[str]
     growth: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]
     compared: _Count
@@ -165,13 +165,13 @@ class FindingsFile(_Part):
     causes: list[str] = []
     stale: _Stale | None = None
     uncovered: list[_Uncovered] = []
-    divergence: Divergence | None
+    divergence: DivergencePart | None
     distance: str = "0"
     diverged: bool = False
     watch: dict[str, Any] | None = None
     checked: _Checked | None = None
     rests: Rests | None = None
-    races: list[Judged]
+    races: list[JudgedRace]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None
     scenario: dict[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.charts import campaign_chart
-from reports.data.campaigns import Campaign, Witness
+from reports.data.campaigns import Campaign, WitnessPart
 from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
@@ -34,7 +34,7 @@ def headline(campaigns: Sequence[Campaign]) -> str:
 
 
 def worst(campaigns: Sequence[Campaign]) -> Campaign:
-    """The one that a report tells of: most timings that diverged, of equals the first."""
+    """The campaign that a report describes: the one with most timings that diverged, of equals the first."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 
@@ -110,7 +110,7 @@ def facts(campaign: Campaign) -> list[Fact]:
     return rows
 
 
-def _race(witness: Witness, campaign: Campaign) -> dict[str, Any]:
+def _race(witness: WitnessPart, campaign: Campaign) -> dict[str, Any]:
     drawn = run_page.race(witness.race, campaign.sources)
     if witness.verdict is None:
         outcome, detail, tone = "none", witness.reason or "", "warn"
@@ -142,7 +142,7 @@ def _loss(difference: float) -> str:
     return "NaN" if difference != difference else f"{difference:.3g}"
 
 
-def ran(campaigns: Sequence[Campaign]) -> run_page.Ran:
+def ran(campaigns: Sequence[Campaign]) -> run_page.WhatRan:
     return run_page.ran([(one.name, one.data["versions"], one.data["scenario"], {}) for one in campaigns])
 
 
@@ -181,5 +181,5 @@ def write(campaigns: Sequence[Campaign], target: Path) -> str:
     return headline(campaigns)
 
 
-def _harm(witness: Witness) -> dict[str, str]:
+def _harm(witness: WitnessPart) -> dict[str, str]:
     return {"harm": "harmful" if witness.harmful else "benign" if witness.verdict else "no witness"}

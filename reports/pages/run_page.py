@@ -35,7 +35,8 @@ _FILES = {
 def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[Campaign] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
 
-    The runs are comparable (:func:`reports.data.loading.comparable`); what is told in detail is the gravest of them.
+    The runs are comparable (:func:`reports.data.loading.comparable`); the one with the gravest verdict is shown in
+    detail.
     """
     told = summary.worst(runs)
     verdict = summary.verdict(told)
@@ -144,14 +145,14 @@ def _tried(run: Run) -> Tried:
     return Tried(summary.fix(run), timing_of(found.scenario), int(diverged), 1)
 
 
-class Ran(NamedTuple):
+class WhatRan(NamedTuple):
     """What ran, for the template: versions and the options that differ, and each one's whole configuration."""
 
     versions: Table
     details: Sequence[Table]
 
 
-def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> Ran:
+def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> WhatRan:
     """Of runs by name: their versions, scenario, and hardware profile where it was kept."""
     packages = dict.fromkeys(name for _, versions, _, _ in ones for name in versions)
     rows = [[name, *(str(versions.get(name, "")) for _, versions, _, _ in ones)] for name in packages]
@@ -170,10 +171,10 @@ def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[
         for name, _, scenario, profile in ones
         if scenario or profile
     ]
-    return Ran(Table("", ["version", *(name for name, *_ in ones)], rows, key="versions"), details)
+    return WhatRan(Table("", ["version", *(name for name, *_ in ones)], rows, key="versions"), details)
 
 
-def ran_of(runs: Sequence[Run]) -> Ran:
+def ran_of(runs: Sequence[Run]) -> WhatRan:
     return ran([(one.name, one.file.versions, one.file.scenario, one.file.profile) for one in runs])
 
 

@@ -35,14 +35,14 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        ran = study_page.Ran(
+        metadata = study_page.Metadata(
             study=study,
             command=command(click.get_current_context(), more),
             versions=installed(*_PACKAGES),
             options=dict(options or {}),
             hardware=hardware,
         )
-        study_folder.note(folder, ran)
+        study_folder.note(folder, metadata)
         found = study_folder.load(folder)
         page = study_page.write(found, folder / "report")
     for table in found.tables:
