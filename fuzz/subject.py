@@ -15,7 +15,7 @@ from replay.device_timing import DeviceTiming
 from replay.names import OperationName, UnknownOperation
 from replay.recording import Recording
 from replay.replayer import Replayer, ReplayOutcome
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
@@ -53,7 +53,7 @@ class Subject:
                 self._check(one.what)
         return self.recording.deviated(deviations)
 
-    def live_timing(self, deviations: Sequence[Deviation]) -> Timing:
+    def live_timing(self, deviations: Sequence[Deviation]) -> HardwareTiming:
         """The same, for a run of a scenario on real ranks."""
         return self.timing(deviations).live()
 

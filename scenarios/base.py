@@ -16,7 +16,7 @@ from frameworks.deepspeed.fixes import Fix
 from scenarios import quantized
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.topology import groups_of
-from simgpu.hardware import Profile, ProfileError, Timing, load_profile
+from simgpu.hardware import HardwareTiming, Profile, ProfileError, load_profile
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -163,10 +163,10 @@ class Training(BaseModel):
         except ProfileError as error:
             raise ScenarioError(str(error)) from error
 
-    def timing(self) -> Timing:
+    def timing(self) -> HardwareTiming:
         """What decides durations in this run."""
         per_node = self.ranks // self.nodes
-        return Timing(
+        return HardwareTiming(
             profile=self.profile(), nodes_of=tuple(rank // per_node for rank in range(self.ranks)), slow=self.slow
         )
 

@@ -34,7 +34,7 @@ from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
@@ -98,7 +98,9 @@ def refusal(error: BaseException) -> str | None:
     return text if isinstance(error, _REFUSALS) else None
 
 
-def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True) -> Device:
+def dry_gpu(
+    timing: HardwareTiming, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True
+) -> Device:
     """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
     Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see

@@ -20,7 +20,7 @@ from scenarios.models import FULL_SIZE, SIZES, build, parameters
 from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
-from simgpu.hardware import Scale, Timing
+from simgpu.hardware import HardwareTiming, Scale
 
 
 class Scenario(Training):
@@ -154,7 +154,7 @@ class Scenario(Training):
         """Sequences of a step, on all ranks."""
         return self.ranks * self.micro_batch * self.accumulation
 
-    def timing(self) -> Timing:
+    def timing(self) -> HardwareTiming:
         return replace(super().timing(), scale=self._scale(), jitter=self.jitter, seed=self.timing_seed)
 
     def questions(self) -> list[mmlu.Question]:

@@ -22,7 +22,7 @@ from scenarios.ring_run import RINGS, gather
 from scenarios.sharding.formulas import communication, computation, exchanges, profile_rates
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal, strategy
-from simgpu.hardware import Profile, Timing, load_profile
+from simgpu.hardware import HardwareTiming, Profile, load_profile
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, PaperCase, job_of, sizes
 from studies.paro_timed import RecordedSteps, timed
@@ -134,7 +134,7 @@ def _timed(what: str, *, folder: Path, on: dict[Network, Profile]) -> tuple[dict
 def ring(what: str, folder: Path, on: dict[Network, Profile], recorded: Profile | None = None) -> dict[Network, int]:
     """Nanoseconds of an all-gather. ``recorded``: the machine that it is recorded on. ``folder`` is removed again."""
     profile = recorded or load_profile(HARDWARE)
-    timing = Timing(profile, tuple(rank // GPUS for rank in range(RANKS)))
+    timing = HardwareTiming(profile, tuple(rank // GPUS for rank in range(RANKS)))
     gather(what, timing, group=GPUS, nbytes=GATHERED, folder=folder)
     steps = RecordedSteps(Recording.load(folder / "trace", calls=False), 1)
     shutil.rmtree(folder)

@@ -87,7 +87,7 @@ class Forks:
         self._ranks = ranks = options.ranks
         self._seed = options.seed
         profile = hardware.load_profile(options.profile) if options.profile else None
-        self._hardware = None if profile is None else hardware.Timing(profile, (0,) * ranks)
+        self._hardware = None if profile is None else hardware.HardwareTiming(profile, (0,) * ranks)
         self._folder = folder
         self._tell = tell
         functions().drain()  # what fixtures have begun: a fork has no part in it

@@ -60,7 +60,7 @@ class _Verdict(_Part):
     sentence: str
 
 
-class WitnessPart(_Part):
+class CampaignWitness(_Part):
     race: Race
     token: str | None
     reason: str | None
@@ -79,12 +79,12 @@ class TimingsFile(_Part):
     smallest: list[str] = []
     live: str | None
     confirmed: bool | None
-    races: list[WitnessPart]
+    races: list[CampaignWitness]
     versions: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignFolder:
     """A campaign's folder, read.
 
     ``data``: ``timings.json``, checked; ``witnesses``: of its races.
@@ -97,7 +97,7 @@ class Campaign:
     name: str
     folder: Path
     data: Mapping[str, Any]
-    witnesses: Sequence[WitnessPart]
+    witnesses: Sequence[CampaignWitness]
     timings: pd.DataFrame
     sources: Mapping[str, Source]
 
@@ -117,7 +117,7 @@ def is_campaign(folder: Path) -> bool:
     return (folder / "timings.json").is_file()
 
 
-def load(folder: Path) -> Campaign:
+def load(folder: Path) -> CampaignFolder:
     """Read the folder of a campaign. Raises :class:`reports.data.loading.ReportError`."""
     file = folder / "timings.json"
     data = schema.read_json(file)
@@ -125,4 +125,4 @@ def load(folder: Path) -> Campaign:
     rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     model = found.model_dump(mode="json") | data
-    return Campaign(folder.resolve().name, folder, model, found.races, frame, sources_of(folder / "sources.json"))
+    return CampaignFolder(folder.resolve().name, folder, model, found.races, frame, sources_of(folder / "sources.json"))

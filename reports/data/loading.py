@@ -17,7 +17,7 @@ import pandas as pd
 from detectors import Race
 from reports.data import checksums, frames, schema, sources, tables
 from reports.data import findings as findings_file
-from reports.data.schema import FindingsFile, JudgedRace, ReportError
+from reports.data.schema import FindingsFile, Judged, ReportError
 from reports.data.switched import SWITCHES
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
@@ -274,7 +274,7 @@ def framed(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pd.Da
     return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
 
 
-def _races(races: Sequence[JudgedRace]) -> pd.DataFrame:
+def _races(races: Sequence[Judged]) -> pd.DataFrame:
     rows = []
     for number, race in enumerate(races, 1):
         known: dict[str, Any] = (

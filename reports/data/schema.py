@@ -44,7 +44,7 @@ class _Part(BaseModel):
 
 
 @dataclass(frozen=True)
-class RaceWitness:
+class KeptWitness:
     """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
 
     Of a program of the user's own also what came of it: :class:`reports.data.checked.Witnessed`.
@@ -58,13 +58,13 @@ class RaceWitness:
 
 
 @dataclass(frozen=True)
-class JudgedRace(Race):
+class Judged(Race):
     """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
 
-    witness: RaceWitness | None = None
+    witness: KeptWitness | None = None
 
 
-class ParameterPart(_Part):
+class _WrongParameter(_Part):
     step: _Count
     micro_batch: _Count
     phase: str
@@ -75,7 +75,7 @@ class ParameterPart(_Part):
     ranks: list[_Count]
 
 
-class LossPart(_Part):
+class _WrongLoss(_Part):
     step: _Count
     micro_batch: _Count
     rank: _Count
@@ -83,9 +83,9 @@ class LossPart(_Part):
     reference: _Number
 
 
-class DivergencePart(_Part):
-    parameter: ParameterPart | None
-    loss: LossPart | None
+class _Divergence(_Part):
+    parameter: _WrongParameter | None
+    loss: _WrongLoss | None
     final: list[str]
     growth: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]
     compared: _Count
@@ -165,13 +165,13 @@ class FindingsFile(_Part):
     causes: list[str] = []
     stale: _Stale | None = None
     uncovered: list[_Uncovered] = []
-    divergence: DivergencePart | None
+    divergence: _Divergence | None
     distance: str = "0"
     diverged: bool = False
     watch: dict[str, Any] | None = None
     checked: _Checked | None = None
     rests: Rests | None = None
-    races: list[JudgedRace]
+    races: list[Judged]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None
     scenario: dict[str, Any]

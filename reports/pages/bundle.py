@@ -13,7 +13,7 @@ import pandas as pd
 
 from detectors import Race, Side
 from reports.data.loading import Run
-from reports.data.schema import RaceWitness
+from reports.data.schema import KeptWitness
 from reports.pages import html, markdown, run_page, summary
 from reports.text import replays
 from reports.timelines import perfetto
@@ -139,7 +139,7 @@ def race(race: Race) -> dict[str, Any]:
     """A race for a template of Markdown."""
     more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
     memory = markdown.Ready(", ".join(map(markdown.code, race.memory[:_NAMES])) + more)
-    witness = getattr(race, "witness", None) or RaceWitness("", "")
+    witness = getattr(race, "witness", None) or KeptWitness("", "")
     again = witness.command or replays(witness.token)
     return {
         "kind": race.kind,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.charts import campaign_chart
-from reports.data.campaigns import Campaign, WitnessPart
+from reports.data.campaigns import CampaignFolder, CampaignWitness
 from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
@@ -23,7 +23,7 @@ FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
 
 
-def headline(campaigns: Sequence[Campaign]) -> str:
+def headline(campaigns: Sequence[CampaignFolder]) -> str:
     """The verdict in a sentence or two, for someone who has one minute."""
     told = worst(campaigns)
     parts = [_sentence(told)]
@@ -33,16 +33,16 @@ def headline(campaigns: Sequence[Campaign]) -> str:
     return " ".join(parts)
 
 
-def worst(campaigns: Sequence[Campaign]) -> Campaign:
+def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
     """The campaign that a report describes: the one with most timings that diverged, of equals the first."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 
-def _wrong(campaign: Campaign) -> bool:
+def _wrong(campaign: CampaignFolder) -> bool:
     return bool(campaign.data["campaign"]["diverged"]) or any(one.harmful for one in campaign.witnesses)
 
 
-def _sentence(campaign: Campaign) -> str:
+def _sentence(campaign: CampaignFolder) -> str:
     found, races = campaign.data["campaign"], campaign.witnesses
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
@@ -59,7 +59,7 @@ def _sentence(campaign: Campaign) -> str:
     return f"{with_fix} nothing is wrong: no race was found, and none of {tried:,} timings changes a bit."
 
 
-def page(campaigns: Sequence[Campaign], files: Sequence[tuple[str, str]] = ()) -> str:
+def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is. The campaigns are comparable."""
     told = worst(campaigns)
     tone = "bad" if _wrong(told) else "warn" if told.witnesses else "good"
@@ -84,7 +84,7 @@ def page(campaigns: Sequence[Campaign], files: Sequence[tuple[str, str]] = ()) -
     )
 
 
-def facts(campaign: Campaign) -> list[Fact]:
+def facts(campaign: CampaignFolder) -> list[Fact]:
     """What was tried and what came of it."""
     data, found = campaign.data, campaign.data["campaign"]
     low, high = found["interval"]
@@ -110,7 +110,7 @@ def facts(campaign: Campaign) -> list[Fact]:
     return rows
 
 
-def _race(witness: WitnessPart, campaign: Campaign) -> dict[str, Any]:
+def _race(witness: CampaignWitness, campaign: CampaignFolder) -> dict[str, Any]:
     drawn = run_page.race(witness.race, campaign.sources)
     if witness.verdict is None:
         outcome, detail, tone = "none", witness.reason or "", "warn"
@@ -121,7 +121,7 @@ def _race(witness: WitnessPart, campaign: Campaign) -> dict[str, Any]:
     return {**drawn, "outcome": outcome, "detail": detail, "tone": tone}
 
 
-def _replay(campaign: Campaign) -> list[tuple[str, str]]:
+def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
     for number, one in enumerate(campaign.witnesses, 1):
         if one.token:
@@ -129,7 +129,7 @@ def _replay(campaign: Campaign) -> list[tuple[str, str]]:
     return rows
 
 
-def _diverged(campaign: Campaign) -> Table:
+def _diverged(campaign: CampaignFolder) -> Table:
     rows = [
         [str(one.number), one.wrong_values, one.bad_numbers, _loss(one.loss_difference), one.first_wrong]
         for one in each(campaign.timings[campaign.timings["diverged"]].head(_ROWS))
@@ -142,11 +142,11 @@ def _loss(difference: float) -> str:
     return "NaN" if difference != difference else f"{difference:.3g}"
 
 
-def ran(campaigns: Sequence[Campaign]) -> run_page.WhatRan:
+def ran(campaigns: Sequence[CampaignFolder]) -> run_page.RunMetadata:
     return run_page.ran([(one.name, one.data["versions"], one.data["scenario"], {}) for one in campaigns])
 
 
-def comparable(campaigns: Sequence[Campaign]) -> None:
+def comparable(campaigns: Sequence[CampaignFolder]) -> None:
     """Raises :class:`ReportError` for campaigns of other programs: they may differ in what was switched alone."""
     for one in campaigns[1:]:
         ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
@@ -158,7 +158,7 @@ def comparable(campaigns: Sequence[Campaign]) -> None:
             )
 
 
-def write(campaigns: Sequence[Campaign], target: Path) -> str:
+def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
     """Write the report into the folder ``target``; gives its sentence. Raises :class:`ReportError`, OSError."""
     comparable(campaigns)
     target.mkdir(parents=True, exist_ok=True)
@@ -181,5 +181,5 @@ def write(campaigns: Sequence[Campaign], target: Path) -> str:
     return headline(campaigns)
 
 
-def _harm(witness: WitnessPart) -> dict[str, str]:
+def _harm(witness: CampaignWitness) -> dict[str, str]:
     return {"harm": "harmful" if witness.harmful else "benign" if witness.verdict else "no witness"}

@@ -10,7 +10,7 @@ import pandas as pd
 
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Metadata, Study, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, texts
 from reports.pages.summary import Fact
 from reports.pictures import placements as pictures
 from reports.table import Cell, Column, Table
@@ -61,7 +61,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, metadata: Metadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The placements of a folder: fixes, stock's own sites, or both. Raises
     :class:`reports.data.schema.ReportError`.
     """
@@ -72,14 +72,14 @@ def load(folder: Path, metadata: Metadata) -> Study:
     }
     if not frames:
         raise does_not_hold(folder / FILE, "neither it nor sites.csv is there")
-    return study(frames.get(FILE), frames.get(SITES), metadata)
+    return study(frames.get(FILE), frames.get(SITES), ran)
 
 
-def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, metadata: Metadata) -> Study:
+def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
     """The report of the frames of :mod:`studies.placements` and :mod:`studies.sites`; one of them may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None
-    options = texts(metadata.options)
+    options = texts(ran.options)
     facts = [
         Fact("asked", "Where may the synchronisation behind the secondary copy stand, and what does it cost?", "fix")
     ]
@@ -97,8 +97,8 @@ def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, metadata: Meta
                 f"{_needed(sites)} ({_tally(sites)}); each taken away alone in a small live run of 4 ranks",
             )
         )
-    if metadata.hardware:
-        facts.append(Fact("hardware profile", metadata.hardware, "hardware profile"))
+    if ran.hardware:
+        facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
     tables = ([] if frame is None else [_overview(frame), _best(frame), *_cases(frame), *_races(frame)]) + (
         [] if sites is None else [_sites(sites)]
     )
@@ -111,8 +111,8 @@ def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, metadata: Meta
         facts=facts,
         charts={} if frame is None else {"placements": pictures.draw(frame)},
         tables=tables,
-        command=metadata.command,
-        versions=metadata.versions,
+        command=ran.command,
+        versions=ran.versions,
         configuration=options,
         metrics=metrics,
         words=_WORDS,

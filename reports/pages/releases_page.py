@@ -14,7 +14,7 @@ from reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
 from reports.data import findings
 from reports.data.schema import FindingsFile, checked, does_not_hold, read_json
 from reports.pages import summary
-from reports.pages.study_page import Metadata, Study, texts
+from reports.pages.study_page import Study, StudyMetadata, texts
 from reports.pages.summary import Fact
 from reports.table import Cell, Table
 
@@ -37,7 +37,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, metadata: Metadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`reports.data.loading.ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
@@ -50,14 +50,14 @@ def load(folder: Path, metadata: Metadata) -> Study:
             raise does_not_hold(file, f"'{release[:60]}' has neither two runs nor a failure")
     if not rows:
         raise does_not_hold(file, "it has no release")
-    return study(rows, metadata)
+    return study(rows, ran)
 
 
 def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
     return checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
 
 
-def study(rows: Mapping[str, Mapping[str, Any]], metadata: Metadata) -> Study:
+def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
     """The report of the rows of :func:`repro.commands.releases.row_of`, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
@@ -66,7 +66,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], metadata: Metadata) -> Study:
     scenario = dict(runs[0].scenario) if runs else {}
     scenario.pop("deepspeed", None)
     options = texts(scenario)
-    versions = {**(runs[0].versions if runs else metadata.versions), "deepspeed": ", ".join(rows)}
+    versions = {**(runs[0].versions if runs else ran.versions), "deepspeed": ", ".join(rows)}
     facts = [
         Fact(
             "asked", "Which DeepSpeed releases, as they were released, keep hpZ's secondary partition right?", "release"
@@ -79,8 +79,8 @@ def study(rows: Mapping[str, Mapping[str, Any]], metadata: Metadata) -> Study:
     failed = [release for release, row in rows.items() if "failure" in row]
     if failed:
         facts.append(Fact("did not run", ", ".join(failed)))
-    if metadata.hardware:
-        facts.append(Fact("hardware profile", metadata.hardware, "hardware profile"))
+    if ran.hardware:
+        facts.append(Fact("hardware profile", ran.hardware, "hardware profile"))
     return Study(
         kind="releases",
         title=f"{len(rows)} DeepSpeed release{'' if len(rows) == 1 else 's'}, unmodified",
@@ -90,7 +90,7 @@ def study(rows: Mapping[str, Mapping[str, Any]], metadata: Metadata) -> Study:
         facts=facts,
         charts={"matrix": _matrix(frame, rows)},
         tables=[_table(rows)],
-        command=metadata.command,
+        command=ran.command,
         versions={str(name): str(value) for name, value in versions.items()},
         configuration=options,
         metrics=frame,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from detectors import Race, Side
 from reports.charts import checksum_map, curves, edge, moment_chart
 from reports.charts.frame import Chart
-from reports.data.campaigns import Campaign
+from reports.data.campaigns import CampaignFolder
 from reports.data.frames import each
 from reports.data.loading import Run, Source
 from reports.data.matrix import Tried, matrix, timing_of
@@ -32,7 +32,7 @@ _FILES = {
 }
 
 
-def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[Campaign] = ()) -> str:
+def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: Sequence[CampaignFolder] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is; ``campaigns``: for the matrix of fixes.
 
     The runs are comparable (:func:`reports.data.loading.comparable`); the one with the gravest verdict is shown in
@@ -145,14 +145,14 @@ def _tried(run: Run) -> Tried:
     return Tried(summary.fix(run), timing_of(found.scenario), int(diverged), 1)
 
 
-class WhatRan(NamedTuple):
+class RunMetadata(NamedTuple):
     """What ran, for the template: versions and the options that differ, and each one's whole configuration."""
 
     versions: Table
     details: Sequence[Table]
 
 
-def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> WhatRan:
+def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]]) -> RunMetadata:
     """Of runs by name: their versions, scenario, and hardware profile where it was kept."""
     packages = dict.fromkeys(name for _, versions, _, _ in ones for name in versions)
     rows = [[name, *(str(versions.get(name, "")) for _, versions, _, _ in ones)] for name in packages]
@@ -171,10 +171,10 @@ def ran(ones: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[
         for name, _, scenario, profile in ones
         if scenario or profile
     ]
-    return WhatRan(Table("", ["version", *(name for name, *_ in ones)], rows, key="versions"), details)
+    return RunMetadata(Table("", ["version", *(name for name, *_ in ones)], rows, key="versions"), details)
 
 
-def ran_of(runs: Sequence[Run]) -> WhatRan:
+def ran_of(runs: Sequence[Run]) -> RunMetadata:
     return ran([(one.name, one.file.versions, one.file.scenario, one.file.profile) for one in runs])
 
 

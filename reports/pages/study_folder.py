@@ -11,21 +11,21 @@ from pathlib import Path
 
 from reports.data.schema import ReportError, checked, read_json
 from reports.pages import html
-from reports.pages.study_page import Metadata, Study
+from reports.pages.study_page import Study, StudyMetadata
 
 NOTE = "study.json"
 FORMAT = "stream-race-study-note"
 VERSION = 1
 
 
-class _Note(Metadata):
+class _Note(StudyMetadata):
     format: str
     version: int
 
 
-def note(folder: Path, metadata: Metadata) -> None:
+def note(folder: Path, ran: StudyMetadata) -> None:
     """Write ``study.json``. Raises :class:`ReportError`."""
-    data = {"format": FORMAT, "version": VERSION, **metadata.model_dump()}
+    data = {"format": FORMAT, "version": VERSION, **ran.model_dump()}
     try:
         html.write(json.dumps(data, indent=2, default=str) + "\n", folder / NOTE)
     except OSError as error:

@@ -40,7 +40,7 @@ _FILES = (
 )
 
 
-class Metadata(BaseModel):
+class StudyMetadata(BaseModel):
     """How a study was made. ``study``: which; ``options``: of its job, those that the study itself decides left out;
     ``hardware``: what the profile stands for, in words.
     """

@@ -11,7 +11,7 @@ import pandas as pd
 
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Metadata, Study, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, texts
 from reports.pages.summary import Fact
 from reports.pictures import sweep as pictures
 from reports.pictures.sweep import STOCK
@@ -42,19 +42,19 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, metadata: Metadata) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
     frame = read_table(folder / FILE, COLUMNS)
     for configuration in (_UNFIXED, STOCK, ZERO3):
         if configuration not in set(frame.configuration):
             raise does_not_hold(folder / FILE, f"it has no row of {configuration}")
-    return study(frame, metadata)
+    return study(frame, ran)
 
 
-def study(frame: pd.DataFrame, metadata: Metadata) -> Study:
+def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
     """The report of the frame of :func:`studies.sweep.sweep`."""
     seen = _Seen(frame)
-    options = texts({name: value for name, value in metadata.options.items() if name not in _DECIDED})
+    options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})
     title = _title(options)
     networks, batches = sorted(frame.network.unique()), sorted(frame.micro_batch.unique())
     facts = [
@@ -69,10 +69,8 @@ def study(frame: pd.DataFrame, metadata: Metadata) -> Study:
     ]
     if not frame.fits.all():
         facts.append(Fact("memory", f"{int((~frame.fits).sum())} of {len(frame)} runs would not fit on the GPU"))
-    if metadata.hardware:
-        facts.append(
-            Fact("hardware profile", f"{options.get('hardware', '')}: {metadata.hardware}", "hardware profile")
-        )
+    if ran.hardware:
+        facts.append(Fact("hardware profile", f"{options.get('hardware', '')}: {ran.hardware}", "hardware profile"))
     return Study(
         kind="sweep",
         title=f"Where the race shows and where hpZ pays: {title}",
@@ -82,8 +80,8 @@ def study(frame: pd.DataFrame, metadata: Metadata) -> Study:
         facts=facts,
         charts={"phase-diagram": pictures.phases(frame, _UNFIXED), "throughput": pictures.throughput(frame)},
         tables=[_gains(frame), _fixes(frame), _settings(frame)],
-        command=metadata.command,
-        versions=metadata.versions,
+        command=ran.command,
+        versions=ran.versions,
         configuration=options,
         metrics=frame,
         words=_WORDS,

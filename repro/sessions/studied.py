@@ -35,14 +35,14 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        metadata = study_page.Metadata(
+        ran = study_page.StudyMetadata(
             study=study,
             command=command(click.get_current_context(), more),
             versions=installed(*_PACKAGES),
             options=dict(options or {}),
             hardware=hardware,
         )
-        study_folder.note(folder, metadata)
+        study_folder.note(folder, ran)
         found = study_folder.load(folder)
         page = study_page.write(found, folder / "report")
     for table in found.tables:

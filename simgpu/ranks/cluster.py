@@ -33,9 +33,9 @@ class Rank:
         """Make torch's default process group. In a dry run this rank is alone in it."""
         from torch import distributed
 
-        from simgpu import dry
+        from simgpu import work
 
-        store = distributed.HashStore() if dry.active() else distributed.FileStore(str(self.store), self.world)
+        store = distributed.HashStore() if work.valueless() else distributed.FileStore(str(self.store), self.world)
         patience = timedelta(seconds=patience_s)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=patience)
 

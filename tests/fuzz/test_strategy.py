@@ -14,7 +14,7 @@ from replay.device_timing import DeviceTiming
 from replay.names import Names, OperationName
 from replay.tokens import Token
 from simgpu.costs import Costs
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from tests.examples import examples
 
 US = 1000
@@ -175,7 +175,7 @@ def test_a_plain_generator_draws_the_same_kinds(small: Subject) -> None:
 
 def test_a_live_test_needs_no_subject() -> None:
     """Such a timing is one to run with: see ``timing=`` of :func:`scenarios.program.run`."""
-    base = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("a100-100gbps"), (0, 0)))
+    base = DeviceTiming((Costs(), Costs()), (0, 0), HardwareTiming(load_profile("a100-100gbps"), (0, 0)))
     timings = drawn(200, streams=["compute"], ranks=2)
     for timing in timings:
         base.deviated(timing, {}, Names()).live()

@@ -14,7 +14,7 @@ from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.device_timing import DeviceTiming
 from replay.names import Names, OperationName, UnknownOperation
 from simgpu.costs import Costs
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from simgpu.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
 from tests.examples import examples
 
@@ -196,7 +196,7 @@ def test_many_alternatives_are_cut_short_and_none_is_said() -> None:
         Names.of({}).number(name)
 
 
-BASE = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("h100"), (0, 0)))
+BASE = DeviceTiming((Costs(), Costs()), (0, 0), HardwareTiming(load_profile("h100"), (0, 0)))
 
 
 def test_deviations_change_what_they_name_and_leave_the_rest() -> None:

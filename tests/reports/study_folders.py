@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from reports.pages.study_folder import note
-from reports.pages.study_page import Metadata
+from reports.pages.study_page import StudyMetadata
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -146,6 +146,7 @@ def releases_folder(folder: Path, kinds: Mapping[str, tuple[str, str] | str]) ->
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:
     command = f"python -m repro {study} --model llama-2-7b"
     note(
-        folder, Metadata(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100")
+        folder,
+        StudyMetadata(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100"),
     )
     return folder

@@ -156,7 +156,7 @@ def test_a_race_is_the_same_read_back(tmp_path: Path) -> None:
         file = tmp_path / "findings.json"
         write_json(file, {**json.loads(EARLIER.read_text(encoding="utf-8")), "races": [race.as_dict()]})
         (read,) = load(tmp_path).file.races
-        assert read == schema.JudgedRace(**vars(race))
+        assert read == schema.Judged(**vars(race))
 
 
 def test_a_notebook_gets_it_from_the_package_which_asks_for_pandas_only_then(folder: Path) -> None:

@@ -31,7 +31,7 @@ from scenarios.sharding.formulas import (
 from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
-from simgpu.hardware import Clock, Timing, load_profile
+from simgpu.hardware import Clock, HardwareTiming, load_profile
 from simgpu.trace import TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
@@ -255,7 +255,7 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
 @pytest.mark.parametrize("name", ["dgx-a100-roce", "a100-100gbps", "v100"])
 def test_the_simulator_takes_as_long_but_for_latency(name: str, cluster: Cluster) -> None:
     profile = replace(load_profile(name), intra_node_latency_us=0.0, inter_node_latency_us=0.0)
-    clock = Clock(Timing(profile, tuple(rank // cluster.gpus for rank in range(cluster.ranks))), 0)
+    clock = Clock(HardwareTiming(profile, tuple(rank // cluster.gpus for rank in range(cluster.ranks))), 0)
     rates = profile_rates(cluster, profile)
     for where, ranks in members(cluster).items():
         for kind in StateKind:

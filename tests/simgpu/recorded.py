@@ -24,7 +24,12 @@ Look = tuple[int, str, int]
 
 
 def live(
-    program: Program, folder: Path, timing: str = "t1", *, world: int = 1, profile: hardware.Timing | None = None
+    program: Program,
+    folder: Path,
+    timing: str = "t1",
+    *,
+    world: int = 1,
+    profile: hardware.HardwareTiming | None = None,
 ) -> Recording:
     """Run ``program`` on each rank in this timing, recorded into ``folder``. ``profile``: on such hardware."""
     folder.mkdir(parents=True)

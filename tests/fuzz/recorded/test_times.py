@@ -17,10 +17,10 @@ from replay.graph import Graph
 from replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 
 
-def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, int], int]:
+def ends(recording: Recording, timing: HardwareTiming | None = None) -> dict[tuple[int, int], int]:
     """When each operation ends, by rank and number."""
     graph = Graph(recording)
     times = graph.times(timing)
