@@ -123,7 +123,7 @@ def draw(run: Run) -> Chart | None:
 
 
 def _label(name: str) -> str:
-    """Nearly all end with ``.weight``: what stands before that tells more of them apart."""
+    """Nearly all end with ``.weight``: what stands before that distinguishes more of them."""
     return tail(name.removesuffix(".weight"), _LABEL)
 
 

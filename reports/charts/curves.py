@@ -296,7 +296,7 @@ class _Drawing:
         )
 
     def _hover(self, drawn: Any, low: float, high: float) -> None:
-        """One tooltip that tells of all lines at a step: lines that coincide would show theirs upon each other."""
+        """One tooltip for all lines at a step: those of lines that coincide would cover each other."""
         width = float(np.diff(self._steps).min()) if len(self._steps) > 1 else 1.0
         bars = drawn.vbar("step", width, top=high, bottom=low, source=self._source, fill_alpha=0, line_color=None)
         lines = ["<b>step @step</b>"]

@@ -121,7 +121,7 @@ def _map(finding: Finding, probes: Sequence[ProbeResult]) -> Chart | None:
         "Which points were bad, and when",
         f"{len(rows)} of {len(cells)} points: the bad ones first, then those nearest to the first bad one."
         if left
-        else "Every point that was looked at: the bad ones first, then those nearest to the first bad one.",
+        else "Every point that was probed: the bad ones first, then those nearest to the first bad one.",
         [
             Key("box", "good", _GOOD),
             *(Key("box", f"{text} bad", colour) for _, colour, text in _BAD),

@@ -19,7 +19,7 @@ from reports.data.findings import FORMAT, VERSION, Verdict, put
 
 @dataclass(frozen=True)
 class Seen:
-    """What was looked at."""
+    """How much of a program was examined."""
 
     ranks: int = 0
     launches: int = 0

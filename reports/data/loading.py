@@ -171,7 +171,7 @@ def comparable(runs: Sequence[Run]) -> None:
         for other in runs[:at]:
             if run.name == other.name:
                 raise ReportError(
-                    f"{other.folder} and {run.folder} have the same name, by which a report tells runs apart: rename "
+                    f"{other.folder} and {run.folder} have the same name, by which a report distinguishes runs: rename "
                     "one of the folders"
                 )
     for run in runs[1:]:

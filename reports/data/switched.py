@@ -10,7 +10,7 @@ SWITCHES = frozenset({"fix", "deepspeed", "sharding", "group", "rings", "without
 
 
 def switched(scenario: Mapping[str, Any], versions: Mapping[str, str], name: str) -> str:
-    """The fix, the release where another one ran, or the strategy of our own engine. ``name``: if nothing is told."""
+    """The fix, the release where another one ran, or the strategy of our own engine; ``name`` where there is none."""
     release = str(scenario.get("deepspeed", ""))
     if release and release != str(versions.get("deepspeed", release)):
         return f"DeepSpeed {release}"

@@ -34,7 +34,7 @@ def headline(campaigns: Sequence[CampaignFolder]) -> str:
 
 
 def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
-    """The one that a report tells of: most timings that diverged, of equals the first."""
+    """The campaign that a report describes: the one with most timings that diverged, of equals the first."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 

@@ -14,7 +14,7 @@ from reports.pages import html
 
 _RANKS = 16  # ranks named one by one
 
-# What the words mean, for someone who meets them here first.
+# What the words mean, for a reader who meets them here first.
 _WORDS = {
     "step": "One update of the parameters by the optimizer. The first is step 1.",
     "micro-batch": "One forward and backward pass. Several may make up a step (gradient accumulation).",

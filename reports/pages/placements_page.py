@@ -76,7 +76,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame | None, sites: pd.DataFrame | None, ran: StudyMetadata) -> Study:
-    """What the frames of :func:`studies.placements.study` and :func:`studies.sites.study` tell; one may be missing."""
+    """The report of the frames of :mod:`studies.placements` and :mod:`studies.sites`; one of them may be missing."""
     metrics = frame if frame is not None else sites
     assert metrics is not None
     options = texts(ran.options)

@@ -30,7 +30,7 @@ _STATES = {
     _UNKNOWN: "did not run",
 }
 _ROW = 30  # pixels
-_NAME, _TOLD = 16, 200  # characters of a release, of what a tooltip tells
+_NAME, _TOLD = 16, 200  # characters of a release, of a tooltip
 _WORDS = (
     "release", "race", "stale", "uncovered", "wrong values", "plain", "padded + edit", "distance", "scenario",
     "reference", "hpZ", "secondary partition", "step", "phase", "rank", "hardware profile",
@@ -58,7 +58,7 @@ def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
 
 
 def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
-    """What the rows of :func:`repro.commands.releases.row_of` tell, by release."""
+    """The report of the rows of :func:`repro.commands.releases.row_of`, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
     verdict, tone, sentence = _judged(rows)

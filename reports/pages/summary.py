@@ -38,7 +38,7 @@ def fix(run: Run) -> str:
 
 
 def worst(runs: Sequence[Run]) -> Run:
-    """The run that a report tells of: the gravest verdict, of equals the first."""
+    """The run that a report describes: the one with the gravest verdict, of equals the first."""
     order = ("unstable", "race", "diverged", "stale", "uncovered", "hidden", "unknown", "fragile", "clean")
     return min(runs, key=lambda run: order.index(verdict(run)))
 
@@ -147,7 +147,7 @@ def facts(run: Run) -> list[Fact]:
     rows += [Fact("uncovered", one.sentence, "uncovered") for one in found.uncovered]
     if found.checked:
         rows.append(Fact("program", str(found.scenario.get("program", ""))))
-        rows.append(Fact("looked at", found.checked.seen))
+        rows.append(Fact("examined", found.checked.seen))
     if found.failure:
         rows.append(Fact("ended early", found.failure))
     return rows

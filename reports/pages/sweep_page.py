@@ -52,7 +52,7 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
-    """What the frame of :func:`studies.sweep.sweep` tells."""
+    """The report of the frame of :func:`studies.sweep.sweep`."""
     seen = _Seen(frame)
     options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})
     title = _title(options)

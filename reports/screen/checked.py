@@ -33,7 +33,7 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     if checked.dry:
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
-        body += [Text(""), Text(f"Looked at: {checked.seen.sentence()}.")]
+        body += [Text(""), Text(f"Examined: {checked.seen.sentence()}.")]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""

@@ -40,7 +40,7 @@ Kind = Literal["kernel", "collective", "wait", "free"]
 class Slice:
     """A piece of work, or the host's wait. ``start`` and ``end`` in virtual nanoseconds.
 
-    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" if no label tells).
+    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" without a label).
     ``op`` is its number in the trace (-1: the host's). ``place`` is the innermost line of source.
     """
 
