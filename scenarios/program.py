@@ -148,7 +148,7 @@ def _train(
     backend = framework.start(simulated=device is not None)
     if device is not None:
         device.phase(0, 0, "init")
-    me.join(backend)
+    me.join(backend, alone=dry.active())
     model = build(
         scenario.model,
         scenario.size,

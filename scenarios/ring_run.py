@@ -64,7 +64,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result],
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
-        replace(me, world=ranks).join("nccl")
+        replace(me, world=ranks).join("nccl", alone=True)
         result = program(device)
         device.finish()
         me.report(RingDone(result))
