@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 # By files, in the order in which they are collected (tests/scheduling.py).
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
 
-LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache
+LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture
 
 # Sums must not depend on the machine's cores.
 export OMP_NUM_THREADS := 1

@@ -18,11 +18,11 @@ import torch
 
 from benchmarks.figures import Figure
 from scenarios.ring_run import RINGS, rehearsed
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 
 PROFILE = load_profile("dgx-a100-roce")
 NODE_GBITS = 448.0
@@ -68,10 +68,10 @@ def timed(ranks: int, folder: Path, elements: int = ELEMENTS, group: int = 8) ->
 
     The process has a simulated GPU. ``folder`` takes the trace.
     """
-    timing = Timing(PROFILE, tuple(rank // group for rank in range(ranks)))
+    timing = HardwareTiming(PROFILE, tuple(rank // group for rank in range(ranks)))
 
     def program(device: Device) -> list[tuple[str, str, float]]:
-        topology, order = Topology.of(group), Order(TracedStreams(device))
+        topology, order = Topology.of(group), LaneOrder(TracedStreams(device))
         return [
             (ring, operation, virtual_ms(make(topology, order), operation, elements, ranks))
             for ring, make in RINGS.items()

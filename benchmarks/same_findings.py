@@ -41,7 +41,13 @@ from rich.console import Console
 from rich.markup import escape
 
 # Old name -> new name, of a field of any file, of a column, of a record of the trace or of one of its fields.
-RENAMED: dict[str, str] = {"sight": "probe", "Sight": "Probe", "Seen": "Probed"}
+RENAMED: dict[str, str] = {
+    "sight": "probe",
+    "Sight": "Probe",
+    "Seen": "Probed",
+    "shown": "manifested",
+    "margin_ns": "slack_ns",
+}
 
 _TINY = ("--size", "tiny", "--steps", "2")
 _DRY = ("--nodes", "2", "--gpus", "4")

@@ -34,15 +34,15 @@ def key_of(first: Side, second: Side) -> RaceKey:
 class _OfRank:
     """One rank's occurrences of one race. Ranks stand apart so that the order in which they are fed is forgotten."""
 
-    __slots__ = ("examples", "first", "margin_ns", "number", "occurrences", "second", "shown")
+    __slots__ = ("examples", "first", "manifested", "number", "occurrences", "second", "slack_ns")
 
-    def __init__(self, first: Side, second: Side, number: int, margin_ns: int) -> None:
+    def __init__(self, first: Side, second: Side, number: int, slack_ns: int) -> None:
         self.first = first
         self.second = second
         self.number = number  # how many occurrences of any race the rank had before
         self.occurrences = 0
-        self.shown = 0
-        self.margin_ns = margin_ns
+        self.manifested = 0
+        self.slack_ns = slack_ns
         self.examples: list[Occurrence] = []
 
 
@@ -55,10 +55,10 @@ class _Race:
         self._ranks: dict[int, _OfRank] = {}
         self.names: set[Name] = set()
 
-    def of(self, rank: int, first: Side, second: Side, number: int, margin_ns: int) -> _OfRank:
+    def of(self, rank: int, first: Side, second: Side, number: int, slack_ns: int) -> _OfRank:
         mine = self._ranks.get(rank)
         if mine is None:
-            mine = self._ranks[rank] = _OfRank(first, second, number, margin_ns)
+            mine = self._ranks[rank] = _OfRank(first, second, number, slack_ns)
         return mine
 
     def place(self) -> tuple[int, int]:
@@ -84,8 +84,8 @@ class _Race:
             first=first,
             second=second,
             occurrences=sum(part.occurrences for part in parts),
-            shown=sum(part.shown for part in parts),
-            margin_ns=min(part.margin_ns for part in parts),
+            manifested=sum(part.manifested for part in parts),
+            slack_ns=min(part.slack_ns for part in parts),
             ranks=ranks,
             names=tuple(sorted(self.names)),
             examples=tuple(example for part in parts for example in part.examples)[:most],
@@ -143,11 +143,11 @@ class RaceDetector(Detector):
         number = self._counts.get(rank, 0)
         self._counts[rank] = number + 1
         self.count += 1
-        part = race.of(rank, first, second, number, occurrence.margin_ns)
+        part = race.of(rank, first, second, number, occurrence.slack_ns)
         part.occurrences += 1
-        part.shown += occurrence.shown
-        if occurrence.margin_ns < part.margin_ns:
-            part.margin_ns = occurrence.margin_ns
+        part.manifested += occurrence.manifested
+        if occurrence.slack_ns < part.slack_ns:
+            part.slack_ns = occurrence.slack_ns
         if self._most is None or len(part.examples) < self._most:
             part.examples.append(occurrence)
         return race

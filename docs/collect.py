@@ -31,7 +31,11 @@ class Study(NamedTuple):
 STUDIES = {
     "sweep": Study(
         "sweep --overwrite",
-        {"sweep.csv": "sweep.csv", "phase-diagram.png": "phase-diagram.png", "throughput.png": "throughput.png"},
+        {
+            "sweep.csv": "sweep.csv",
+            "report/phase-diagram.png": "phase-diagram.png",
+            "report/throughput.png": "throughput.png",
+        },
     ),
     "memory": Study(
         "memory --overwrite",
@@ -55,7 +59,7 @@ STUDIES = {
             "placements.csv": "placements.csv",
             "cheapest.csv": "placements-cheapest.csv",
             "sites.csv": "placements-sites.csv",
-            "placements.png": "placements.png",
+            "report/placements.png": "placements.png",
         },
     ),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),

@@ -100,7 +100,7 @@ def sweep(frame: pd.DataFrame) -> list[Cells]:
     rows: dict[int, Cells] = {}
     for row in _rows(frame[frame.configuration == "hpZ none"].sort_values("network")):
         cells = rows.setdefault(row.micro_batch, {"micro-batch": f"{row.micro_batch}"})
-        mark = "&nbsp;**!**" if row.shown == row.pairs else "&nbsp;*?*" if row.shown else ""
+        mark = "&nbsp;**!**" if row.manifested == row.pairs else "&nbsp;*?*" if row.manifested else ""
         cells[f"{row.network:g}"] = f"{gains.at[row.micro_batch, row.network]:.2f}{mark}"
     return [{**rows[batch], "pays less than 5 % from": f"{ends.at[batch]:.0f}"} for batch in sorted(rows)]
 

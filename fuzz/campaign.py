@@ -21,8 +21,8 @@ from fuzz.interval import wilson
 from fuzz.shrink import identity, shrink
 from fuzz.strategy import timings_with_choices
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from fuzz.verdict import ReplayVerdict
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.tokens import Token
 
 _DRAWS_PER_TIMING = 4  # Hypothesis may draw so many to come to one that was not executed before
@@ -30,12 +30,12 @@ _BY_HYPOTHESIS = 0.6  # this part of the budget of shrinking; the rest is left t
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """One timing and what it did. ``number`` counts from 1."""
 
     number: int
     deviations: tuple[Deviation, ...]
-    verdict: Verdict
+    verdict: ReplayVerdict
 
     def row(self) -> dict[str, Any]:
         """For a table: the deviations as in a token, the first wrong value in words."""
@@ -62,7 +62,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignResult:
     """What a campaign found.
 
     ``tried``: every timing that was drawn, each executed once. ``smallest``: the smallest timing found that diverges,
@@ -72,7 +72,7 @@ class Campaign:
     then is here.
     """
 
-    tried: tuple[Tried, ...]
+    tried: tuple[Trial, ...]
     smallest: tuple[Deviation, ...] | None
     minimal: bool
     shrinking: int
@@ -125,8 +125,8 @@ def campaign(
     database: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     shrinking: int = 150,
-    elsewhere: Callable[[], Iterable[tuple[Share, Tried]]] | None = None,
-) -> Campaign:
+    elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None = None,
+) -> CampaignResult:
     """Execute up to ``examples`` timings, for up to ``seconds``; if training diverges, find the smallest that does it.
 
     What an earlier campaign left in the folder ``database`` is tried first. ``progress`` takes how many timings were
@@ -141,7 +141,7 @@ def campaign(
     return _Campaign(subject, examples, end, seed, kept, progress, shrinking, elsewhere).result()
 
 
-def explore(subject: Subject, share: Share, report: Callable[[Tried], None]) -> None:
+def explore(subject: Subject, share: Share, report: Callable[[Trial], None]) -> None:
     """Executes the timings of a worker's share, and reports each when it is done."""
     end = math.inf if share.seconds is None else time.monotonic() + share.seconds
     one = _Campaign(subject, share.examples, end, share.seed, None, lambda *_: report(one.tried[-1]), 0, None)
@@ -171,14 +171,14 @@ class _Campaign:
     database: DirectoryBasedExampleDatabase | None
     progress: Callable[[int, int], None] | None
     budget: int
-    elsewhere: Callable[[], Iterable[tuple[Share, Tried]]] | None
-    tried: list[Tried] = field(default_factory=list)
+    elsewhere: Callable[[], Iterable[tuple[Share, Trial]]] | None
+    tried: list[Trial] = field(default_factory=list)
     known: dict[Hashable, bool] = field(default_factory=dict)
     failing: list[tuple[Deviation, ...]] = field(default_factory=list)
     choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those Hypothesis drew
     shrinking: int = 0  # executions
 
-    def result(self) -> Campaign:
+    def result(self) -> CampaignResult:
         smallest, minimal, reused, from_database, interrupted = None, False, 0, False, False
         try:
             if self.database is not None:
@@ -198,15 +198,15 @@ class _Campaign:
         if self.failing:
             smallest = smallest or min(self.failing, key=_size)
             self._keep()
-        return Campaign(tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted)
+        return CampaignResult(tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted)
 
     def draw(self) -> None:
         """Execute what is drawn, until that is enough."""
         self._draw(self._note, Phase.generate)
 
-    def _gather(self, elsewhere: Iterable[tuple[Share, Tried]]) -> None:
+    def _gather(self, elsewhere: Iterable[tuple[Share, Trial]]) -> None:
         """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing."""
-        came: list[tuple[Share, Tried]] = []
+        came: list[tuple[Share, Trial]] = []
         diverged = 0
         try:
             for share, one in elsewhere:
@@ -266,7 +266,7 @@ class _Campaign:
             if len(self.tried) >= self.examples or time.monotonic() >= self.end:
                 raise _Enough
             verdict = self._execute(deviations)
-            self.tried.append(Tried(len(self.tried) + 1, deviations, verdict))
+            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict))
             if self.progress is not None:
                 self.progress(len(self.tried), len(self.failing))
         return self.known[identity(deviations)]
@@ -282,7 +282,7 @@ class _Campaign:
             self._execute(tuple(deviations))
         return self.known[identity(deviations)]
 
-    def _execute(self, deviations: tuple[Deviation, ...]) -> Verdict:
+    def _execute(self, deviations: tuple[Deviation, ...]) -> ReplayVerdict:
         verdict = self.subject.run(deviations)
         self.known[identity(deviations)] = verdict.diverged
         if verdict.diverged:
@@ -293,7 +293,9 @@ class _Campaign:
 def _size(deviations: Sequence[Deviation]) -> tuple[bool, int, int, int]:
     """Sort key: a timing is smaller without jitter, which delays everything; with fewer deviations; with single
     operations; with smaller amounts."""
-    amounts = [one.ns if isinstance(one, Delay) else one.factor for one in deviations if not isinstance(one, Jitter)]
+    amounts = [
+        one.ns if isinstance(one, OperationDelay) else one.factor for one in deviations if not isinstance(one, Jitter)
+    ]
     wide = sum(isinstance(one, Stretch) for one in deviations)
     return len(amounts) < len(deviations), len(deviations), wide, sum(amounts)
 

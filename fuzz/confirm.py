@@ -9,7 +9,7 @@ from fuzz.subject import Subject
 from fuzz.verdict import in_order
 from replay.deviations import Deviation
 from replay.recording import Recording
-from replay.replayer import READ, Look
+from replay.replayer import READ, UsedValue
 from simgpu.trace import Phase, Probe, Probed
 
 
@@ -25,9 +25,9 @@ class Confirmation:
 
     compared: int
     same: int
-    differs: Look | None
-    wrong: Look | None
-    replayed: Look | None
+    differs: UsedValue | None
+    wrong: UsedValue | None
+    replayed: UsedValue | None
     departed: bool
 
     @property
@@ -55,17 +55,17 @@ def confirm(subject: Subject, deviations: Sequence[Deviation], live: Recording) 
     )
 
 
-def checksums(live: Recording) -> dict[Look, int]:
+def checksums(live: Recording) -> dict[UsedValue, int]:
     """Of the values that a run's training used."""
-    found: dict[Look, int] = {}
+    found: dict[UsedValue, int] = {}
     for rank, records in live.records.items():
         phase = Phase(0, 0, "init")
-        looks: dict[int, Look] = {}
+        looks: dict[int, UsedValue] = {}
         for record in records:
             if isinstance(record, Phase):
                 phase = record
             elif isinstance(record, Probe):
-                looks[record.probe] = Look(rank, record.probe, *phase, record.kind, record.name)
+                looks[record.probe] = UsedValue(rank, record.probe, *phase, record.kind, record.name)
             elif isinstance(record, Probed):
                 found[looks[record.probe]] = record.checksum
     return found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hypothesis import strategies as st
 
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.names import OperationName
 from simgpu.tokens import MOST_DEVIATIONS, MOST_FACTOR, MOST_NS
 
@@ -90,7 +90,7 @@ class _Space:
             if exponent == 0:
                 return None
             how: Literal["long", "late"] = "long" if kind == "long" else "late"
-            return Delay(self.operations[_even(pick, len(self.operations))], how, _US << (exponent - 1))
+            return OperationDelay(self.operations[_even(pick, len(self.operations))], how, _US << (exponent - 1))
         if kind == "jitter":
             percent = pick(_MOST_PERCENT.bit_length() - 1)
             return Jitter(1 << percent, pick(_SEEDS - 1)) if percent else None
@@ -214,7 +214,7 @@ def _even(pick: _Pick, size: int) -> int:
 
 def _what(deviation: Deviation) -> object:
     match deviation:
-        case Delay(operation, how, _):
+        case OperationDelay(operation, how, _):
             return operation, how
         case Stretch(what, _):
             return what
@@ -224,7 +224,7 @@ def _what(deviation: Deviation) -> object:
 
 def _amount(deviation: Deviation) -> int:
     match deviation:
-        case Delay(_, _, ns):
+        case OperationDelay(_, _, ns):
             return ns
         case Stretch(_, factor):
             return factor

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from detectors import RaceDetector
 from detectors.order.races import Race
-from fuzz.verdict import Verdict, judge
+from fuzz.verdict import ReplayVerdict, judge
 from replay.beginning import beginning
 from replay.deviations import Deviation, Stretch
 from replay.device_timing import DeviceTiming
 from replay.names import OperationName, UnknownOperation
 from replay.recording import Recording
-from replay.replayer import Outcome, Replayer
-from simgpu.hardware import Timing
+from replay.replayer import Replayer, ReplayOutcome
+from simgpu.hardware import HardwareTiming
 from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
@@ -31,7 +31,7 @@ class Subject:
         self.executions = 0
         self.replayer.verify()
         self.first_step = self._settle()
-        self.reference: Outcome = self.replayer.run_order(self.replayer.graph.issue_order())
+        self.reference: ReplayOutcome = self.replayer.run_order(self.replayer.graph.issue_order())
         self.replayer.expected = self.reference.checksums
 
     @classmethod
@@ -39,7 +39,7 @@ class Subject:
         """Raises :class:`replay.faults.ReplayError`."""
         return cls(Recording.load(folder))
 
-    def run(self, deviations: Sequence[Deviation] = ()) -> Verdict:
+    def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
         """Execute under the recorded timing, changed by ``deviations``."""
         return self.judged(self.replayer.run(self.timing(deviations)))
 
@@ -53,11 +53,11 @@ class Subject:
                 self._check(one.what)
         return self.recording.deviated(deviations)
 
-    def live_timing(self, deviations: Sequence[Deviation]) -> Timing:
+    def live_timing(self, deviations: Sequence[Deviation]) -> HardwareTiming:
         """The same, for a run of a scenario on real ranks."""
         return self.timing(deviations).live()
 
-    def judged(self, outcome: Outcome) -> Verdict:
+    def judged(self, outcome: ReplayOutcome) -> ReplayVerdict:
         self.executions += 1
         return judge(self.replayer.looks, self.reference, outcome)
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from replay.replayer import READ, Departure, Look, Outcome
+from replay.replayer import READ, Departure, ReplayOutcome, UsedValue
 
 _PHASES = ("init", "forward", "backward", "step", "edit")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """One execution against the reference: the same work, each piece done at once when it is issued.
 
     ``wrong``: places of the values that training uses (:attr:`replay.replayer.Replayer.looks`) that have other
@@ -23,7 +23,7 @@ class Verdict:
     """
 
     wrong: tuple[int, ...]
-    first: Look | None
+    first: UsedValue | None
     bad: int
     loss: float
     final: bool
@@ -34,9 +34,9 @@ class Verdict:
         return bool(self.wrong)
 
 
-def judge(looks: Sequence[Look], reference: Outcome, outcome: Outcome) -> Verdict:
+def judge(looks: Sequence[UsedValue], reference: ReplayOutcome, outcome: ReplayOutcome) -> ReplayVerdict:
     """Compare every value that training uses. What the host reads is none by itself: a change there is a departure."""
-    nothing = Verdict((), None, 0, 0.0, False, outcome.departure)
+    nothing = ReplayVerdict((), None, 0, 0.0, False, outcome.departure)
     if outcome.checksums == reference.checksums:
         return nothing
     pairs = enumerate(zip(outcome.checksums, reference.checksums, strict=True))
@@ -44,7 +44,7 @@ def judge(looks: Sequence[Look], reference: Outcome, outcome: Outcome) -> Verdic
     if not wrong:
         return nothing
     first = min(wrong, key=lambda place: _position(looks[place]))
-    return Verdict(
+    return ReplayVerdict(
         wrong=wrong,
         first=looks[first],
         bad=sum(outcome.bad.get(place, 0) for place in wrong),
@@ -54,12 +54,12 @@ def judge(looks: Sequence[Look], reference: Outcome, outcome: Outcome) -> Verdic
     )
 
 
-def in_order(looks: Sequence[Look]) -> list[int]:
+def in_order(looks: Sequence[UsedValue]) -> list[int]:
     """The places of all values, in the order of the program."""
     return sorted(range(len(looks)), key=lambda place: _position(looks[place]))
 
 
-def _position(look: Look) -> tuple[object, ...]:
+def _position(look: UsedValue) -> tuple[object, ...]:
     return (
         look.kind == "final",
         look.step,

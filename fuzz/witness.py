@@ -12,8 +12,8 @@ from typing import Literal
 
 from detectors.order.races import Moment, Occurrence, Race, Side, describe
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
-from replay.deviations import Delay, Deviation
+from fuzz.verdict import ReplayVerdict
+from replay.deviations import Deviation, OperationDelay
 from replay.graph import Graph, Times
 from replay.recording import Recording
 
@@ -40,7 +40,7 @@ class Reversal:
 class Witness(Reversal):
     """A reversal that was executed. ``verdict``: what it does to training (None where there is none)."""
 
-    verdict: Verdict | None = None
+    verdict: ReplayVerdict | None = None
 
     @property
     def harmful(self) -> bool:
@@ -73,13 +73,13 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
     operation = recording.names.name(rank, occurrence.first.op)
     # A collective reads when it starts and writes when it ends; of a kernel it is all the same.
     how: Literal["late", "long"] = "late" if graph.effects[first].what == "arrive" else "long"
-    deviations: tuple[Delay, ...] = ()
+    deviations: tuple[OperationDelay, ...] = ()
     needed = 0
     while not _comes_before(graph, second, first, times):
         needed = max(2 * needed, times[graph.effects[second].node] - times[graph.effects[first].node] + 1)
         if needed > _MOST:
             return Reversal(race, occurrence, (), _why_none(race))
-        deviations = (Delay(operation, how, _rounded(needed)),)
+        deviations = (OperationDelay(operation, how, _rounded(needed)),)
         times = graph.times(recording.deviated(deviations))
     return Reversal(race, occurrence, deviations)
 

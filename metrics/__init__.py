@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metrics.busy import Busy, BusyMetrics, GroupTime, StepTime
 from metrics.ends import EndMetrics
-from metrics.memory import Excess, MemoryMetrics, MemoryUse, Moment, PhasePeak
+from metrics.memory import Excess, MemoryMetrics, MemoryMoment, MemoryUse, PhasePeak
 from metrics.traffic import Flow, Traffic, TrafficMetrics
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "Flow",
     "GroupTime",
     "MemoryMetrics",
+    "MemoryMoment",
     "MemoryUse",
-    "Moment",
     "PhasePeak",
     "StepTime",
     "Traffic",

@@ -34,7 +34,7 @@ ACTIVATIONS, TEMPORARY, ROUNDING = "activations", "temporary", "rounding"
 _PASSES = ("forward", "backward")
 
 
-class Moment(NamedTuple):
+class MemoryMoment(NamedTuple):
     """When: virtual nanoseconds of the host, what the host was doing, and the record's number in the trace, from 0."""
 
     time: int
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
 class Excess(NamedTuple):
     """The first moment at which more was allocated than there is: ``nbytes`` of ``capacity``."""
 
-    moment: Moment
+    moment: MemoryMoment
     nbytes: int
     capacity: int
 
@@ -72,7 +72,7 @@ class MemoryUse:
     """
 
     peak: int
-    moment: Moment | None
+    moment: MemoryMoment | None
     exact_peak: int
     kinds: dict[str, int]
     kind_peaks: dict[str, int]
@@ -106,7 +106,7 @@ class MemoryMetrics:
         self._index = 0
         self._total = self._exact = self._exact_peak = 0
         self._peak = self._peak_at = 0  # at: how many events there were when it was reached
-        self._moment: Moment | None = None
+        self._moment: MemoryMoment | None = None
         self._excess: Excess | None = None
         self._phase = Phase(0, 0, "init")
         self._phases: list[PhasePeak] = []
@@ -153,9 +153,9 @@ class MemoryMetrics:
             self._phase_peak = total
             if total > self._peak:
                 self._peak, self._peak_at = total, len(self._events)
-                self._moment = Moment(time, *phase, index)
+                self._moment = MemoryMoment(time, *phase, index)
         if self._capacity is not None and total > self._capacity and self._excess is None:
-            self._excess = Excess(Moment(time, *phase, index), total, self._capacity)
+            self._excess = Excess(MemoryMoment(time, *phase, index), total, self._capacity)
 
     def _free(self, record: Free) -> None:
         number = self._alive.pop(record.block, None)

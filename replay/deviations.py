@@ -9,7 +9,7 @@ from simgpu.tokens import Jitter as Jitter
 from simgpu.tokens import Stretch as Stretch
 
 
-class Delay(NamedTuple):
+class OperationDelay(NamedTuple):
     """One operation is delayed by ``ns`` (above 0).
 
     ``late``: it starts later (a collective: this rank arrives later, so all its ranks start later).
@@ -21,4 +21,4 @@ class Delay(NamedTuple):
     ns: int
 
 
-Deviation = Delay | Stretch | Jitter
+Deviation = OperationDelay | Stretch | Jitter

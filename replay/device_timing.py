@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from replay.deviations import Delay
+from replay.deviations import OperationDelay
 from replay.faults import ReplayError
 from replay.names import Names, UnknownOperation
 from simgpu import hardware
@@ -21,7 +21,7 @@ from simgpu.hardware import Clock
 from simgpu.tokens import Jitter, Stretch, TokenError
 from simgpu.trace import HOST_STREAM, Collective, Launch, StreamName, TraceRecord
 
-Deviation = Delay | live.Delay | Stretch | Jitter
+Deviation = OperationDelay | live.Delay | Stretch | Jitter
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DeviceTiming:
 
     costs: tuple[Costs, ...]
     began: tuple[int, ...] = ()
-    profile: hardware.Timing | None = None
+    profile: hardware.HardwareTiming | None = None
     stretches: tuple[Stretch, ...] = ()
     jitter: Jitter | None = None
     delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class DeviceTiming:
             )
             began = tuple(int(info["began"]) for info in infos)
             clock = infos[0].get("clock")
-            profile = None if clock is None else hardware.Timing.from_dict(clock)
+            profile = None if clock is None else hardware.HardwareTiming.from_dict(clock)
             recorded = live.Timing.parse(infos[0]["timing"]).deviations
             delays = {
                 (rank, int(op)): (int(late), int(longer))
@@ -100,7 +100,7 @@ class DeviceTiming:
         return replace(self, profile=profile, stretches=tuple(stretches), jitter=jitter, delays=delays)
 
     @property
-    def by_profile(self) -> hardware.Timing:
+    def by_profile(self) -> hardware.HardwareTiming:
         """The machine of the recorded run. Raises :class:`ReplayError` where that was not timed by a profile."""
         if self.profile is None:
             raise ReplayError(
@@ -108,7 +108,7 @@ class DeviceTiming:
             )
         return self.profile
 
-    def on(self, profile: hardware.Timing) -> DeviceTiming:
+    def on(self, profile: hardware.HardwareTiming) -> DeviceTiming:
         """The same on another machine: its collectives, launches and waits. Kernels keep what they took."""
         clocks = [Clock(profile, rank) for rank in range(len(self.costs))]
         costs = tuple(
@@ -117,7 +117,7 @@ class DeviceTiming:
         )
         return replace(self, profile=profile, costs=costs)
 
-    def live(self) -> hardware.Timing:
+    def live(self) -> hardware.HardwareTiming:
         """The same, for a run on real ranks. Raises :class:`ReplayError` where that was not timed by a profile."""
         jitter, seed = (self.jitter.percent / 100, self.jitter.seed) if self.jitter else (0.0, 0)
         return replace(self.by_profile, jitter=jitter, seed=seed, delays=dict(self.delays))

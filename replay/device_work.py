@@ -18,7 +18,7 @@ from torch import Tensor
 
 from replay.faults import ReplayError
 from replay.memory import Arena
-from replay.work import Effect, bound, kernel
+from replay.work import Action, bound, kernel
 from simgpu.trace import LOOK, Access, Call, Collective, Launch, Probe, TraceRecord
 from simgpu.values import dtype_of
 
@@ -32,7 +32,7 @@ See = Callable[[int], None]
 """Takes a checksum."""
 
 
-def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effect:
+def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Action:
     """What a launch does. ``see``: takes the checksum of what is copied to the host."""
     if call.function != LOOK:
         run = kernel(call, rank, arena)
@@ -62,7 +62,7 @@ def device_kernel(call: Call, rank: int, arena: Arena, see: See | None) -> Effec
     return look
 
 
-def device_read(call: Call, rank: int, arena: Arena, see: See) -> Effect:
+def device_read(call: Call, rank: int, arena: Arena, see: See) -> Action:
     """The host runs the call, having waited for the stream. ``see`` takes the checksum of what it gets."""
     run = bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
@@ -78,7 +78,7 @@ def device_read(call: Call, rank: int, arena: Arena, see: See) -> Effect:
     return read
 
 
-def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Effect:
+def host_access(launch: Launch, call: Call | None, rank: int, arena: Arena, see: See | None) -> Action:
     """The host reads pinned memory, and then writes there what it wrote when it was recorded."""
     reads = [arena.part(rank, access) for access in launch.reads]
     writes = [arena.part(rank, access) for access in launch.writes]

@@ -22,15 +22,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from replay.sums import Ring, RingInPlace
+from replay.sums import SumRing, SumRingInPlace
+from replay.work import Action
 
-Action = Callable[[], None]
 Splits = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Exchange:
+class ReplayedExchange:
     """One recorded collective of all its members, carried out in this process with gloo's bits.
 
     All reads of a round come before any of its writes.
@@ -161,7 +161,7 @@ class Exchange:
     # -- what reduces -------------------------------------------------------------------------------
 
     def _prepare_all_reduce(self) -> None:
-        ring = Ring(self._size_of_all(), self._dtype, self._members, self._reduction)
+        ring = SumRing(self._size_of_all(), self._dtype, self._members, self._reduction)
         self._give(ring)
         for member in range(self._members):
             output = self._alone("outputs", self._outputs, member)
@@ -170,7 +170,7 @@ class Exchange:
 
     def _prepare_reduce(self) -> None:
         root = self._rooted()
-        ring = RingInPlace(self._size_of_all(), self._dtype, self._members, self._reduction)
+        ring = SumRingInPlace(self._size_of_all(), self._dtype, self._members, self._reduction)
         self._give(ring)
         for member in range(self._members):
             output = self._alone("outputs", self._outputs, member)
@@ -182,7 +182,7 @@ class Exchange:
             size = self._size_of_all()
             if size % self._members:
                 raise ValueError(f"reduce_scatter: {size} elements cannot be shared by {self._members} members.")
-            rings = [Ring(size, self._dtype, self._members, self._reduction)]
+            rings = [SumRing(size, self._dtype, self._members, self._reduction)]
             self._give(rings[0])
             parts = list(rings[0].result.view(self._members, -1)) if size else [rings[0].result] * self._members
         else:
@@ -190,7 +190,7 @@ class Exchange:
                 if len(inputs) != self._members:
                     raise ValueError(f"reduce_scatter: member {member} gives {len(inputs)} tensors.")
             size = self._inputs[0][0].numel()
-            rings = [Ring(size, self._dtype, self._members, self._reduction) for _ in range(self._members)]
+            rings = [SumRing(size, self._dtype, self._members, self._reduction) for _ in range(self._members)]
             for member, inputs in enumerate(self._inputs):
                 for given in inputs:
                     self._same_size(given, size)
@@ -202,13 +202,13 @@ class Exchange:
             self._same_size(output, part.numel())
             self._take(member, rings, output, part)
 
-    def _give(self, ring: Ring) -> None:
+    def _give(self, ring: SumRing) -> None:
         """Each member's only input goes to its lane."""
         for member, (given,) in enumerate(self._inputs):
             (place,) = self._typed([ring.lane(member, given.shape)])
             self._reads[member] = self._noticed(_copy([(place, given)]))
 
-    def _take(self, member: int, rings: Sequence[Ring], output: Tensor, result: Tensor) -> None:
+    def _take(self, member: int, rings: Sequence[SumRing], output: Tensor, result: Tensor) -> None:
         copy, fresh = _copy([(output, result.view(output.shape))]), self._fresh
         runs = [ring.run for ring in rings]
 
@@ -278,16 +278,16 @@ class Exchange:
         return [(output, row.view(output.shape)) for output, row in zip(outputs, staged, strict=True)]
 
 
-_KERNELS: dict[str, Callable[[Exchange], None]] = {
-    "all_gather": Exchange._prepare_all_gather,
-    "all_reduce": Exchange._prepare_all_reduce,
-    "all_to_all": Exchange._prepare_all_to_all,
-    "broadcast": Exchange._prepare_broadcast,
-    "gather": Exchange._prepare_gather,
-    "reduce": Exchange._prepare_reduce,
-    "reduce_scatter": Exchange._prepare_reduce_scatter,
-    "scatter": Exchange._prepare_scatter,
-    "send_recv": Exchange._prepare_send_recv,
+_KERNELS: dict[str, Callable[[ReplayedExchange], None]] = {
+    "all_gather": ReplayedExchange._prepare_all_gather,
+    "all_reduce": ReplayedExchange._prepare_all_reduce,
+    "all_to_all": ReplayedExchange._prepare_all_to_all,
+    "broadcast": ReplayedExchange._prepare_broadcast,
+    "gather": ReplayedExchange._prepare_gather,
+    "reduce": ReplayedExchange._prepare_reduce,
+    "reduce_scatter": ReplayedExchange._prepare_reduce_scatter,
+    "scatter": ReplayedExchange._prepare_scatter,
+    "send_recv": ReplayedExchange._prepare_send_recv,
 }
 
 

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from replay.cost_model import CostModel
 from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
-from replay.host import Effect, Nodes, nodes_of
+from replay.host import Effect, HostNodes, nodes_of
 from replay.recording import Recording
 from replay.simplify import simplify
 
 Times = list[int]
-Order = npt.NDArray[np.int64]
+EffectOrder = npt.NDArray[np.int64]
 
 
 class Graph:
@@ -82,7 +82,7 @@ class Graph:
         first = self._cost_model.delay(costs, timing)
         return self._pass(costs, first if replace(timing, delays={}) == self._undelayed else 0)
 
-    def order(self, times: Sequence[int]) -> Order:
+    def order(self, times: Sequence[int]) -> EffectOrder:
         """The effects (places) in the order of time; ties in the order of issue, as live."""
         when = np.asarray(times, dtype=np.int64)[self._effect_nodes]
         return np.argsort(when, kind="stable")
@@ -118,7 +118,7 @@ class Graph:
                     f"{time}): the recording is damaged, or of another release of this project"
                 )
 
-    def _sorted(self, nodes: Nodes) -> list[int]:
+    def _sorted(self, nodes: HostNodes) -> list[int]:
         """Number the nodes anew, in the order of the recorded times; gives the new numbers by the old.
 
         What comes before a change keeps its time, and is then not computed again.
@@ -167,7 +167,7 @@ class Graph:
         found = (self._places.get((rank, what, op)) for what in ("kernel", "read", "host"))
         return next((place for place in found if place is not None), None)
 
-    def issue_order(self) -> Order:
+    def issue_order(self) -> EffectOrder:
         """The order in which every rank does each piece of work at once when it is issued, as a plain CPU does."""
         ranks = range(self._recording.world)
         queues = [[place for place, effect in enumerate(self.effects) if effect.rank == rank] for rank in ranks]

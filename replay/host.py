@@ -76,7 +76,7 @@ class Costed(NamedTuple):
 
 
 @dataclass
-class Nodes:
+class HostNodes:
     """What the ranks have in common: moments, and what each comes after.
 
     A node's time is the latest of ``preds`` plus a cost: of the host's own steps (``steps``: node, rank, what it
@@ -107,7 +107,7 @@ class Nodes:
 class Host:
     """Reads one rank's records, and adds its nodes and effects."""
 
-    def __init__(self, rank: int, nodes: Nodes, groups: dict[int, Group]) -> None:
+    def __init__(self, rank: int, nodes: HostNodes, groups: dict[int, Group]) -> None:
         self._rank = rank
         self._nodes = nodes
         self._groups = groups
@@ -296,9 +296,9 @@ class Host:
         return self._names.get(stream, "")
 
 
-def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> Nodes:
+def nodes_of(records: dict[int, Sequence[TraceRecord]], *, mirrored: bool = False) -> HostNodes:
     """What all ranks' hosts did. ``mirrored``: one rank stands for all. Raises :class:`ReplayError`."""
-    nodes = Nodes()
+    nodes = HostNodes()
     groups = {one.group: one for those in records.values() for one in those if isinstance(one, Group)}
     for rank, those in records.items():
         Host(rank, nodes, groups).follow(those)

@@ -12,23 +12,23 @@ import torch
 from replay.recording import Recording
 from simgpu import cuda
 from simgpu.device import Device
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from simgpu.library import functions
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.trace import file_of
 
-Program = Callable[[Device], object]
+RankProgram = Callable[[Device], object]
 """It says ``torch.cuda``; the device is there for what it wants seen (:meth:`Device.probe`)."""
 
 _PATIENCE_S = 60.0  # of torch.distributed
 
 
-def plain_timing(world: int = 1, profile: str = "a100-100gbps") -> Timing:
+def plain_timing(world: int = 1, profile: str = "a100-100gbps") -> HardwareTiming:
     """All ranks on one node, nothing stretched."""
-    return Timing(load_profile(profile), (0,) * world)
+    return HardwareTiming(load_profile(profile), (0,) * world)
 
 
-def record(program: Program, timing: Timing | None = None) -> Recording:
+def record(program: RankProgram, timing: HardwareTiming | None = None) -> Recording:
     """Run ``program`` on a simulated GPU, as the only rank, in a fork of this process, and record it.
 
     The program gets the device; values that it calls right or wrong are given to :meth:`Device.probe`. This process
@@ -48,7 +48,7 @@ def record(program: Program, timing: Timing | None = None) -> Recording:
             raise alone from None
 
 
-def record_ranks(program: Program, folder: Path, timing: Timing) -> Recording:
+def record_ranks(program: RankProgram, folder: Path, timing: HardwareTiming) -> Recording:
     """The same on as many ranks as ``timing`` says nodes of, in processes of their own, with ``torch.distributed``.
 
     ``folder`` takes the traces and what the ranks print. Of several ranks each has a GPU of its own: this process may

@@ -12,7 +12,7 @@ from typing import Any
 from replay.device_timing import Deviation, DeviceTiming
 from replay.faults import ReplayError
 from replay.names import Names
-from simgpu.hardware import Profile, Timing
+from simgpu.hardware import HardwareTiming, Profile
 from simgpu.recording import DEVICE
 from simgpu.trace import (
     Begin,
@@ -97,7 +97,7 @@ class Recording:
         return self.timing.deviated(deviations, self.records, self.names)
 
     @property
-    def by_profile(self) -> Timing:
+    def by_profile(self) -> HardwareTiming:
         """The machine. Raises :class:`ReplayError` where the run was not timed by a hardware profile."""
         return self.timing.by_profile
 

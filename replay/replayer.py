@@ -27,7 +27,7 @@ from replay.memory import Arena
 from replay.names import OperationName
 from replay.placement import Hold, Holds
 from replay.recording import Recording
-from replay.touched import Block, touched
+from replay.touched import BlockKey, touched
 from replay.transfers import DeviceExchange
 from simgpu.trace import LOOK, Call, Collective, Group, Launch, Phase, Probe, Probed, Transfer, View
 
@@ -43,7 +43,7 @@ class Departure(NamedTuple):
     value: Any
 
 
-class Look(NamedTuple):
+class UsedValue(NamedTuple):
     """A value that training uses: where in the program, and what it is called (a loss has no name)."""
 
     rank: int
@@ -56,7 +56,7 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """What came out of one replay.
 
     ``checksums``: of each of :attr:`Replayer.looks`, CRC-32. ``losses``: values by place in ``looks``.
@@ -76,7 +76,7 @@ class _Memory:
     """Memory of all ranks, and what each effect (by place) does there."""
 
     arena: Arena
-    effects: list[work.Effect]
+    effects: list[work.Action]
 
 
 class _Holds:
@@ -110,7 +110,7 @@ class Replayer:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.graph = Graph(recording)
-        self.looks: list[Look] = []
+        self.looks: list[UsedValue] = []
         self.recorded: tuple[int, ...] = ()
         self.expected: tuple[int, ...] = ()
         self._settled = np.zeros(len(self.graph.effects), dtype=np.bool_)  # by place: executed before all replays
@@ -127,7 +127,7 @@ class Replayer:
         self._members: dict[int, tuple[int, ...]] = {}
         self._holds = _Holds(recording, self.graph)
         self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
-        self._touched: set[Block] = set()
+        self._touched: set[BlockKey] = set()
         try:
             self._read()
             arena = Arena([recording.records[rank] for rank in range(recording.world)])
@@ -137,15 +137,15 @@ class Replayer:
 
     # -- running ----------------------------------------------------------------------------------------
 
-    def run(self, timing: DeviceTiming | None = None) -> Outcome:
+    def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
         """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
         return self.run_order(self.graph.order(self.graph.times(timing)))
 
-    def run_order(self, order: npt.NDArray[np.int64]) -> Outcome:
+    def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
         """Execute the effects in this order, which must keep the recorded edges."""
         self._memory = self._memory_of(self._holds.late(order, self._settled))
         self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
-        return Outcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+        return ReplayOutcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
 
     def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
         self._checksums = list(self.recorded)
@@ -174,7 +174,7 @@ class Replayer:
             if other:
                 torch.set_num_threads(threads)
 
-    def verify(self) -> Outcome:
+    def verify(self) -> ReplayOutcome:
         """Execute as recorded. Raises :class:`ReplayError` unless every bit is that of the live run."""
         outcome = self.run()
         wrong = [
@@ -259,14 +259,14 @@ class Replayer:
                     key = (rank, record.probe, READ if record.kind == READ else "")
                     self._places[key] = last[record.probe] = len(self.looks)
                     self._probes[key] = record
-                    self.looks.append(Look(rank, record.probe, *phase, record.kind, record.name))
+                    self.looks.append(UsedValue(rank, record.probe, *phase, record.kind, record.name))
                 elif isinstance(record, Probed):
                     seen[last[record.probe]] = record.checksum
                 elif isinstance(record, Group):
                     self._members[record.group] = record.ranks
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
 
-    def _bind(self, arena: Arena) -> list[work.Effect]:
+    def _bind(self, arena: Arena) -> list[work.Action]:
         """What each effect does in this memory; nothing, where it is settled."""
         records = self.recording.records
         exchanges: dict[tuple[int, int], tuple[DeviceExchange, int]] = {}
@@ -276,7 +276,7 @@ class Replayer:
                 exchanges[rank, those[rank][0].op] = (exchange, member)
         finals = {rank: device_work.Finals(rank, records[rank], arena) for rank in records}
 
-        def bound(effect: Effect) -> work.Effect:
+        def bound(effect: Effect) -> work.Action:
             key = (effect.rank, effect.item)
             if effect.what in ("kernel", "read", "host"):
                 return self._on_device(effect.what, key, arena)
@@ -298,7 +298,7 @@ class Replayer:
         effects = zip(self.graph.effects, self._settled, strict=True)
         return [_nothing if done else bound(effect) for effect, done in effects]
 
-    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Effect:
+    def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
         """A piece of work of the simulated GPU's."""
         place = self._places.get((*key, READ))
         see = self._seeing(place, *key)
@@ -343,13 +343,13 @@ class Replayer:
 
         return see
 
-    def _final(self, place: int, checksum: Callable[[], int]) -> work.Effect:
+    def _final(self, place: int, checksum: Callable[[], int]) -> work.Action:
         def see() -> None:
             self._checksums[place] = checksum()
 
         return see
 
-    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Effect:
+    def _probe(self, place: int, probe: Probe, arena: Arena) -> work.Action:
         value = work.ReplayedValue(probe.view, self.looks[place].rank, arena)
         if probe.kind == "loss":
 

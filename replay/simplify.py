@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from replay.host import HOST, Nodes
+from replay.host import HOST, HostNodes
 
 _MOST = 4  # predecessors: to take the latest of more at each of several nodes costs more than at one
 
 
-def simplify(nodes: Nodes) -> set[int]:
+def simplify(nodes: HostNodes) -> set[int]:
     """Leave out moments that only pass others on: an event that is recorded, a stream that waits for it.
 
     What waits for such a moment then waits for what that waits for. Of two moments of one host the later one says it

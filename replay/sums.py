@@ -42,7 +42,7 @@ _INF, _NAN = float("inf"), float("nan")
 Combine = Callable[[Tensor, Tensor, Tensor], object]  # own, received, where the result goes
 
 
-class Ring:
+class SumRing:
     """One all-reduce of ``count`` elements from each member. Can be run any number of times.
 
     At one step every chunk is at another member, so what the step adds lies on a diagonal of the members'
@@ -102,7 +102,7 @@ class Ring:
         return [torch.zeros(self._members, self._chunk, dtype=number)] * (self._members - 1)
 
 
-class RingInPlace(Ring):
+class SumRingInPlace(SumRing):
     """``gloo::reduce``: the same sums in other chunks, and what they leave at members that are not the root."""
 
     def __init__(self, count: int, dtype: torch.dtype, members: int, reduction: str) -> None:

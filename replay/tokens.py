@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.names import OperationName
 from simgpu import tokens
 from simgpu.tokens import MOST_COUNT, MOST_NS, TokenError, Wrong, decoded, encoded, number, shown, within
@@ -114,7 +114,7 @@ def _check_key(key: str) -> None:
 
 def _check(deviation: Deviation) -> None:
     match deviation:
-        case Delay(operation, _, ns):
+        case OperationDelay(operation, _, ns):
             within("a delay", ns, 1, MOST_NS, "ns")
             within("a rank", operation.rank, 0, MOST_COUNT)
             within("a step", operation.step, 0, MOST_COUNT)
@@ -130,7 +130,7 @@ def _written(deviation: Deviation) -> str:
     match deviation:
         case Stretch() | Jitter():
             return tokens.written_common(deviation)
-        case Delay(one, how, ns):
+        case OperationDelay(one, how, ns):
             names = "/".join(encoded(name) for name in (one.phase, one.parameter, one.kernel))
             return f"{one.rank}/{one.step}.{one.micro_batch}/{names}/{one.occurrence}{tokens.written_length(how, ns)}"
 
@@ -149,7 +149,7 @@ def _read(part: str) -> Deviation:
             decoded(kernel),
             number(occurrence),
         )
-        return Delay(operation, *tokens.read_length(sign, count, unit))
+        return OperationDelay(operation, *tokens.read_length(sign, count, unit))
     raise Wrong(
         "is neither an option (fix=none) nor a deviation (x4:stream:compute, jitter:20:7 or "
         "rank/step.micro-batch/phase/parameter/kernel/occurrence and +64us or @+64us)"

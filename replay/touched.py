@@ -9,11 +9,11 @@ from replay.recording import Recording
 from simgpu.probes import READ
 from simgpu.trace import Access, Alloc, Call, Collective, Launch, Probe
 
-Block = tuple[int, int]
+BlockKey = tuple[int, int]
 """Rank and number."""
 
 
-def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
+def touched(recording: Recording, effects: Sequence[Effect]) -> set[BlockKey]:
     """The blocks that ``effects`` (in the order of issue) leave other than they find them, and that anybody reads so.
 
     Left out is what one stream alone touches and first writes as a whole: a stream executes in order, so in every
@@ -22,7 +22,7 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
     operations: dict[tuple[int, int], Launch | Collective] = {}
     calls: dict[tuple[int, int], Call] = {}
     probes: dict[tuple[int, int], Probe] = {}
-    sizes: dict[Block, int] = {}
+    sizes: dict[BlockKey, int] = {}
     for rank, records in recording.records.items():
         for record in records:
             if isinstance(record, (Launch, Collective)):
@@ -33,8 +33,8 @@ def touched(recording: Recording, effects: Sequence[Effect]) -> set[Block]:
                 probes[rank, record.probe] = record
             elif isinstance(record, Alloc):
                 sizes[rank, record.block] = record.nbytes
-    streams: dict[Block, set[int]] = {}
-    begins: dict[Block, bool] = {}  # does the first that touches it write all of it?
+    streams: dict[BlockKey, set[int]] = {}
+    begins: dict[BlockKey, bool] = {}  # does the first that touches it write all of it?
 
     def note(rank: int, block: int, stream: int, *, whole: bool) -> None:
         streams.setdefault((rank, block), set()).add(stream)

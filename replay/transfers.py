@@ -2,7 +2,7 @@
 
 There each rank copies what it reads when the collective starts, gives the copies to gloo, and copies what came to its
 outputs at the end. Who reads nothing (a broadcast's other ranks) or writes nothing (a reduce's) still takes part in
-gloo's transfer, with memory of its own: here too, so :class:`replay.exchange.Exchange` finds what it knows.
+gloo's transfer, with memory of its own: here too, so :class:`replay.exchange.ReplayedExchange` finds what it knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from replay.exchange import Action, Exchange
+from replay.exchange import ReplayedExchange
+from replay.work import Action
 from simgpu.trace import Transfer, View
 
 
@@ -42,7 +43,7 @@ class _Member:
 
 
 class DeviceExchange:
-    """One recorded collective of all its members; as :class:`Exchange`, by member. Raises ValueError."""
+    """One recorded collective of all its members; as :class:`ReplayedExchange`, by member. Raises ValueError."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class DeviceExchange:
         if any(one.splits is not None for one in transfers):
             splits = [one.splits or ((), ()) for one in transfers]
         given, taken = [one.given for one in self._members], [one.taken for one in self._members]
-        self._exchange = Exchange(kernel, given, taken, reduction=reduction, root=root, splits=splits)
+        self._exchange = ReplayedExchange(kernel, given, taken, reduction=reduction, root=root, splits=splits)
 
     def read(self, member: int) -> Action:
         """The effect at the member's start."""

@@ -17,7 +17,7 @@ from replay.memory import Arena
 from simgpu.trace import Access, Call, View
 from simgpu.values import ValueFault, checksum, decoded, dtype_of, operator, taking_numbers
 
-Effect = Callable[[], object]
+Action = Callable[[], object]
 
 # They only copy; what the copy is like says the output.
 _COPIES = {"aten::_to_copy.default", "aten::clone.default"}
@@ -46,11 +46,11 @@ _EXPONENTS = {
 }
 
 
-def kernel(call: Call, rank: int, arena: Arena) -> Effect:
+def kernel(call: Call, rank: int, arena: Arena) -> Action:
     """What the call does to memory. Raises :class:`ReplayError` for a call that cannot be made."""
     func, args, kwargs, generator = _bound(call, rank, arena)
     outputs = [arena.view(rank, view) for view in call.outputs]
-    run: Effect
+    run: Action
     if not outputs:
         run = partial(func, *args, **kwargs)
     elif call.function in _COPIES:
@@ -134,7 +134,7 @@ def _returns_several(call: Call) -> bool:
     return len(returns) != 1 or "List" in str(returns[0].type)
 
 
-def _single(output: Tensor, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Effect:
+def _single(output: Tensor, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Action:
     store = output.copy_
     if kwargs:
         return lambda: store(func(*args, **kwargs))
@@ -149,7 +149,7 @@ def _single(output: Tensor, func: Any, args: list[Any], kwargs: dict[str, Any]) 
 
 def _several(
     outputs: Sequence[Tensor], places: Sequence[int], func: Any, args: list[Any], kwargs: dict[str, Any]
-) -> Effect:
+) -> Action:
     def run() -> None:
         result = func(*args, **kwargs)
         for output, place in zip(outputs, places, strict=True):
@@ -163,7 +163,7 @@ def _given(generator: torch.Generator, args: list[Any], kwargs: dict[str, Any]) 
     return any(one is generator for one in (*args, *kwargs.values()))
 
 
-def _drawing(run: Effect, state: bytes, generator: torch.Generator, *, given: bool) -> Effect:
+def _drawing(run: Action, state: bytes, generator: torch.Generator, *, given: bool) -> Action:
     drawn_from = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     source = generator if given else torch.default_generator
 
@@ -178,7 +178,7 @@ def _drawing(run: Effect, state: bytes, generator: torch.Generator, *, given: bo
     return draw
 
 
-def _with_default(run: Effect, dtype: torch.dtype) -> Effect:
+def _with_default(run: Action, dtype: torch.dtype) -> Action:
     def under() -> Any:
         now = torch.get_default_dtype()
         torch.set_default_dtype(dtype)

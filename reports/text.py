@@ -1,6 +1,8 @@
-"""Times in words, as all reports say them."""
+"""Times in words, the same in all reports."""
 
 from __future__ import annotations
+
+import math
 
 
 def duration(ns: int) -> str:
@@ -10,11 +12,19 @@ def duration(ns: int) -> str:
     return f"{ns} ns"
 
 
-def closeness(margin_ns: int) -> str:
+def closeness(slack_ns: int) -> str:
     """How close the two accesses of a race came; below zero: in the wrong order."""
-    if margin_ns < 0:
-        return f"reversed by up to {duration(-margin_ns)}"
-    return f"closest: {duration(margin_ns)} apart"
+    if slack_ns < 0:
+        return f"reversed by up to {duration(-slack_ns)}"
+    return f"closest: {duration(slack_ns)} apart"
+
+
+def slack(microseconds: float) -> str:
+    """The same of the closest pair, in short; empty where none is known."""
+    if not math.isfinite(microseconds):
+        return ""
+    text = duration(round(abs(microseconds) * 1000))
+    return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
 
 
 def replays(token: str) -> str:

@@ -16,7 +16,7 @@ from frameworks.deepspeed.fixes import Fix
 from scenarios import quantized
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.topology import groups_of
-from simgpu.hardware import Profile, ProfileError, Timing, load_profile
+from simgpu.hardware import HardwareTiming, Profile, ProfileError, load_profile
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -28,18 +28,18 @@ class Only(Enum):
     ENGINE = "our own engine"
 
 
-Nodes = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
+NodeCount = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
 Hpz = Annotated[
     int,
     Field(ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
     Only.DEEPSPEED,
 ]
-Steps = Annotated[int, Field(ge=1, description="Optimizer steps.")]
+StepCount = Annotated[int, Field(ge=1, description="Optimizer steps.")]
 Accumulation = Annotated[int, Field(ge=1, description="Micro-batches per optimizer step.")]
 MicroBatch = Annotated[int, Field(ge=1, description="Sequences per micro-batch and GPU.")]
 Sequence = Annotated[int, Field(ge=8, description="Tokens per sequence.")]
 Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
-Hardware = Annotated[
+HardwareName = Annotated[
     str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
 ]
 Slow = Annotated[
@@ -64,7 +64,7 @@ Sharding = Annotated[
         "parameters, gradients and optimizer state (IIG), or a name (PaRO-IIG, ZeRO-2)."
     ),
 ]
-Group = Annotated[
+GroupSize = Annotated[
     int | None,
     Field(ge=1, description="Ranks of a group, within which I shards. Default: a node's."),
     Only.ENGINE,
@@ -163,10 +163,10 @@ class Training(BaseModel):
         except ProfileError as error:
             raise ScenarioError(str(error)) from error
 
-    def timing(self) -> Timing:
+    def timing(self) -> HardwareTiming:
         """What decides durations in this run."""
         per_node = self.ranks // self.nodes
-        return Timing(
+        return HardwareTiming(
             profile=self.profile(), nodes_of=tuple(rank // per_node for rank in range(self.ranks)), slow=self.slow
         )
 

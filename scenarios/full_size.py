@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, FalconConfig, GPTNeoX
 
 from scenarios.models import FULL_SIZE, FullModel
 
-Batch = Mapping[str, Tensor]
-MakeBatch = Callable[[int, int], Batch]
+ModelBatch = Mapping[str, Tensor]
+MakeBatch = Callable[[int, int], ModelBatch]
 MakeModel = Callable[[], nn.Module]
 
 
@@ -29,7 +29,7 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrainedModel:
     """What is trained. ``make``: the model; ``batch(micro_batch, sequence)``: its keyword arguments."""
 
     name: str
@@ -38,7 +38,7 @@ class Subject:
     hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is taken from
 
 
-def subject(model: str, *, attention: str = "sdpa") -> Subject:
+def subject(model: str, *, attention: str = "sdpa") -> TrainedModel:
     """``model``: a name of :data:`scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
     a folder that holds one), or ``module:function``.
 
@@ -121,23 +121,23 @@ def loss_of(output: Any) -> Tensor:
     return found
 
 
-def _of_config(name: str, config: PretrainedConfig) -> Subject:
+def _of_config(name: str, config: PretrainedConfig) -> TrainedModel:
     def make() -> nn.Module:
         try:
             return AutoModelForCausalLM.from_config(config)  # type: ignore[no-any-return, no-untyped-call]
         except ValueError as error:
             raise ModelError(f"transformers builds no causal language model of {name}: {_line(error)}") from error
 
-    return Subject(name, make, _tokens, getattr(config, "hidden_size", None))
+    return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None))
 
 
-def _tokens(micro_batch: int, sequence: int) -> Batch:
+def _tokens(micro_batch: int, sequence: int) -> ModelBatch:
     """Whole sequences without padding, which is what packed training data is."""
     ones = torch.ones(micro_batch, sequence, dtype=torch.int64)
     return {"input_ids": ones, "attention_mask": ones.clone(), "labels": ones.clone()}
 
 
-def _of_function(name: str) -> Subject:
+def _of_function(name: str) -> TrainedModel:
     module_name, _, function_name = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
@@ -162,10 +162,10 @@ def _of_function(name: str) -> Subject:
             raise ModelError(f"{name} returns {type(made).__name__}, not a torch module (or a module and its batches)")
         return made
 
-    def batch(micro_batch: int, sequence: int) -> Batch:
+    def batch(micro_batch: int, sequence: int) -> ModelBatch:
         return (batches[0] if batches else _tokens)(micro_batch, sequence)
 
-    return Subject(name, make, batch)
+    return TrainedModel(name, make, batch)
 
 
 def _line(error: BaseException) -> str:

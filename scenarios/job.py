@@ -26,9 +26,9 @@ class Job(Training):
     model: str = Field(
         "llama-2-7b", description="A full-size model by name, a transformers config.json, or module:function."
     )
-    nodes: base.Nodes = 2
+    nodes: base.NodeCount = 2
     gpus: int = Field(8, ge=1, description="GPUs per node.")
-    hardware: base.Hardware = "a100-12.5gbps"
+    hardware: base.HardwareName = "a100-12.5gbps"
     network: float | None = Field(
         None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
     )
@@ -39,7 +39,7 @@ class Job(Training):
     micro_batch: base.MicroBatch = 1
     sequence: base.Sequence = 2048
     accumulation: base.Accumulation = 1
-    steps: base.Steps = Field(
+    steps: base.StepCount = Field(
         2, description="Optimizer steps; the last one is reported, as DeepSpeed learns in the first."
     )
     precision: base.Precision = "bf16"
@@ -49,7 +49,7 @@ class Job(Training):
     overlap_comm: base.OverlapComm = True
     fix: base.OrderedBy = Fix.STREAM_SYNC
     sharding: base.Sharding = ""
-    group: base.Group = None
+    group: base.GroupSize = None
     rings: base.Rings = "torch"
     config: Annotated[str | None, Only.DEEPSPEED] = Field(
         None, description="Your own DeepSpeed JSON; 'auto' in it is filled from the other options."

@@ -9,7 +9,7 @@ from scenarios.base import ScenarioError
 from scenarios.scenario import Scenario, scenario
 
 
-class Named(NamedTuple):
+class NamedScenario(NamedTuple):
     """A scenario's options, and what it is for."""
 
     options: Mapping[str, Any]
@@ -18,21 +18,21 @@ class Named(NamedTuple):
 
 _SMALL = {"size": "tiny", "steps": 3, "accumulation": 1, "sequence": 32, "fix": "none", "hardware": "a100-12.5gbps"}
 
-NAMED: dict[str, Named] = {
-    "hpz": Named(_SMALL, "hpZ's race, not shown as recorded: Llama, 4 ranks, hpZ groups of 2, three steps"),
-    "hpz-short": Named({**_SMALL, "steps": 2}, "the same in two steps: the race cannot reach a loss yet"),
-    "hpz-long": Named({**_SMALL, "steps": 8}, "the same in eight steps, to see what becomes of it"),
-    "hpz-falcon": Named(
+NAMED: dict[str, NamedScenario] = {
+    "hpz": NamedScenario(_SMALL, "hpZ's race, not shown as recorded: Llama, 4 ranks, hpZ groups of 2, three steps"),
+    "hpz-short": NamedScenario({**_SMALL, "steps": 2}, "the same in two steps: the race cannot reach a loss yet"),
+    "hpz-long": NamedScenario({**_SMALL, "steps": 8}, "the same in eight steps, to see what becomes of it"),
+    "hpz-falcon": NamedScenario(
         {**_SMALL, "steps": 2, "model": "falcon", "slow": {"host": 3000}},
         "the same in two steps with Falcon, and a host so slow that it does not show as recorded",
     ),
-    "hpz-accumulation": Named({**_SMALL, "steps": 2, "accumulation": 2}, "two steps of two micro-batches"),
-    "zero3": Named({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),
-    "paro": Named(
+    "hpz-accumulation": NamedScenario({**_SMALL, "steps": 2, "accumulation": 2}, "two steps of two micro-batches"),
+    "zero3": NamedScenario({**_SMALL, "hpz": 1}, "the same without hpZ: nothing to find"),
+    "paro": NamedScenario(
         {**{name: value for name, value in _SMALL.items() if name != "fix"}, "sharding": "IIG", "accumulation": 2},
         "our own engine under PaRO-IIG, groups of 2: nothing to find, unless a synchronisation is taken away",
     ),
-    "main": Named({}, "what 'repro run' runs"),
+    "main": NamedScenario({}, "what 'repro run' runs"),
 }
 
 

@@ -30,7 +30,7 @@ from scenarios.trainers import Sharded, framework, trainer
 from simgpu import dry
 from simgpu.clocked import NOTHING
 from simgpu.device import Device
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.library import functions
 from simgpu.overrides import Override, Site, count, put
 from simgpu.ranks.cluster import Rank, run_ranks
@@ -56,7 +56,7 @@ def run(
     parts: int | None = None,
     started: Callable[[list[int]], None] | None = None,
     record: bool = False,
-    timing: Timing | None = None,
+    timing: HardwareTiming | None = None,
     overrides: Sequence[Override] = (),
     calls: bool = False,
 ) -> None:
@@ -109,7 +109,7 @@ def rehearse(scenario: Scenario, *, folder: Path) -> None:
     run_ranks(1, target, folder=folder / "logs", kinds=get_args(Report))
 
 
-def _gpu(me: Rank, scenario: Scenario, timing: Timing, trace: Path, *, record: bool) -> Device:
+def _gpu(me: Rank, scenario: Scenario, timing: HardwareTiming, trace: Path, *, record: bool) -> Device:
     per_node = scenario.ranks // scenario.nodes
     device = Device(timing, rank=me.rank, world=me.world, devices=per_node, index=me.rank % per_node)
     weightless = PROBES if scenario.watch == "weightless" else NOTHING
@@ -148,7 +148,7 @@ def _train(
     backend = framework.start(simulated=device is not None)
     if device is not None:
         device.phase(0, 0, "init")
-    me.join(backend, alone=dry.active())
+    me.join(backend)
     model = build(
         scenario.model,
         scenario.size,

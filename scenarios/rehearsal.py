@@ -19,7 +19,7 @@ from torch import nn
 from frameworks.base import Trainer
 from scenarios import quantized
 from scenarios.base import ScenarioError
-from scenarios.full_size import Batch, ModelError, Subject, loss_of, subject
+from scenarios.full_size import ModelBatch, ModelError, TrainedModel, loss_of, subject
 from scenarios.job import OPTIMIZERS, Job
 from scenarios.messages import (
     ModelBuilt,
@@ -34,7 +34,7 @@ from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
@@ -98,7 +98,9 @@ def refusal(error: BaseException) -> str | None:
     return text if isinstance(error, _REFUSALS) else None
 
 
-def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True) -> Device:
+def dry_gpu(
+    timing: HardwareTiming, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True
+) -> Device:
     """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
     Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see
@@ -112,7 +114,7 @@ def dry_gpu(timing: Timing, per_node: int, folder: Path, info: dict[str, Any], *
     return device
 
 
-def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool) -> None:
+def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: bool) -> None:
     began = time.perf_counter()
     os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
@@ -120,7 +122,7 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     framework.put(job.fix, device)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
-    replace(me, world=job.ranks).join(backend, alone=True)
+    replace(me, world=job.ranks).join(backend)
     training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
@@ -151,12 +153,12 @@ def _train(me: Rank, job: Job, subject: Subject, folder: Path, *, answers: bool)
     me.report(RehearsalEnded(time.perf_counter() - began, device.operations))
 
 
-def _moved(batch: Batch) -> Batch:
+def _moved(batch: ModelBatch) -> ModelBatch:
     """To the GPU, once for all steps: reading data is no part of a dry run."""
     return {name: one.to("cuda") if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     """The trainer, and the sizes that it goes by: of a micro-batch, and how many of them make a step."""
     config = job.deepspeed_config(subject.hidden)
     model = _model(job, subject, config)
@@ -176,7 +178,7 @@ def _stock(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Traine
     return trainer, int(engine.train_micro_batch_size_per_gpu()), int(engine.gradient_accumulation_steps())
 
 
-def _ours(job: Job, subject: Subject, device: Device, me: Rank) -> tuple[Trainer, int, int]:
+def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Trainer, int, int]:
     model = _model(job, subject, {})
     _report_sizes(me, model)
     trainer = Sharded(model, device, job)
@@ -190,7 +192,7 @@ def _report_sizes(me: Rank, model: nn.Module) -> None:
     me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
 
 
-def _model(job: Job, subject: Subject, config: dict[str, Any]) -> nn.Module:
+def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
     try:
         with without_values() if job.sharding else _on_the_gpu(config):
             model = subject.make()

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from scenarios.rehearsal import dry_gpu
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.ranks.cluster import Rank, run_ranks
 
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
     "hierarchical": HierarchicalRing,
     "HO-Ring": HoRing,
@@ -31,7 +31,7 @@ class RingDone(NamedTuple):
     result: Any
 
 
-def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) -> None:
+def gather(ring: str, timing: HardwareTiming, *, group: int, nbytes: int, folder: Path) -> None:
     """All-gather ``nbytes`` in all, of float32, on ``timing``'s ranks in groups of ``group``; nothing else goes on.
 
     ``ring``: one of :data:`RINGS`. ``folder`` takes the log and ``trace/rank0.trace``, in which the all-gather is step
@@ -41,7 +41,7 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
 
     def on(device: Device) -> None:
         streams = TracedStreams(device)
-        made = RINGS[ring](Topology.of(group), Order(streams))
+        made = RINGS[ring](Topology.of(group), LaneOrder(streams))
         part = torch.empty(numel, device=streams.device)
         whole = torch.empty(numel * len(timing.nodes_of), device=streams.device)
         device.synchronize()
@@ -51,7 +51,9 @@ def gather(ring: str, timing: Timing, *, group: int, nbytes: int, folder: Path) 
     rehearsed(timing, folder, on, info={"ring": ring})
 
 
-def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]) -> Result:
+def rehearsed(
+    timing: HardwareTiming, folder: Path, program: Callable[[Device], Result], *, info: dict[str, Any]
+) -> Result:
     """What ``program`` gives, which must be msgpack's, in a dry run as rank 0 of ``timing``'s ranks.
 
     In a fork of this process, which has a simulated GPU. All nodes have as many ranks. ``folder`` takes the log and
@@ -64,7 +66,7 @@ def rehearsed(timing: Timing, folder: Path, program: Callable[[Device], Result],
     def target(me: Rank) -> None:
         device = dry_gpu(timing, per_node, folder / "trace", info)
         device.phase(0, 0, "init")
-        replace(me, world=ranks).join("nccl", alone=True)
+        replace(me, world=ranks).join("nccl")
         result = program(device)
         device.finish()
         me.report(RingDone(result))

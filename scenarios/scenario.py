@@ -20,7 +20,7 @@ from scenarios.models import FULL_SIZE, SIZES, build, parameters
 from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
-from simgpu.hardware import Scale, Timing
+from simgpu.hardware import HardwareTiming, Scale
 
 
 class Scenario(Training):
@@ -31,9 +31,9 @@ class Scenario(Training):
         "small", description="Model size: tiny, small, or odd (no parameter divides by the ranks)."
     )
     ranks: int = Field(4, ge=1, le=64, description="Number of ranks (processes).")
-    nodes: base.Nodes = 2
+    nodes: base.NodeCount = 2
     hpz: base.Hpz = 2
-    steps: base.Steps = 5
+    steps: base.StepCount = 5
     accumulation: base.Accumulation = 2
     micro_batch: base.MicroBatch = 2
     sequence: base.Sequence = 64
@@ -48,7 +48,7 @@ class Scenario(Training):
         0, ge=0, description="After this step look at a parameter through GatheredParameters, then double it. 0: never."
     )
     sharding: base.Sharding = ""
-    group: base.Group = None
+    group: base.GroupSize = None
     rings: base.Rings = "torch"
     without: Annotated[tuple[str, ...], Only.ENGINE] = Field(
         (), description="Synchronisations of our engine that are taken away (names)."
@@ -65,7 +65,7 @@ class Scenario(Training):
         description="Go on from a checkpoint of our own engine: its folder, or that of a run, for its last one. It may "
         "be of another strategy, group or number of ranks; --steps counts from the very beginning.",
     )
-    hardware: base.Hardware = "a100-100gbps"
+    hardware: base.HardwareName = "a100-100gbps"
     stands_for: str = Field(
         "llama-2-7b",
         description="Full-size model whose ratio of computing to communicating the durations keep; 'itself' for none.",
@@ -154,7 +154,7 @@ class Scenario(Training):
         """Sequences of a step, on all ranks."""
         return self.ranks * self.micro_batch * self.accumulation
 
-    def timing(self) -> Timing:
+    def timing(self) -> HardwareTiming:
         return replace(super().timing(), scale=self._scale(), jitter=self.jitter, seed=self.timing_seed)
 
     def questions(self) -> list[mmlu.Question]:

@@ -1,11 +1,11 @@
-"""What work costs on a machine of a hardware profile: :class:`simgpu.hardware.Timing` as the device asks it."""
+"""What work costs on a machine of a hardware profile: :class:`simgpu.hardware.HardwareTiming` as the device asks it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from simgpu.costs import Costs, Meeting, Shape, flops
-from simgpu.hardware import Clock, Timing
+from simgpu.hardware import Clock, HardwareTiming
 from simgpu.tracing import name_of_stream
 
 NOTHING = "\0"
@@ -35,7 +35,7 @@ class Clocked(Costs):
         return self.clock.factor(kernel, name_of_stream(stream)) * super().factor(kernel, stream)
 
 
-def clocked(timing: Timing, rank: int, *, weightless: str = NOTHING) -> Clocked:
+def clocked(timing: HardwareTiming, rank: int, *, weightless: str = NOTHING) -> Clocked:
     """The costs of ``rank`` in ``timing``. Its jitter and its delays of single operations are not among them."""
     clock = Clock(replace(timing, jitter=0.0, delays={}), rank)
     return Clocked(launch_ns=clock.launch_ns, synchronize_ns=clock.synchronize_ns, clock=clock, weightless=weightless)

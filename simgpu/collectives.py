@@ -80,7 +80,7 @@ def drain() -> None:
 
 
 @dataclass
-class Job:
+class CollectiveCall:
     """One collective of one rank. ``root`` and ``members`` are global ranks; ``nbytes``: the whole of what moves.
 
     ``reduction``, ``scale`` and ``splits`` are for a recording (:class:`simgpu.trace.Transfer`).
@@ -168,7 +168,7 @@ class Work(dist.Work):
         return made
 
 
-def issue(job: Job, *, stream: torch.Stream) -> None:
+def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     """Give the collective to ``stream``."""
     _claim_device(job.members)
     read_from = [flat(work.alias(tensor)) for tensor in job.reads]
@@ -192,7 +192,7 @@ def issue(job: Job, *, stream: torch.Stream) -> None:
 
 
 def launch(
-    job: Job, *, stream: torch.Stream, members: tuple[int, ...],
+    job: CollectiveCall, *, stream: torch.Stream, members: tuple[int, ...],
     at_start: work.Effect | None = None, at_end: work.Effect | None = None,
 ) -> None:  # fmt: skip
     """The collective as work of the device, which waits for ``members``."""

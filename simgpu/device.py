@@ -15,7 +15,7 @@ from torch import Tensor
 from simgpu import collectives, costs, cuda, dry, probes, recording, tracing, work
 from simgpu import timing as deviations
 from simgpu.clocked import NOTHING, clocked
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.library import functions
 from simgpu.overrides import Override, overrides
 from simgpu.tokens import Jitter
@@ -33,7 +33,9 @@ class Device:
     ``timing``: durations; ``rank`` of ``world``; ``devices``: of one node, of which this rank uses number ``index``.
     """
 
-    def __init__(self, timing: Timing, *, rank: int = 0, world: int = 1, devices: int = 1, index: int = 0) -> None:
+    def __init__(
+        self, timing: HardwareTiming, *, rank: int = 0, world: int = 1, devices: int = 1, index: int = 0
+    ) -> None:
         self.rank, self._world = rank, world
         self._timing = timing
         self._devices, self._index = devices, index

@@ -103,7 +103,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Timing:
+class HardwareTiming:
     """Everything that decides durations in one run.
 
     ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
@@ -127,7 +127,7 @@ class Timing:
         return {**asdict(self), "delays": [[*key, *value] for key, value in self.delays.items()]}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Timing:
+    def from_dict(cls, data: Mapping[str, Any]) -> HardwareTiming:
         """What :meth:`as_dict` gave. Raises TypeError, ValueError or KeyError for anything else."""
         return cls(
             profile=Profile(**data["profile"]),
@@ -141,9 +141,9 @@ class Timing:
 
 
 class Clock:
-    """One rank's view of a :class:`Timing`: gives durations."""
+    """One rank's view of a :class:`HardwareTiming`: gives durations."""
 
-    def __init__(self, timing: Timing, rank: int) -> None:
+    def __init__(self, timing: HardwareTiming, rank: int) -> None:
         self._timing = timing
         profile = timing.profile
         host = max([1.0, *(factor for key, factor in timing.slow.items() if key in ("host", f"host:{rank}"))])
@@ -160,7 +160,7 @@ class Clock:
         self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> HardwareTiming:
         """The timing of which it is one rank's view."""
         return self._timing
 
@@ -223,7 +223,7 @@ class Clock:
         return factor
 
 
-def _link(timing: Timing, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:
+def _link(timing: HardwareTiming, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:
     """The slowest link of a group: Gbit/s, us that the last block is on its way.
 
     Between nodes a node's ranks share its network. A ring over all of them passes it once; where the group has

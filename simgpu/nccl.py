@@ -26,7 +26,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
 from simgpu import collectives, streams, tracing
-from simgpu.collectives import Job, Work, check
+from simgpu.collectives import CollectiveCall, Work, check
 from simgpu.reductions import Reduction
 from simgpu.trace import Group
 
@@ -75,7 +75,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
         host = _gloo(dist.PrefixStore("host", store), rank, size, self.options) if self.host else None
         return carrier, host, host or carrier
 
-    def _give(self, job: Job, stream: torch.Stream) -> None:
+    def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
         collectives.issue(job, stream=stream)
 
     # -- collectives ---------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
 
         def launch(behind: torch.Stream) -> torch.Stream:
             stream.come_behind(behind)
-            job = Job(
+            job = CollectiveCall(
                 kernel, reads, writes, move, pair, group, self._next(group),
                 root=pair[0], link=f"nccl {pair[0]}>{pair[1]}", origin=self._ranks,
             )  # fmt: skip
@@ -307,7 +307,7 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             _refuse("a collective within a batch of sends and receives")
         check(*reads, *writes)
         reduction, scale = sums.described(self._carrier) if sums is not None else ("", None)
-        job = Job(
+        job = CollectiveCall(
             kernel, reads, writes, move, self._ranks, self._group, self._next(self._group),
             root=self._ranks[root] if root >= 0 else -1, nbytes=nbytes, link=self.link,
             reduction=reduction, scale=scale, splits=splits,

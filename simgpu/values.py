@@ -143,8 +143,3 @@ _TAKES_NUMBERS = ("add", "sub", "mul", "div", "true_divide", "floor_divide", "co
 
 def _is_complex(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == "complex"
-
-
-def operator_name(func: OpOverload) -> str:
-    overload = func._overloadname
-    return f"{func._schema.name}.{overload}"

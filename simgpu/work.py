@@ -68,7 +68,7 @@ def launch(
     """
     if at_start is not None and rendezvous is None:
         raise ValueError("only a collective has an effect at its start")
-    some = (at_start is not None or at_end is not None) and not _valueless
+    some = (at_start is not None or at_end is not None) and not valueless()
     effects = ticket(at_end, at_start) if some else -1
     met = rendezvous or Rendezvous(-1, 0, ())
     with torch._C._AutoDispatchBelowAutograd():
@@ -77,6 +77,11 @@ def launch(
             met.group, met.number, list(met.members), met.root, issuer, met.nominal, met.late,
         )  # fmt: skip
     return number
+
+
+def valueless() -> bool:
+    """Does work move no values here?"""
+    return bool(_valueless)
 
 
 def leave_values_out() -> None:

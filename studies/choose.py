@@ -19,10 +19,10 @@ from scenarios.base import ScenarioError
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
     WIDTHS,
-    Exchange,
-    Phase,
+    PlannedExchange,
     Rates,
     Size,
+    StepPhase,
     communication,
     computation,
     exchanges,
@@ -31,7 +31,7 @@ from scenarios.sharding.formulas import (
     profile_rates,
     sent,
 )
-from scenarios.sharding.schemes import Cluster, Scheme, Where, scheme, schemes
+from scenarios.sharding.schemes import Cluster, RingPlace, Scheme, scheme, schemes
 from scenarios.sharding.strategy import ShardingError
 from simgpu.hardware import ProfileError, load_profile
 
@@ -50,7 +50,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class ShardingQuestion:
     """What is to be trained on what. ``memory`` and ``activations``: bytes of a GPU, all and kept free for them."""
 
     model: str
@@ -100,7 +100,7 @@ def question(
     sequence: int = 512,
     precision: str = "bf16",
     strategies: Sequence[str] = (),
-) -> Question:
+) -> ShardingQuestion:
     """From what a user says; the rest is the paper's: 32 GPUs, 10 micro-batches of 4 x 512 tokens.
 
     ``model``: a name, or a number of parameters. ``gpu_memory`` and ``activations``: GB. ``gpus``: of a node,
@@ -124,7 +124,7 @@ def question(
     capacity = _number("--gpu-memory", profile.memory_gbytes if gpu_memory is None else gpu_memory)
     if not 0 <= activations < capacity:
         raise ScenarioError(f"--activations {activations:g} leaves nothing of {capacity:g} GB for the model: give less")
-    return Question(
+    return ShardingQuestion(
         model=ALIASES.get(model, model),
         size=Size(parameters, float(parameters * _fraction(trainable))),
         cluster=cluster,
@@ -141,7 +141,7 @@ def question(
     )
 
 
-def study(asked: Question) -> pd.DataFrame:
+def study(asked: ShardingQuestion) -> pd.DataFrame:
     """One row for each way to shard: those that fit first, the fastest of them at the top.
 
     Columns: ``strategy`` (letters, or hpZ), ``title`` (with its known name); bytes on each GPU, of :data:`KINDS` and
@@ -167,7 +167,7 @@ def study(asked: Question) -> pd.DataFrame:
     return frame.loc[order, list(COLUMNS)].reset_index(drop=True)
 
 
-def _row(asked: Question, one: Scheme) -> dict[str, Any]:
+def _row(asked: ShardingQuestion, one: Scheme) -> dict[str, Any]:
     cluster, rates = asked.cluster, asked.rates
     held = memory(one, asked.size, cluster, precision=asked.precision)
     found = exchanges(one, asked.size, cluster, accumulation=asked.accumulation, precision=asked.precision)
@@ -192,21 +192,21 @@ def _row(asked: Question, one: Scheme) -> dict[str, Any]:
     }
 
 
-def _often(found: Sequence[Exchange], asked: Question) -> str:
+def _often(found: Sequence[PlannedExchange], asked: ShardingQuestion) -> str:
     """What goes between groups in every micro-batch."""
     if asked.cluster.groups == 1:
         return ""
     phases = [
         exchange.phase
         for exchange in found
-        if exchange.phase in (Phase.PARAMETERS, Phase.GRADIENTS)
-        and exchange.where is not Where.WITHIN
+        if exchange.phase in (StepPhase.PARAMETERS, StepPhase.GRADIENTS)
+        and exchange.where is not RingPlace.WITHIN
         and exchange.times >= asked.accumulation
     ]
     return " and ".join(phases)
 
 
-def _nothing_fits(asked: Question, frame: pd.DataFrame) -> str:
+def _nothing_fits(asked: ShardingQuestion, frame: pd.DataFrame) -> str:
     """The smallest need, and how many GPUs would do. One sentence."""
     least = frame[::-1].sort_values("total", kind="stable").iloc[0]  # of equals the finest: it profits from more GPUs
     room = f"{asked.memory / GB:g} GB" + (
@@ -231,7 +231,7 @@ def _nothing_fits(asked: Question, frame: pd.DataFrame) -> str:
     )
 
 
-def fewest(asked: Question) -> int | None:
+def fewest(asked: ShardingQuestion) -> int | None:
     """The smallest number of GPUs, in whole nodes and groups, on which something fits; None: there is none."""
     unit = math.lcm(asked.cluster.gpus, asked.cluster.group)
 
@@ -281,10 +281,10 @@ def _fraction(text: str) -> Fraction:
 
 def _replaced(rates: Rates, cluster: Cluster, within: float | None, between: float | None) -> Rates:
     """The user's own bandwidths, as far as they were given."""
-    inner = rates[Where.WITHIN] if within is None else _number("--within", within)
-    outer = rates[Where.ACROSS] if between is None else _number("--between", between)
-    own: Mapping[Where, float] = given_rates(cluster, within=inner, between=outer)
-    return {**own, Where.BETWEEN: rates[Where.BETWEEN]} if between is None else own
+    inner = rates[RingPlace.WITHIN] if within is None else _number("--within", within)
+    outer = rates[RingPlace.ACROSS] if between is None else _number("--between", between)
+    own: Mapping[RingPlace, float] = given_rates(cluster, within=inner, between=outer)
+    return {**own, RingPlace.BETWEEN: rates[RingPlace.BETWEEN]} if between is None else own
 
 
 def _number(option: str, value: float) -> float:

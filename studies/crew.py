@@ -14,7 +14,7 @@ from simgpu.ranks.forks import forking
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
+OnProgress = Callable[[int, int, str], None]  # how many are done, of how many, and what was done last
 
 
 def quiet(done: int, of: int, what: str) -> None:

@@ -28,7 +28,7 @@ from scenarios.job import Job, job
 from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
-from studies.crew import Progress, quiet, side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 
 MODELS = ("llama-2-7b", "llama-2-13b", "llama-30b", "falcon-40b", "llama-65b", "llama-2-70b")
 GROUPS = (2, 4, 8, 16)
@@ -47,7 +47,7 @@ COLUMNS = ("model", "group", "qwz", "parameters", "secondary", "formula", "error
 GIB = 1 << 30
 
 
-class Case(NamedTuple):
+class MemoryCase(NamedTuple):
     """One dry run. ``group``: of hpZ; 1 is ZeRO-3 without it."""
 
     model: str
@@ -66,30 +66,30 @@ def configuration(group: int, qwz: bool) -> str:
 
 def cases(
     models: Sequence[str] = (), groups: Sequence[int] = (), *, qwz: bool | None = None, ranks: int = 64
-) -> list[Case]:
+) -> list[MemoryCase]:
     """What is dry-run: each model without hpZ, and with each group size, with and without qwZ; the largest first.
 
     What is not said is chosen so that it takes a few minutes: :data:`MODELS`, groups of :data:`GROUP` with and without
     qwZ, and :data:`ALL_GROUPS` with all of :data:`GROUPS` that divide ``ranks``. ``qwz``: both, if None.
     """
-    todo: dict[Case, None] = {}
+    todo: dict[MemoryCase, None] = {}
     for model in models or MODELS:
-        todo[Case(model, 1, False)] = None
+        todo[MemoryCase(model, 1, False)] = None
         mine = groups or (GROUPS if not models and model in ALL_GROUPS else (GROUP,))
         for group in sorted(set(mine) - {1}):
             if not groups and ranks % group:
                 continue
             if not qwz:
-                todo[Case(model, group, False)] = None
+                todo[MemoryCase(model, group, False)] = None
             if qwz or (qwz is None and (groups or group == GROUP)):
-                todo[Case(model, group, True)] = None
+                todo[MemoryCase(model, group, True)] = None
     return list(todo)
 
 
 def study(
-    todo: Sequence[Case],
+    todo: Sequence[MemoryCase],
     folder: Path,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
     *,
     workers: int | None = None,
     **options: Any,
@@ -113,7 +113,7 @@ def study(
     return frame.sort_values(["parameters", "model", "group", "qwz"], ignore_index=True)
 
 
-def _row(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _row(case: MemoryCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     made: Job = job(**{**JOB, **options, "model": case.model, "hpz": case.group, "qwz": case.qwz})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.configuration}".replace(" ", "")
     metric, path = MemoryMetrics(), file_of(folder / name / "trace", 0)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
-from studies.crew import Progress, quiet, side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
 from studies.rehearsed import rehearse
 from studies.retimed import Retimer
@@ -38,7 +38,7 @@ _TOLERANCE, _TRIES = 1e-4, 50  # of a step's time, where a rate is solved for
 
 
 @dataclass(frozen=True)
-class Timed:
+class JobTimes:
     """A recorded job. ``steps``: seconds of a step by network; ``flops``: of a step on each GPU."""
 
     steps: dict[float, float]
@@ -55,7 +55,7 @@ def llama(
     micro_batches: Sequence[int] = (16, 1),
     accumulations: Sequence[int] = ACCUMULATIONS,
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, micro-batch 16 and 1, hpZ 8 against ZeRO-3.
 
@@ -103,7 +103,7 @@ def zero_plus_plus(
     models: Sequence[str] = tuple(TABLE),
     tokens: Sequence[int] = (1, 2),
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """The table of arXiv 2306.10209: TFLOPs per GPU (what is computed again counts) and speed-ups, theirs and ours.
 
@@ -120,7 +120,7 @@ def zero_plus_plus(
         for plus in (False, True)
     }  # fmt: skip
     first = {key: one for key, one in jobs.items() if key[1:] == (1, False)}
-    found: dict[Any, Timed] = {}
+    found: dict[Any, JobTimes] = {}
     # ZeRO-3 with 1k tokens comes first: it says on which network it takes as long as theirs did.
     goals = {key: {float(n): TABLE[key[0]][n, 1][0] for n in NETWORKS} for key in first}
     found.update(_recorded(first, folder, goals, NETWORKS, workers, progress, of=len(jobs)))
@@ -181,11 +181,11 @@ def _recorded(
     goals: Mapping[Any, Mapping[float, float]],
     networks: Sequence[float] | dict[Any, tuple[float, ...]],
     workers: int | None,
-    progress: Progress,
+    progress: OnProgress,
     *,
     of: int = 0,
     done: int = 0,
-) -> Iterator[tuple[Any, Timed]]:
+) -> Iterator[tuple[Any, JobTimes]]:
     """Record each job and time it. ``goals``: by network the TFLOPs that are to be reached on another one."""
     items = [
         (key, one, tuple(networks[key] if isinstance(networks, dict) else networks), goals.get(key, {}))
@@ -199,7 +199,7 @@ def _recorded(
         yield item[0], timed
 
 
-def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> Timed:
+def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> JobTimes:
     key, wanted, networks, goals = item
     mine = folder / "-".join(map(str, key))
     found = rehearse(wanted, mine, answers=False, races=False)
@@ -212,7 +212,7 @@ def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, fo
     calibrated = {}
     for network, tflops in goals.items():
         calibrated[network] = solve(seconds, found.flops / tflops / 1e12, network)
-    timed = Timed(
+    timed = JobTimes(
         steps={network: seconds(network) for network in {*networks, *calibrated.values()}},
         flops=found.flops,
         calibrated=calibrated,

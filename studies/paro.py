@@ -30,7 +30,7 @@ from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import Strategy, legal, strategy
 from scenarios.sharding.units import units_of
 from simgpu.trace import TraceReader, file_of
-from studies.crew import Progress, quiet
+from studies.crew import OnProgress, quiet
 
 KINDS = ("parameters", "gradients", "state")
 FIGURES = (*KINDS, "within", "between")
@@ -54,13 +54,13 @@ def scenarios(
     return [named("paro", {**options, "sharding": str(one)}) for one in chosen]
 
 
-def live(todo: Sequence[Scenario], folder: Path, progress: Progress = quiet) -> pd.DataFrame:
+def live(todo: Sequence[Scenario], folder: Path, progress: OnProgress = quiet) -> pd.DataFrame:
     """One row for each scenario, all of one model, data and precision.
 
     Columns: ``strategy`` (letters), ``title``; ``loss_difference``: the largest of all ranks and micro-batches from the
     reference's, ``begins_equal``: in the first step, before the first update, there is none; :data:`FIGURES`, in bytes,
     of the first rank that differs from the formula, if one does, and the formula's; ``step_ns``: virtual time of the
-    last step, of the slowest rank; ``races``: how many, ``shown``: how many of them this timing reverses.
+    last step, of the slowest rank; ``races``: how many, ``manifested``: how many of them this timing reverses.
 
     ``folder`` takes what the ranks print; traces are removed again. Raises
     :class:`simgpu.ranks.cluster.RankFailed`.
@@ -132,7 +132,7 @@ class _Found:
     figures: list[tuple[int, ...]] = field(default_factory=list)  # as FIGURES
     steps: list[int] = field(default_factory=list)
     races: int = 0
-    shown: int = 0
+    manifested: int = 0
 
 
 def _reference(one: Scenario, folder: Path) -> Losses:
@@ -162,7 +162,7 @@ def _run(one: Scenario, folder: Path) -> _Found:
         found.figures.append((*kept, went.within, went.between))
         found.steps.append(busy.result().steps[-1].time)
     detector.finish()
-    found.races, found.shown = len(detector.races), sum(race.shown > 0 for race in detector.races)
+    found.races, found.manifested = len(detector.races), sum(race.manifested > 0 for race in detector.races)
     shutil.rmtree(folder)
     return found
 
@@ -188,4 +188,4 @@ def _row(one: Scenario, found: _Found, reference: Losses) -> dict[str, Any]:
         counted = [figures[at] for figures in found.figures]
         row[name] = next((value for value in counted if value != formula), counted[0])
         row[f"{name}_formula"] = formula
-    return {**row, "step_ns": max(found.steps), "races": found.races, "shown": found.shown}
+    return {**row, "step_ns": max(found.steps), "races": found.races, "manifested": found.manifested}

@@ -29,8 +29,8 @@ from scenarios.sharding.formulas import Size, communication, computation, exchan
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import strategy
 from simgpu.hardware import Profile, load_profile
-from studies.crew import Progress, quiet, side_by_side
-from studies.paro_timed import Timed, on_flow, timed
+from studies.crew import OnProgress, quiet, side_by_side
+from studies.paro_timed import StepTimes, on_flow, timed
 
 HARDWARE = "dgx-a100-roce"
 GPUS = 8
@@ -41,7 +41,7 @@ TRAINED = ("all", "1/16", "PEFT")
 RANGE = (1.19, 2.50)  # of speed-ups, in the abstract
 
 
-class Case(NamedTuple):
+class PaperCase(NamedTuple):
     """A dry run. ``trained``: one of :data:`TRAINED`."""
 
     model: str
@@ -64,8 +64,8 @@ class Claim(NamedTuple):
     ranks: int = 32
 
     @property
-    def cases(self) -> tuple[Case, Case]:
-        mine = Case(self.model, self.trained, self.ranks, self.strategy)
+    def cases(self) -> tuple[PaperCase, PaperCase]:
+        mine = PaperCase(self.model, self.trained, self.ranks, self.strategy)
         return mine, mine._replace(strategy=self.against)
 
 
@@ -80,8 +80,8 @@ class Scaling(NamedTuple):
     many: int = 128
 
     @property
-    def cases(self) -> tuple[Case, Case]:
-        few = Case(self.model, self.trained, self.few, self.strategy)
+    def cases(self) -> tuple[PaperCase, PaperCase]:
+        few = PaperCase(self.model, self.trained, self.few, self.strategy)
         return few, few._replace(ranks=self.many)
 
 
@@ -99,7 +99,7 @@ SCALINGS = (Scaling("IIG", 0.92), Scaling("NIG", 0.84), Scaling("NGG", 0.63), Sc
 STEPS = (16, 32, 128)  # GPUs of a scaling's rows
 
 
-def job_of(case: Case, *, accumulation: int = ACCUMULATION) -> Job:
+def job_of(case: PaperCase, *, accumulation: int = ACCUMULATION) -> Job:
     """The dry run of a case. Raises :class:`scenarios.base.ScenarioError`."""
     return job(
         model=case.model,
@@ -144,8 +144,8 @@ def sizes(model: str, trained: str) -> Size:
 
 
 def times(
-    cases: Sequence[Case], folder: Path, *, workers: int | None = None, progress: Progress = quiet
-) -> dict[Case, Timed[float]]:
+    cases: Sequence[PaperCase], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
+) -> dict[PaperCase, StepTimes[float]]:
     """Dry runs of the cases, on flows of :data:`RATES`, several side by side; the longest first.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
@@ -164,7 +164,7 @@ def machines() -> dict[float, Profile]:
     return {rate: on_flow(profile, rate) for rate in RATES}
 
 
-def _timed(case: Case, *, folder: Path) -> Timed[float]:
+def _timed(case: PaperCase, *, folder: Path) -> StepTimes[float]:
     name = "-".join(map(str, case)).replace("/", "_")
     return timed(job_of(case), folder / name, machines=machines())
 
@@ -172,7 +172,7 @@ def _timed(case: Case, *, folder: Path) -> Timed[float]:
 # -- speed-ups ----------------------------------------------------------------------------------------------------
 
 
-def gains(claims: Sequence[Claim], found: Mapping[Case, Timed[float]]) -> pd.DataFrame:
+def gains(claims: Sequence[Claim], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
     """One row for each claim: how many times as fast, theirs and ours.
 
     ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
@@ -189,7 +189,7 @@ def gains(claims: Sequence[Claim], found: Mapping[Case, Timed[float]]) -> pd.Dat
     return pd.DataFrame([_gain(claim, found, calibrated) for claim in claims])
 
 
-def gain_at(claim: Claim, rate: float, *, found: Mapping[Case, Timed[float]]) -> float:
+def gain_at(claim: Claim, rate: float, *, found: Mapping[PaperCase, StepTimes[float]]) -> float:
     """Our speed-up where a ring over all ranks has ``rate`` Gbit/s, from 25 to 448; NaN for NaN."""
     mine, other = (found[case] for case in claim.cases)
     return math.nan if math.isnan(rate) else _between(other.steps, rate) / _between(mine.steps, rate)
@@ -199,7 +199,7 @@ def _theirs(claim: Claim) -> float:
     return math.nan if claim.theirs is None else claim.theirs
 
 
-def _gain(claim: Claim, found: Mapping[Case, Timed[float]], calibrated: float) -> dict[str, Any]:
+def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], calibrated: float) -> dict[str, Any]:
     mine, other = (found[case] for case in claim.cases)
     theirs, predicted = _theirs(claim), gain_at(claim, calibrated, found=found)
     at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
@@ -269,7 +269,7 @@ def closed(claim: Claim, rate: float, *, hidden: bool, again: bool = False) -> f
     return other / mine
 
 
-def _closed(case: Case, rate: float, *, hidden: bool, again: bool = False) -> float:
+def _closed(case: PaperCase, rate: float, *, hidden: bool, again: bool = False) -> float:
     """Seconds of a step."""
     profile, size = on_flow(load_profile(HARDWARE), rate), sizes(case.model, case.trained)
     cluster = Cluster(case.ranks, GPUS, GPUS)
@@ -286,7 +286,7 @@ def _closed(case: Case, rate: float, *, hidden: bool, again: bool = False) -> fl
 # -- scaling ------------------------------------------------------------------------------------------------------
 
 
-def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed[float]]) -> pd.DataFrame:
+def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
     """One row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
 
     Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``ours`` and ``error`` where one flow carries a
@@ -316,7 +316,7 @@ def scaling(claims: Sequence[Scaling], found: Mapping[Case, Timed[float]]) -> pd
     return pd.DataFrame(rows)
 
 
-def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[Case]:
+def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[PaperCase]:
     """All cases to run, each once."""
     wanted = [case for claim in claims for case in claim.cases]
     wanted += [

@@ -22,10 +22,10 @@ from scenarios.ring_run import RINGS, gather
 from scenarios.sharding.formulas import communication, computation, exchanges, profile_rates
 from scenarios.sharding.schemes import Cluster, Scheme
 from scenarios.sharding.strategy import legal, strategy
-from simgpu.hardware import Profile, Timing, load_profile
-from studies.crew import Progress, quiet, side_by_side
-from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, Case, job_of, sizes
-from studies.paro_timed import Steps, timed
+from simgpu.hardware import HardwareTiming, Profile, load_profile
+from studies.crew import OnProgress, quiet, side_by_side
+from studies.paro_paper import ACCUMULATION, GPUS, HARDWARE, MICRO_BATCH, SEQUENCE, PaperCase, job_of, sizes
+from studies.paro_timed import RecordedSteps, timed
 
 RATIOS = (
     1.0,
@@ -64,7 +64,7 @@ def sweep(
     strategies: Sequence[str] = (),
     networks: dict[Network, Profile] | None = None,
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """One row for each network and strategy or ring. ``strategies``: letters; all 14 without any, and ZeRO-3 anyway.
 
@@ -127,16 +127,16 @@ def _row(what: str, network: Network, profile: Profile, found: dict[str, Any]) -
 def _timed(what: str, *, folder: Path, on: dict[Network, Profile]) -> tuple[dict[Network, int], bool]:
     if what in RINGS:
         return ring(what, folder / what, on), True
-    done = timed(job_of(Case(MODEL, "all", RANKS, what)), folder / what, machines=on)
+    done = timed(job_of(PaperCase(MODEL, "all", RANKS, what)), folder / what, machines=on)
     return done.steps, done.peak <= load_profile(HARDWARE).capacity
 
 
 def ring(what: str, folder: Path, on: dict[Network, Profile], recorded: Profile | None = None) -> dict[Network, int]:
     """Nanoseconds of an all-gather. ``recorded``: the machine that it is recorded on. ``folder`` is removed again."""
     profile = recorded or load_profile(HARDWARE)
-    timing = Timing(profile, tuple(rank // GPUS for rank in range(RANKS)))
+    timing = HardwareTiming(profile, tuple(rank // GPUS for rank in range(RANKS)))
     gather(what, timing, group=GPUS, nbytes=GATHERED, folder=folder)
-    steps = Steps(Recording.load(folder / "trace", calls=False), 1)
+    steps = RecordedSteps(Recording.load(folder / "trace", calls=False), 1)
     shutil.rmtree(folder)
     return {network: steps.at(profile, 1) for network, profile in on.items()}
 

@@ -30,7 +30,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Timed(Generic[Key]):
+class StepTimes(Generic[Key]):
     """``steps``: nanoseconds of an optimizer step by the machine that it is timed on. ``peak``: bytes of a GPU."""
 
     steps: dict[Key, int]
@@ -45,7 +45,7 @@ def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
     return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together)
 
 
-def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> Timed[Key]:
+def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:
     """Record ``job``, which is of our engine, and time a step of its ``accumulation``. ``folder`` is removed again.
 
     ``machines``: what it is timed on, which may differ from the job's in the links. ``whole``: run all micro-batches,
@@ -65,11 +65,11 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     few = job.model_copy(update={"accumulation": recorded, "steps": 1})
     rehearsal.run(few, folder=folder, receive=receive, answers=False)
     recording = Recording.load(folder / "trace", calls=False)
-    steps = Steps(recording, recorded)
+    steps = RecordedSteps(recording, recorded)
     memory = MemoryMetrics()
     memory.feed(recording.records[0])
     shutil.rmtree(folder)
-    return Timed(
+    return StepTimes(
         steps={key: steps.at(profile, job.accumulation) for key, profile in machines.items()},
         parameters=built[0].parameters,
         trained=built[0].trained,
@@ -77,7 +77,7 @@ def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: boo
     )
 
 
-class Steps:
+class RecordedSteps:
     """The recorded step, of ``recorded`` micro-batches, on any machine that differs in its links."""
 
     def __init__(self, recording: Recording, recorded: int) -> None:

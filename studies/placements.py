@@ -29,13 +29,13 @@ LARGEST_NETWORK = 100.0
 MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
 COLUMNS = (
-    "model", "gbits", "fix", "where", "what", "race_free", "races", "shown", "pairs", "memory", "example",
+    "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
     "step_s", "slowdown", "host_blocked_s", "waits", "waited_s",
 )  # fmt: skip
 """Of the frame: see :func:`study`."""
 
 
-class Case(NamedTuple):
+class PlacementCase(NamedTuple):
     """One dry run."""
 
     fix: Fix
@@ -45,18 +45,18 @@ class Case(NamedTuple):
 
 def cases(
     models: Sequence[str] | None = None, networks: Sequence[float] | None = None, fixes: Iterable[Fix] = tuple(Fix)
-) -> list[Case]:
+) -> list[PlacementCase]:
     """All combinations. By default the 7B model on three networks, and the 70B one, which takes minutes, on one."""
     fixes = tuple(fixes)
     if models is None and networks is None:
         pairs = [("llama-2-7b", gbits) for gbits in NETWORKS] + [("llama-2-70b", LARGEST_NETWORK)]
     else:
         pairs = list(product(models or ("llama-2-7b",), networks or NETWORKS))
-    return [Case(fix, model, gbits) for model, gbits in pairs for fix in fixes]
+    return [PlacementCase(fix, model, gbits) for model, gbits in pairs for fix in fixes]
 
 
 def study(
-    todo: Sequence[Case],
+    todo: Sequence[PlacementCase],
     folder: Path,
     progress: Callable[[str], None] = lambda text: None,
     *,
@@ -66,14 +66,14 @@ def study(
     """Dry-run all cases; one row each, in their order. ``options``: further ones of the job, or other than :data:`JOB`.
 
     Columns: ``model``, ``gbits`` (between nodes), ``fix``, ``where`` and ``what`` (of the fix); ``race_free``,
-    ``races`` and ``shown`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what they
-    touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
+    ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what
+    they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
     ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself).
 
     :func:`scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """
     work = partial(_run, folder=folder, options=options)
-    rows: dict[Case, dict[str, Any]] = {}
+    rows: dict[PlacementCase, dict[str, Any]] = {}
     for number, (case, row) in enumerate(side_by_side(work, todo, workers=workers), 1):
         rows[case] = row
         verdict = "race-free" if row["race_free"] else f"{row['races']} races"
@@ -99,7 +99,7 @@ def insufficient(frame: pd.DataFrame) -> list[Fix]:
     return [fix for fix in Fix if not frame[frame.fix == fix].race_free.all()]
 
 
-def _run(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
     size = {"micro_batch": MICRO_BATCHES.get(case.model, 1)}
     made: Job = job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.gbits:g}-{case.fix}"
@@ -117,7 +117,7 @@ def _run(case: Case, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]
         "what": case.fix.what,
         "race_free": not found.races,
         "races": sum(race.occurrences for race in found.races),
-        "shown": sum(race.shown for race in found.races),
+        "manifested": sum(race.manifested for race in found.races),
         "pairs": "; ".join(map(pair, found.races)),
         "memory": "; ".join(_memory(race) for race in found.races),
         "example": "; ".join(map(_example, found.races)),

@@ -17,7 +17,7 @@ import pandas as pd
 
 from scenarios.job import Job, job
 from scenarios.scenario import scenario
-from studies.crew import Progress, quiet, side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
 from studies.rehearsed import rehearse
 
@@ -34,7 +34,7 @@ def quantization(
     *,
     combinations: Sequence[Chosen] = COMBINATIONS,
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """A row for each combination (hpZ, qwZ, qgZ). ``wanted.hpz`` is the group size where hpZ is on.
 

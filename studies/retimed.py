@@ -26,20 +26,20 @@ class Retimed:
     """One timing of a recorded job.
 
     ``step_ns``: the last step (:mod:`metrics.busy` says when it begins), to the end of the run. ``races``: as
-    recorded, with ``shown`` and ``margin_ns`` of this timing (frees are left out: they have no place in the graph).
+    recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the graph).
     """
 
     step_ns: int
     races: tuple[Race, ...]
 
     @property
-    def shown(self) -> int:
-        return sum(race.shown for race in self.races)
+    def manifested(self) -> int:
+        return sum(race.manifested for race in self.races)
 
     @property
-    def margin_ns(self) -> int | None:
+    def slack_ns(self) -> int | None:
         """Of all pairs the closest; None without a race."""
-        return min((race.margin_ns for race in self.races), default=None)
+        return min((race.slack_ns for race in self.races), default=None)
 
 
 class Retimer:
@@ -56,10 +56,10 @@ class Retimer:
         times = self._graph.times(timing)
         races = []
         for race in self._races:
-            margins = [self._margin(race, one, times) for one in race.examples if one.second.op is not None]
-            if margins:
-                shown = sum(margin < 0 for margin in margins)
-                races.append(replace(race, shown=shown, margin_ns=min(margins), occurrences=len(margins)))
+            slacks = [self._slack(race, one, times) for one in race.examples if one.second.op is not None]
+            if slacks:
+                manifested = sum(slack < 0 for slack in slacks)
+                races.append(replace(race, manifested=manifested, slack_ns=min(slacks), occurrences=len(slacks)))
         first, before = self._last_step
         began = max(times[first], max((times[place] for place in before), default=0))
         return Retimed(max(times) - began, tuple(races))
@@ -79,7 +79,7 @@ class Retimer:
         before = [record.op for record in records[:place] if isinstance(record, (Launch, Collective))]
         return self._graph.launches[0, first], [self._graph.ends[0, op] for op in before]
 
-    def _margin(self, race: Race, one: Occurrence, times: Sequence[int]) -> int:
+    def _slack(self, race: Race, one: Occurrence, times: Sequence[int]) -> int:
         first = self._effect(one.first, race.first.access, times)
         return self._effect(one.second, race.second.access, times) - first
 

@@ -40,7 +40,7 @@ def name_of(site: Site) -> str:
     return f"{site.operation} ({PurePath(site.file).name}:{site.line} {site.function.rpartition('.')[2]})"
 
 
-class Outcome(NamedTuple):
+class SiteOutcome(NamedTuple):
     """What one run found. ``broke``: why it did not end, in a sentence; then the rest is of what there was.
 
     ``sites``: the synchronisations of DeepSpeed's code that rank 0 came by, in the order of the program, and how often
@@ -61,7 +61,7 @@ def reference(made: Scenario, folder: Path) -> Values:
     return values
 
 
-def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> Outcome:
+def live(made: Scenario, folder: Path, expected: Values, without: Site | None = None) -> SiteOutcome:
     """Run it, without one synchronisation."""
     values = Values()
     sites: dict[Site, int] = {}
@@ -88,10 +88,10 @@ def live(made: Scenario, folder: Path, expected: Values, without: Site | None = 
         first = f"the loss of step {divergence.loss.step}, micro-batch {divergence.loss.micro_batch}"
     elif divergence.final:
         first = f"{divergence.final[0]} at the end"
-    return Outcome(tuple(detector.races), first, sites, broke)
+    return SiteOutcome(tuple(detector.races), first, sites, broke)
 
 
-def verdict(found: Outcome) -> str:
+def verdict(found: SiteOutcome) -> str:
     """The verdict on a synchronisation, from a run without it, in this configuration and this timing."""
     if found.broke:
         return BREAKS

@@ -18,7 +18,7 @@ import pandas as pd
 
 from frameworks.deepspeed.fixes import Fix
 from scenarios.job import Job
-from studies.crew import Progress, quiet, side_by_side
+from studies.crew import OnProgress, quiet, side_by_side
 from studies.rehearsed import Rehearsed, rehearse
 from studies.retimed import Retimer
 
@@ -29,7 +29,7 @@ ZERO3 = "ZeRO-3"
 PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
 _COLUMNS = [
     "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
-    "shown", "margin_us", "memory_gib", "fits",
+    "manifested", "slack_us", "memory_gib", "fits",
 ]  # fmt: skip
 
 
@@ -61,13 +61,13 @@ def sweep(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     fixes: Sequence[Fix] = FIXES,
     workers: int | None = None,
-    progress: Progress = quiet,
+    progress: OnProgress = quiet,
 ) -> pd.DataFrame:
     """A row for each configuration, network (Gbit/s between nodes) and micro-batch.
 
     ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
-    they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``shown`` of them in this timing;
-    ``margin_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
+    they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
+    ``slack_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
@@ -98,7 +98,7 @@ def _rows(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[di
 def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
     timed = retimer.at(network=network)
     seconds = timed.step_ns / 1e9
-    margin = timed.margin_ns
+    slack = timed.slack_ns
     return {
         "configuration": point.configuration,
         "network": network,
@@ -108,8 +108,8 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
         "tflops_per_gpu": found.tflops * found.step_s / seconds,
         "races": len(timed.races),
         "pairs": sum(race.occurrences for race in timed.races),
-        "shown": timed.shown,
-        "margin_us": None if margin is None else margin / 1000,
+        "manifested": timed.manifested,
+        "slack_us": None if slack is None else slack / 1000,
         "memory_gib": found.memory.peak / (1 << 30),
         "fits": found.fits,
     }

@@ -1,11 +1,11 @@
 """What a clean verdict rests on: pairs that only an incidental host synchronisation orders.
 
-``loss.item()`` in a line that logs makes the host wait for all that stands before it on that stream, and so orders
-accesses that nothing else orders. Whoever logs every tenth step only, or takes the line away, has a race. To find such
-pairs the traces are judged again without these waits: first without all of them at once, which for most programs
+``loss.item()`` in a line that logs makes the host wait for all earlier work of that stream, and so orders accesses
+that nothing else orders. If the program logs every tenth step only, or the line is removed, there is a race. To find
+such pairs the traces are judged again without these waits: first without all of them at once, which for most programs
 shows that nothing rests on any; then without one *site* (a line of source) at a time.
 
-Which waits are meant to order is decided by what they are:
+Two kinds of waits are distinguished:
 
 * *incidental*: the wait of a read (``.item()``, ``.tolist()``, a blocking copy to the host, a result whose size the
   host needs) and of a blocking copy to the device; and any synchronisation in a file that measures (a timer);
@@ -221,8 +221,8 @@ def _but_for(races: Sequence[Race], own: set[tuple[int, int]]) -> list[Race]:
                 replace(
                     race,
                     occurrences=len(examples),
-                    shown=sum(one.shown for one in examples),
-                    margin_ns=min(one.margin_ns for one in examples),
+                    manifested=sum(one.manifested for one in examples),
+                    slack_ns=min(one.slack_ns for one in examples),
                     ranks=tuple(sorted({one.rank for one in examples})),
                     examples=examples,
                 )

@@ -1,4 +1,4 @@
-"""The NaN watch in a Hugging Face Trainer: ``Trainer(..., callbacks=[NanWatchCallback(checksums=True)])``.
+"""The NaN watch in a Hugging Face Trainer: ``Trainer(..., callbacks=[NanWatchTrainerCallback(checksums=True)])``.
 
 What is used of transformers: ``TrainerCallback``'s events, ``TrainerControl.should_training_stop``, and of the
 arguments ``logging_nan_inf_filter`` and ``hf_deepspeed_config``. The Trainer gives a callback its model and not
@@ -21,7 +21,7 @@ from detectors.live.watch import NanWatch
 _numbers = count(1)
 
 
-class NanWatchCallback(TrainerCallback):
+class NanWatchTrainerCallback(TrainerCallback):
     """Watches the model from the beginning of ``Trainer.train`` to its end.
 
     ``options``: those of :class:`~detectors.live.watch.NanWatch`. With ``on_finding="stop"`` training stops after the

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from detectors.order.access_history import Accesses, AccessHistory, Entry
 from detectors.order.clocks import Vector
-from detectors.order.labels import Labels, Named
+from detectors.order.labels import HasNames, Labels
 from detectors.order.overlap import overlap
 from detectors.order.reuse import Inheritance
 
@@ -32,7 +32,7 @@ class Block(Accesses):
         self.recorded: tuple[int, ...] = ()  # streams named by record_stream
         self.inherited: Inheritance | None = None  # what former owners of its memory did; None: nothing that can race
         self.labels: Labels | None = None
-        self.raced: set[tuple[Named, int, int]] | None = None  # bytes of its races, to be named by its labels
+        self.raced: set[tuple[HasNames, int, int]] | None = None  # bytes of its races, to be named by its labels
 
     def settle(self) -> None:
         """Name the bytes of its races so far. Labels may come later than the races they explain."""

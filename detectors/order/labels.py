@@ -11,8 +11,8 @@ from detectors.order.races import Name
 from simgpu.trace import Label
 
 
-class Named(Protocol):
-    """What takes up the names of its bytes."""
+class HasNames(Protocol):
+    """A race, whose bytes get their names."""
 
     names: set[Name]
 

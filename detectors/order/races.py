@@ -1,12 +1,15 @@
-"""What a race is, as told to a reader or a program.
+"""What a race is.
 
 Races are grouped by the places in source code they come from: training repeats the same pair of
 places thousands of times, and it is the pair that has to be mended.
+
+This is the only description of a race: files hold the fields of these classes by their names (:func:`plain`), and what
+reads the files, or makes tables of races, takes fields and types from here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -41,11 +44,12 @@ class Moment(NamedTuple):
 class Occurrence(NamedTuple):
     """One pair of racing accesses: bytes ``lo`` to ``hi`` (exclusive) of ``block``, all on ``rank``.
 
-    ``shown``: in the timing of this trace the later-issued access took effect strictly before the
-    earlier-issued one. A launch and a collective's writes take effect at the end, a collective's
-    reads at its start, a free when the next owner's first work could start: at the free, or when what orders
-    the reuse (the owner's stream, the recorded ones) is done, if that is later.
-    ``margin_ns``: by how many nanoseconds the later-issued access took effect after the other; below 0 where shown.
+    ``manifested``: in the timing of this trace the later-issued access took effect strictly before the
+    earlier-issued one; else the race is latent. A launch and a collective's writes take effect at the
+    end, a collective's reads at its start, a free when the next owner's first work could start: at the free, or when
+    what orders the reuse (the owner's stream, the recorded ones) is done, if that is later.
+    ``slack_ns``: by how many nanoseconds the later-issued access took effect after the other; below 0 where
+    manifested.
     """
 
     rank: int
@@ -54,8 +58,8 @@ class Occurrence(NamedTuple):
     hi: int
     first: Moment
     second: Moment
-    shown: bool
-    margin_ns: int
+    manifested: bool
+    slack_ns: int
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,19 @@ class Side:
 
     kernel: str
     access: AccessKind
-    stack: tuple[Frame, ...]
     stream: str
     issuer: str = ""
+    stack: tuple[Frame, ...] = ()
     allocated: tuple[Frame, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.access} by {describe(self.kernel, self.stack)} on stream {self.stream!r}"
+
+    @property
+    def place(self) -> str:
+        """The innermost ``file:line``; empty where there is no stack."""
+        frame = site(self.stack)
+        return f"{frame.file}:{frame.line}" if frame else ""
 
 
 @dataclass(frozen=True)
@@ -83,18 +93,18 @@ class Race:
     """All occurrences with the same kernels, accesses, innermost frames and streams.
 
     ``first`` is the side that the host issued first. ``occurrences`` counts pairs of accesses,
-    ``shown`` those whose order was reversed in this timing. ``margin_ns`` is the smallest of all occurrences: how close
-    the two came in this timing, or, below 0, by how much their order was reversed at worst. ``examples`` are the first
-    few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells what lies in the
-    bytes that both touch (in the range that bounds them, where views are strided).
+    ``manifested`` those whose order was reversed in this timing. ``slack_ns`` is the smallest of all occurrences:
+    how close the two came in this timing, or, below 0, by how much their order was reversed at worst. ``examples``
+    are the first few occurrences of the lowest ranks, and the stacks are those of ``examples[0]``. ``names`` tells what
+    lies in the bytes that both touch (in the range that bounds them, where views are strided).
     """
 
     kind: RaceKind
     first: Side
     second: Side
     occurrences: int
-    shown: int
-    margin_ns: int
+    manifested: int
+    slack_ns: int
     ranks: tuple[int, ...]
     names: tuple[Name, ...]
     examples: tuple[Occurrence, ...]
@@ -118,23 +128,24 @@ class Race:
             return f"{sentence}, and no record_stream tells the allocator of that use before the memory is freed"
         return sentence
 
+    @property
+    def memory(self) -> list[str]:
+        """What lies in the bytes, each name once."""
+        return sorted({f"{name.kind} {name.name}" for name in self.names})
+
     def as_dict(self) -> dict[str, Any]:
         """The race as JSON-ready data."""
-        return {
-            "kind": self.kind,
-            "first": _side(self.first),
-            "second": _side(self.second),
-            "missing_wait": self.missing_wait,
-            "occurrences": self.occurrences,
-            "shown": self.shown,
-            "margin_ns": self.margin_ns,
-            "ranks": list(self.ranks),
-            "names": [name._asdict() for name in self.names],
-            "examples": [
-                {**example._asdict(), "first": example.first._asdict(), "second": example.second._asdict()}
-                for example in self.examples
-            ],
-        }
+        head = dict.fromkeys(("kind", "first", "second"))  # their places in the file
+        return {**head, "missing_wait": self.missing_wait, **plain(self)}
+
+
+def plain(value: Any) -> Any:
+    """The fields of dataclasses and named tuples by name, sequences as lists, all else as it is."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items()}
+    return [plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def site(frames: tuple[Frame, ...]) -> Frame | None:
@@ -153,14 +164,3 @@ def describe(kernel: str, frames: tuple[Frame, ...]) -> str:
 
 def _place(frame: Frame) -> str:
     return f"{PurePath(frame.file).name}:{frame.line} {frame.function}"
-
-
-def _side(side: Side) -> dict[str, Any]:
-    return {
-        "kernel": side.kernel,
-        "access": side.access,
-        "stream": side.stream,
-        "issuer": side.issuer,
-        "stack": [frame._asdict() for frame in side.stack],
-        "allocated": None if side.allocated is None else [frame._asdict() for frame in side.allocated],
-    }

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from detectors.order.access_history import Entry
 from detectors.order.block import Block
 from detectors.order.clocks import StreamClock, Threads, Vector
-from detectors.order.labels import Labels, Named
+from detectors.order.labels import HasNames, Labels
 from detectors.order.races import AccessKind, Moment, Occurrence, Side
 from detectors.order.rendezvous import Arrival, OpenCollectives
 from detectors.order.reuse import Freed, Inheritance
@@ -40,8 +40,8 @@ from simgpu.trace import (
 
 PROBES = "detectors::"  # the kernels of detectors.live.ops
 
-Report: TypeAlias = Callable[[Side, Side, Occurrence], Named]
-"""Takes an occurrence of a race, the side that was issued first before the other; gives what takes up its names."""
+Report: TypeAlias = Callable[[Side, Side, Occurrence], HasNames]
+"""Takes an occurrence of a race, the side that was issued first before the other; gives the race it belongs to."""
 
 Bytes = tuple[int, int, int, Any]
 """An :class:`simgpu.trace.Access`, or the plain tuple of the same fields that a reader gives."""
@@ -238,7 +238,7 @@ class RankAccesses:
                     if stream.thread == thread or stream.known[thread] >= epoch:
                         break
                 else:
-                    free = Side("free", "free", (), self._name(owner))
+                    free = Side("free", "free", self._name(owner))
                     moment = Moment(None, *self._phase, record.time, record.time)
                     self._count(record.block, block, old, access, free, moment, effect, old[0], old[1])
 
@@ -295,8 +295,8 @@ class RankAccesses:
         lo: int,
         hi: int,
     ) -> None:
-        margin = effect - _effect(old, access)
-        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, margin < 0, margin)
+        slack = effect - _effect(old, access)
+        occurrence = Occurrence(self.rank, number, lo, hi, _moment(old), moment, slack < 0, slack)
         race = self._report(self._side(old, access), second, occurrence)
         if block.raced is None:
             block.raced = set()
@@ -307,7 +307,7 @@ class RankAccesses:
         operation = entry[5]
         issuer = self._name(operation.issuer) if type(operation) is Collective and operation.issuer >= 0 else ""
         frames = self._stacks.get(operation.stack, ())
-        return Side(operation.kernel, access, frames, self._name(operation.stream), issuer, allocated)
+        return Side(operation.kernel, access, self._name(operation.stream), issuer, frames, allocated)
 
 
 def _moment(entry: Entry) -> Moment:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fuzz.campaign import Share, Tried
+from fuzz.campaign import Share, Trial
 
 
 class EngineError(Exception):
     """The timings cannot be executed where they were to be. One sentence."""
 
 
-Explore = Callable[[Sequence[Share]], Iterator[tuple[Share, Tried]]]
+Explore = Callable[[Sequence[Share]], Iterator[tuple[Share, Trial]]]
 """Executes the shares; gives what was tried as it comes. Raises :class:`EngineError`."""
 
 

@@ -8,19 +8,19 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
-from fuzz.campaign import Share, Tried, explore, read, written
+from fuzz.campaign import Share, Trial, explore, read, written
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from replay.names import OperationName
-from replay.replayer import Departure, Look
+from replay.replayer import Departure, UsedValue
 from simgpu.ranks import RankFailed
 from simgpu.ranks.child import Send
 from simgpu.ranks.launcher import launch
 
 
 class TriedTiming(NamedTuple):
-    """A :class:`Tried`, as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
+    """A :class:`Trial`, as a worker sends it. ``deviations``: as in a token; ``first``, ``departure``: their fields."""
 
     number: int
     deviations: str
@@ -43,7 +43,7 @@ def local(subject: Subject) -> Explore:
     return partial(_explore, subject)
 
 
-def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share, Tried]]:
+def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share, Trial]]:
     def work(number: int, send: Send) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
         try:
@@ -65,7 +65,7 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
         ) from None
 
 
-def _packed(tried: Tried) -> TriedTiming:
+def _packed(tried: Trial) -> TriedTiming:
     verdict = tried.verdict
     return TriedTiming(
         tried.number,
@@ -79,11 +79,11 @@ def _packed(tried: Tried) -> TriedTiming:
     )
 
 
-def _unpacked(sent: TriedTiming) -> Tried:
+def _unpacked(sent: TriedTiming) -> Trial:
     departure = None
     if sent.departure:
         operation, recorded, value = sent.departure
         departure = Departure(OperationName(*operation), recorded, value)
-    first = Look(*sent.first) if sent.first else None
-    verdict = Verdict(sent.wrong, first, sent.bad, sent.loss, sent.final, departure)
-    return Tried(sent.number, read(sent.deviations), verdict)
+    first = UsedValue(*sent.first) if sent.first else None
+    verdict = ReplayVerdict(sent.wrong, first, sent.bad, sent.loss, sent.final, departure)
+    return Trial(sent.number, read(sent.deviations), verdict)

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fuzz.campaign import Share, Tried, explore
+from fuzz.campaign import Share, Trial, explore
 from fuzz.engines import EngineError, Explore
 from fuzz.subject import Subject
 
@@ -41,7 +41,7 @@ def on_ray(trace: Path) -> Explore:
     return partial(_explore, trace)
 
 
-def _explore(trace: Path, shares: Sequence[Share]) -> Iterator[tuple[Share, Tried]]:
+def _explore(trace: Path, shares: Sequence[Share]) -> Iterator[tuple[Share, Trial]]:
     ray, queues = _ray(), import_module("ray.util.queue")
     files = ray.put({path.name: path.read_bytes() for path in sorted(trace.glob("*.trace"))})
     queue = queues.Queue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from fuzz.live.recorded import Run
+from fuzz.live.recorded import RecordedRun
 from simgpu.timing import Delay, Deviation, Jitter, Stretch, Timing
 from simgpu.trace import HOST_STREAM
 
@@ -17,7 +17,7 @@ _SEEDS = 256
 _KINDS = ("long",) * 4 + ("late",) * 3 + ("stream",) * 2 + ("kernel", "host", "rank", "jitter")
 
 
-def draw(random: Random, run: Run) -> Timing:
+def draw(random: Random, run: RecordedRun) -> Timing:
     """One timing: works that take longer, collectives that come later, slow streams, kernels, hosts and ranks, jitter.
 
     Each amount is a power of two. The same ``random`` and the same ``run`` give the same.

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from detectors.order.races import Occurrence, Race, Side
-from fuzz.live.recorded import Run, Touch, load
-from fuzz.live.runs import Outcome, Program, Runner
+from fuzz.live.recorded import RecordedRun, Touch, load
+from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from simgpu.timing import Delay, Place, Timing
 
-Verdict = Literal["harmful", "benign", "not confirmed"]
+LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
 _US = 1000
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
@@ -30,27 +30,27 @@ _Wanted = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
-class Witness:
+class LiveWitness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
     issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
     that run, and of the one with the program's order to which it was compared.
     """
 
     race: Race
-    verdict: Verdict
+    verdict: LiveVerdict
     reason: str
     token: str = ""
     command: str = ""
-    outcomes: tuple[Outcome, Outcome] | None = None
+    outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
 
 
-class Subject(Protocol):
+class LiveSubject(Protocol):
     """What can be run live, again and again. ``patience_s``: a run that takes longer is ended."""
 
     @property
     def patience_s(self) -> float: ...
 
-    def run(self, timing: Timing, *, at_once: bool = False) -> Outcome:
+    def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
         """Run it in ``timing``; ``at_once``: the host waits for each launch."""
         ...
 
@@ -64,7 +64,7 @@ class _Pair(NamedTuple):
     second: Place
     second_touch: Touch
 
-    def gap(self, run: Run) -> int | None:
+    def gap(self, run: RecordedRun) -> int | None:
         """Nanoseconds from the first to the second; 0 or more: in the program's order. None: not both are there."""
         if self.rank not in run:
             return None
@@ -83,7 +83,7 @@ def examine(
     prefix: Sequence[str] = ("python", "-m", "simgpu"),
     runner: Runner | None = None,
     patience_s: float = 600.0,
-) -> list[Witness]:
+) -> list[LiveWitness]:
     """A witness for each race of the run whose traces lie in ``folder``, in their order.
 
     ``command``: what ran, as it stands behind ``python -m simgpu``. ``timing``: in which it ran. Of more than ``limit``
@@ -98,14 +98,14 @@ def examine(
     timing = timing or Timing()
     judged = load(folder)
     with contextlib.ExitStack() as stack:
-        program = Program(command, runner or stack.enter_context(Runner()), patience_s)
+        program = LiveProgram(command, runner or stack.enter_context(Runner()), patience_s)
         control = program.run(timing)
 
         def again(token: str) -> str:
             return shlex.join([*prefix, "--timing", token, *command])
 
         # the status of the judged run is not known here: how it ended, its traces say
-        return Examination(Outcome(judged, control.status), control, program, timing, again).all(races, limit)
+        return Examination(LiveOutcome(judged, control.status), control, program, timing, again).all(races, limit)
 
 
 class Examination:
@@ -115,13 +115,18 @@ class Examination:
     """
 
     def __init__(
-        self, judged: Outcome, control: Outcome, program: Subject, timing: Timing, again: Callable[[str], str]
+        self,
+        judged: LiveOutcome,
+        control: LiveOutcome,
+        program: LiveSubject,
+        timing: Timing,
+        again: Callable[[str], str],
     ) -> None:
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again = again
-        self._at_once: Outcome | None = None
+        self._at_once: LiveOutcome | None = None
 
-    def all(self, races: Sequence[Race], limit: int) -> list[Witness]:
+    def all(self, races: Sequence[Race], limit: int) -> list[LiveWitness]:
         """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined."""
         other = self._control.differs(self._judged)
         if self._control.status is None:
@@ -132,9 +137,9 @@ class Examination:
         beyond = f"not examined, as only {limit} races are"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
-    def _examined(self, race: Race) -> Witness:
+    def _examined(self, race: Race) -> LiveWitness:
         """The first example that is harmful; else the first that is benign; else why none could be reversed."""
-        found: Witness | None = None
+        found: LiveWitness | None = None
         for occurrence in _spread(race.examples):
             pair = self._pair(race, occurrence)
             one = self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
@@ -154,7 +159,7 @@ class Examination:
             return None
         return _Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
 
-    def _reversed(self, race: Race, pair: _Pair) -> Witness:
+    def _reversed(self, race: Race, pair: _Pair) -> LiveWitness:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
@@ -166,9 +171,9 @@ class Examination:
         timing, outcome = found
         return self._judged_by(race, timing, outcome, self._control)
 
-    def _shown_already(self, race: Race, pair: _Pair, gap: int) -> Witness:
+    def _shown_already(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
-        found: tuple[Timing, Outcome] | str = "the host's own access cannot be delayed"
+        found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
             found = self._delayed(pair, pair.second, pair.second_touch, -gap, wanted=lambda now: now >= 0)
         if isinstance(found, str):
@@ -182,7 +187,7 @@ class Examination:
 
     def _delayed(
         self, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
-    ) -> tuple[Timing, Outcome] | str:
+    ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1
         while needed <= _MOST:
@@ -201,19 +206,19 @@ class Examination:
             needed = 8 * ns
         return "no delay is long enough"
 
-    def _judged_by(self, race: Race, timing: Timing, outcome: Outcome, reference: Outcome) -> Witness:
+    def _judged_by(self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome) -> LiveWitness:
         """``outcome`` is the run in ``timing``, in which the race shows; ``reference`` has the program's order."""
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
-        verdict: Verdict = "harmful" if other else "benign"
+        verdict: LiveVerdict = "harmful" if other else "benign"
         what = f"{other} differs" if other else "the program sees the same"
         reason = f"with the two the other way round, {what}"
-        return Witness(race, verdict, reason, token, self._again(token), (outcome, reference))
+        return LiveWitness(race, verdict, reason, token, self._again(token), (outcome, reference))
 
 
-def _unconfirmed(race: Race, reason: str) -> Witness:
-    return Witness(race, "not confirmed", reason)
+def _unconfirmed(race: Race, reason: str) -> LiveWitness:
+    return LiveWitness(race, "not confirmed", reason)
 
 
 def _spread(examples: Sequence[Occurrence]) -> list[Occurrence]:

@@ -31,7 +31,7 @@ Touch = Literal["start", "end"]
 """When work touches memory: a collective reads when it starts, all else happens when the work ends."""
 
 
-class Work(NamedTuple):
+class RecordedWork(NamedTuple):
     """One launch or collective; times are virtual nanoseconds."""
 
     place: Place
@@ -40,7 +40,7 @@ class Work(NamedTuple):
     end: int
 
 
-class Look(NamedTuple):
+class ValueRead(NamedTuple):
     """A value that the program read: so many bytes with this CRC-32. ``op``: by which work (0: at the end)."""
 
     op: int
@@ -53,10 +53,10 @@ class Recorded:
     """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end."""
 
     rank: int
-    works: dict[int, Work] = field(default_factory=dict)
+    works: dict[int, RecordedWork] = field(default_factory=dict)
     numbers: dict[Place, int] = field(default_factory=dict)
-    reads: list[Look] = field(default_factory=list)
-    final: list[Look] = field(default_factory=list)
+    reads: list[ValueRead] = field(default_factory=list)
+    final: list[ValueRead] = field(default_factory=list)
     ended: bool = False
     streams: dict[int, str] = field(default_factory=dict)
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Recorded:
             if isinstance(record, (Launch, Collective)):
                 counts[record.stream, record.kernel] += 1
                 place = Place(rank, record.stream, record.kernel, counts[record.stream, record.kernel])
-                made.works[record.op] = Work(place, record.stack, record.start, record.end)
+                made.works[record.op] = RecordedWork(place, record.stack, record.start, record.end)
                 made.numbers[place] = record.op
                 while freed:
                     made._reused[freed.pop()] = record.op
@@ -84,9 +84,9 @@ class Recorded:
             elif isinstance(record, Probed) and probe is not None:
                 (nbytes,) = probe.view[2]
                 if probe.kind == "read":
-                    made.reads.append(Look(record.probe, nbytes, record.checksum))
+                    made.reads.append(ValueRead(record.probe, nbytes, record.checksum))
                 else:
-                    made.final.append(Look(0, nbytes, record.checksum))
+                    made.final.append(ValueRead(0, nbytes, record.checksum))
             elif isinstance(record, Stack):
                 made._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
@@ -117,13 +117,13 @@ class Recorded:
         return self._stacks.get(self.works[op].stack, ())
 
 
-Run = dict[int, Recorded]
+RecordedRun = dict[int, Recorded]
 """By rank."""
 
 
-def load(folder: Path) -> Run:
+def load(folder: Path) -> RecordedRun:
     """The traces of a run. Raises :class:`simgpu.trace.TraceError`."""
-    run: Run = {}
+    run: RecordedRun = {}
     for path in sorted(folder.glob("rank*.trace")):
         reader = TraceReader(path)
         rank = int(path.stem.removeprefix("rank"))
@@ -132,7 +132,7 @@ def load(folder: Path) -> Run:
     return run
 
 
-def difference(one: Run, other: Run) -> str:
+def difference(one: RecordedRun, other: RecordedRun) -> str:
     """What the second run read otherwise than the first, as the subject of a sentence; empty where nothing differs.
 
     First what the host read, in the order of the program, then memory at the end, where both came to it.

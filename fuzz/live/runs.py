@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from fuzz.live.recorded import Run, difference, load
+from fuzz.live.recorded import RecordedRun, difference, load
 from simgpu.timing import Timing
 from simgpu.trace import TraceError, file_of
 
@@ -25,13 +25,13 @@ _OF_LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LiveOutcome:
     """A run that was made. ``status``: its exit status, None where it was ended because it took too long."""
 
-    run: Run
+    run: RecordedRun
     status: int | None
 
-    def differs(self, reference: Outcome) -> str:
+    def differs(self, reference: LiveOutcome) -> str:
         """What is otherwise than in ``reference``, as the subject of a sentence; empty where nothing is."""
         if self.status != reference.status and 0 in (self.status, reference.status):
             return "how the program ends"
@@ -80,7 +80,7 @@ class Runner:
 
 
 @dataclass(frozen=True)
-class Program:
+class LiveProgram:
     """``command``: what stands behind ``python -m simgpu``, as ``--ranks 2 train.py --steps 3``.
 
     A run that takes longer than ``patience_s`` is ended. What it prints goes nowhere; files that it writes, it writes
@@ -91,7 +91,7 @@ class Program:
     runner: Runner
     patience_s: float = 600.0
 
-    def run(self, timing: Timing, *, at_once: bool = False) -> Outcome:
+    def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
         """Run it in ``timing``. Raises RuntimeError as :meth:`Runner.run` does."""
         with tempfile.TemporaryDirectory(prefix="witness-") as made:
             folder = Path(made)
@@ -99,9 +99,9 @@ class Program:
             options = ["--trace", str(place), "--timing", str(timing)]
             status = self.runner.run([*options, *self.command], at_once=at_once, patience_s=self.patience_s)
             try:
-                return Outcome(load(folder), status)
+                return LiveOutcome(load(folder), status)
             except TraceError:  # it was ended in the middle of a record
-                return Outcome({}, status)
+                return LiveOutcome({}, status)
 
 
 def _environment() -> dict[str, str]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from replay.deviations import Deviation
-from replay.graph import Order
+from replay.graph import EffectOrder
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Execution:
     asked for: :func:`fuzz.search.reversals.deviations_of` finds one.
     """
 
-    verdict: Verdict
+    verdict: ReplayVerdict
     deviations: tuple[Deviation, ...] | None = None
-    order: Order | None = None
+    order: EffectOrder | None = None
 
 
 class Search(Protocol):

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from fuzz.search import Execution
 from fuzz.subject import Subject
-from replay.graph import Graph, Order
+from replay.graph import EffectOrder, Graph
 
 Thread = tuple[int, int]
 """A rank and its stream, or :data:`replay.host.HOST`."""
@@ -52,14 +52,14 @@ class Pct:
             order = self.draw(steps, random)
             yield Execution(subject.judged(subject.replayer.run_order(order)), order=order)
 
-    def draw(self, steps: Steps, random: Random) -> Order:
+    def draw(self, steps: ScheduleSteps, random: Random) -> EffectOrder:
         """Draws one schedule."""
         threads = len(steps.threads)
         priorities = random.sample(range(self.depth, self.depth + threads), threads)
         return steps.order(priorities, [random.randrange(steps.count) for _ in range(self.depth - 1)])
 
 
-class Steps:
+class ScheduleSteps:
     """What a schedule of a recording decides about: the steps of each thread, and what they wait for.
 
     ``threads``: those that have steps (the paper's *n* is their number). ``count``: of all steps (the paper's *k*).
@@ -90,7 +90,7 @@ class Steps:
         nodes = np.array([effect.node for effect in graph.effects], dtype=np.int64)
         self._before = (nodes - len(graph.preds))[self.settled]  # what is settled comes first, as recorded
 
-    def order(self, priorities: Sequence[int], changes: Sequence[int]) -> Order:
+    def order(self, priorities: Sequence[int], changes: Sequence[int]) -> EffectOrder:
         """The effects (places) as the threads do them: at each step the one of highest priority that can go on.
 
         ``priorities`` by thread. Before step number ``changes[i]`` the thread whose turn it is gets priority i + 1,
@@ -184,11 +184,11 @@ def _steps(graph: Graph) -> set[int]:
     return nodes
 
 
-_STEPS: WeakKeyDictionary[Subject, Steps] = WeakKeyDictionary()
+_STEPS: WeakKeyDictionary[Subject, ScheduleSteps] = WeakKeyDictionary()
 
 
-def steps_of(subject: Subject) -> Steps:
+def steps_of(subject: Subject) -> ScheduleSteps:
     """The steps of a subject, found once."""
     if subject not in _STEPS:
-        _STEPS[subject] = Steps(subject.replayer.graph, subject.first_step)
+        _STEPS[subject] = ScheduleSteps(subject.replayer.graph, subject.first_step)
     return _STEPS[subject]

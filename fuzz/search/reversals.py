@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from fuzz.search.pct import steps_of
 from fuzz.subject import Subject
-from replay.deviations import Delay, Deviation
-from replay.graph import Graph, Order
+from replay.deviations import Deviation, OperationDelay
+from replay.graph import EffectOrder, Graph
 from replay.placement import Placement
 from simgpu.trace import Access, Collective, Launch, TraceRecord
 
@@ -28,7 +28,7 @@ _Places = npt.NDArray[np.int64]
 _PAIRS: WeakKeyDictionary[Subject, _Places] = WeakKeyDictionary()
 
 
-def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[Deviation, ...] | None:
+def deviations_of(subject: Subject, order: EffectOrder, *, most: int = 64) -> tuple[Deviation, ...] | None:
     """A timing that diverges as ``order`` does, at least in part; None if that takes more than ``most`` delays.
 
     Pairs are put right in the order in which they come, until training diverges: that is seen by executing it.
@@ -39,7 +39,7 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
     pairs = when[_pairs(subject)]
     pairs.sort(axis=1)
     earlier, later = order[pairs[np.argsort(pairs[:, 1], kind="stable")]].T
-    deviations: tuple[Delay, ...] = ()
+    deviations: tuple[OperationDelay, ...] = ()
     times = graph.times()
     while len(deviations) <= most:
         if subject.run(deviations).diverged:
@@ -53,13 +53,13 @@ def deviations_of(subject: Subject, order: Order, *, most: int = 64) -> tuple[De
         effect = graph.effects[place]
         how: Literal["late", "long"] = "late" if effect.what == "arrive" else "long"
         needed = int(now[earlier[first]] - now[place]) + 1
-        delay = Delay(recording.names.name(effect.rank, effect.item), how, -(-needed // _US) * _US)
+        delay = OperationDelay(recording.names.name(effect.rank, effect.item), how, -(-needed // _US) * _US)
         deviations = _joined(deviations, delay)
         times = graph.times(recording.deviated(deviations))
     return None
 
 
-def _joined(delays: tuple[Delay, ...], more: Delay) -> tuple[Delay, ...]:
+def _joined(delays: tuple[OperationDelay, ...], more: OperationDelay) -> tuple[OperationDelay, ...]:
     """Delays of the same operation, added up."""
     same = sum(delay.ns for delay in delays if delay[:2] == more[:2])
     return (*(delay for delay in delays if delay[:2] != more[:2]), more._replace(ns=more.ns + same))

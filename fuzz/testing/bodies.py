@@ -21,7 +21,7 @@ from fuzz.watched import Value
 from simgpu.values import dtype_name, dtype_of
 
 Body = Callable[[], object]
-Tell = Callable[[BaseException], str]
+Describe = Callable[[BaseException], str]
 
 
 class Problem(Exception):

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from fuzz import watched
 from fuzz.live.recorded import load
-from fuzz.live.runs import Outcome
+from fuzz.live.runs import LiveOutcome
 from fuzz.testing import default
-from fuzz.testing.bodies import Body, Failure, Problem, Tell, line_of, outermost, packed, seed, unpacked
+from fuzz.testing.bodies import Body, Describe, Failure, Problem, line_of, outermost, packed, seed, unpacked
 from fuzz.testing.lines import differences
 from fuzz.testing.options import Options
 from fuzz.watched import Value, seeing, watch_result
@@ -58,13 +58,13 @@ class BodyRan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Done(Outcome):
+class Done(LiveOutcome):
     """A run, and what the test says of it. ``values``: by rank in the order of :func:`fuzz.watch`."""
 
     values: tuple[Value, ...]
     failure: Failure | None
 
-    def differs(self, reference: Outcome) -> str:
+    def differs(self, reference: LiveOutcome) -> str:
         assert isinstance(reference, Done)
         return next(iter(self.wrong(reference)), "")
 
@@ -82,12 +82,12 @@ class Forks:
 
     patience_s = 0.0  # 0: for ever
 
-    def __init__(self, body: Body, options: Options, folder: Path, tell: Tell) -> None:
+    def __init__(self, body: Body, options: Options, folder: Path, tell: Describe) -> None:
         self._body = body
         self._ranks = ranks = options.ranks
         self._seed = options.seed
         profile = hardware.load_profile(options.profile) if options.profile else None
-        self._hardware = None if profile is None else hardware.Timing(profile, (0,) * ranks)
+        self._hardware = None if profile is None else hardware.HardwareTiming(profile, (0,) * ranks)
         self._folder = folder
         self._tell = tell
         functions().drain()  # what fixtures have begun: a fork has no part in it

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detectors.order.races import Race, Side, describe
-from fuzz.live.recorded import Run
+from fuzz.live.recorded import RecordedRun
 from fuzz.watched import Value, difference
 from simgpu.timing import Deviation, Jitter, Stretch, Timing
 from simgpu.trace import Frame
@@ -27,7 +27,7 @@ def race_lines(race: Race) -> list[str]:
     ]
 
 
-def timing_lines(timing: Timing, run: Run) -> list[str]:
+def timing_lines(timing: Timing, run: RecordedRun) -> list[str]:
     """What differs from the plain timing, a line each; ``run`` is one of the test's."""
     if not timing.deviations:
         return ["the plain timing"]
@@ -73,7 +73,7 @@ def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     return frames[:end]
 
 
-def _deviation(deviation: Deviation, run: Run) -> str:
+def _deviation(deviation: Deviation, run: RecordedRun) -> str:
     if isinstance(deviation, Jitter):
         return _jitter(deviation)
     if isinstance(deviation, Stretch):

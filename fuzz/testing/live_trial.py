@@ -18,13 +18,13 @@ from detectors.confidence.holding import Waits
 from detectors.files import rests_on
 from detectors.order.races import describe
 from fuzz.live.draw import draw
-from fuzz.live.examine import Examination, Witness
+from fuzz.live.examine import Examination, LiveWitness
 from fuzz.shrink import shrink
-from fuzz.testing.bodies import Body, Problem, Tell
+from fuzz.testing.bodies import Body, Describe, Problem
 from fuzz.testing.forked import NO_FAILURE, Done, Forks
 from fuzz.testing.lines import by_pytest, own, timing_lines
 from fuzz.testing.options import Options
-from fuzz.testing.report import BLIND, BodyFailed, Judged, Shown, in_token, races_so_far, report
+from fuzz.testing.report import BLIND, BodyFailed, JudgedTest, Shown, in_token, races_so_far, report
 from fuzz.watched import NoTensors
 from simgpu.timing import Delay, Deviation, Place, Timing
 from simgpu.tokens import Stretch
@@ -40,7 +40,7 @@ class LiveTrial:
     """``name`` seeds the timings; ``command`` gives the one for a token. ``notes``: printed also where it passes."""
 
     def __init__(
-        self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Tell
+        self, name: str, command: Callable[[str], str], body: Body, options: Options, folder: Path, tell: Describe
     ) -> None:
         self._name = name
         self._command = command
@@ -117,22 +117,22 @@ class LiveTrial:
             raise Problem("the test gives the simulated GPU no work: there is no timing to fuzz")
         return first, races
 
-    def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[Judged]:
+    def _judged(self, races: Sequence[Race], first: Done, control: Done, looks: bool) -> list[JudgedTest]:
         if not looks:
-            return [Judged(race, "not judged", None, BLIND) for race in races]
+            return [JudgedTest(race, "not judged", None, BLIND) for race in races]
         if not races:
             return []
         found = Examination(first, control, self._forks, _PLAIN, self._command).all(races, _MOST_RACES)
         return [self._of(witness, first) for witness in found]
 
-    def _of(self, witness: Witness, first: Done) -> Judged:
+    def _of(self, witness: LiveWitness, first: Done) -> JudgedTest:
         if witness.outcomes is None:
-            return Judged(witness.race, "not judged", None, witness.reason)
+            return JudgedTest(witness.race, "not judged", None, witness.reason)
         outcome, reference = witness.outcomes
         assert isinstance(outcome, Done) and isinstance(reference, Done)
         words = timing_lines(Timing.parse(witness.token), first.run)
         shown = Shown(witness.token, words, outcome.wrong(reference))
-        return Judged(witness.race, "harmful" if witness.verdict == "harmful" else "benign", shown)
+        return JudgedTest(witness.race, "harmful" if witness.verdict == "harmful" else "benign", shown)
 
     def _search(self, control: Done) -> Shown | None:
         """The first timing that goes wrong, made small, and what goes wrong in it."""

@@ -36,7 +36,7 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedTest:
     """A race and what its witness does. ``reason``: why there is no witness."""
 
     race: Race
@@ -45,7 +45,7 @@ class Judged:
     reason: str = ""
 
 
-def report(races: Sequence[Judged], failing: Shown | None, command: Callable[[str], str]) -> list[str]:
+def report(races: Sequence[JudgedTest], failing: Shown | None, command: Callable[[str], str]) -> list[str]:
     """The lines of a failing test. ``failing``: values depend on this timing; ``command``: for a token."""
     harmful = next((one for one in races if one.word == "harmful"), None)
     if harmful is not None:

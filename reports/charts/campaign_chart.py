@@ -6,13 +6,13 @@ import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
 from reports.charts.frame import BAD, Chart, Key, explored, framed, tame, tooltip
-from reports.data.campaigns import Campaign
+from reports.data.campaigns import CampaignFolder
 
 _GOOD = "#3b82d6"
 _MOST = 5000  # points
 
 
-def draw(campaign: Campaign) -> Chart | None:
+def draw(campaign: CampaignFolder) -> Chart | None:
     """A point for each timing; None where none was executed. At most 5000, those that diverged first."""
     table = campaign.timings
     if not len(table):

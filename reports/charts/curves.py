@@ -10,7 +10,7 @@ own switches need its widgets or scripts in text form, which the page's Content 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, log10
 from typing import Any
@@ -135,9 +135,7 @@ def _rows(run: Run, quantity: _Quantity) -> pd.DataFrame:
     if quantity.column == "loss" or steps.empty:
         return steps
     whole = steps["micro_batch"] == steps["micro_batch"].max()
-    done = run.findings.get("steps_done")
-    if isinstance(done, int):
-        whole &= steps["step"] <= done  # a run that broke off within a step has no norm there
+    whole &= steps["step"] <= run.file.steps_done  # a run that broke off within a step has no norm there
     rows: pd.DataFrame = steps[whole]
     return rows
 
@@ -157,14 +155,7 @@ def _by_step(steps: pd.Series, values: pd.Series) -> pd.DataFrame:
 
 def _first_difference(runs: Sequence[Run]) -> tuple[int, str] | None:
     """The first step in which a run differs from the reference, and which run."""
-    found = []
-    for run in runs:
-        divergence = run.findings.get("divergence")
-        for what in ("parameter", "loss"):
-            difference = divergence.get(what) if isinstance(divergence, Mapping) else None
-            step = difference.get("step") if isinstance(difference, Mapping) else None
-            if isinstance(step, int):
-                found.append((step, run.name))
+    found = [(step, run.name) for run in runs if (step := run.file.first_bad_step) is not None]
     return min(found, key=lambda one: one[0], default=None)
 
 

@@ -6,12 +6,12 @@ page several times; its colours are the page's. Words are set for the width of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
 
 from markupsafe import Markup
 
+from detectors import Race, Side
+from detectors.order.races import site
 from reports.charts.frame import FIRST, SECOND, tame
 
 _WIDTH, _LANE, _TOP = 360, 86, 44  # of the picture; of a lane; the first lane's middle
@@ -20,25 +20,25 @@ _BAD = "var(--bad, #cf3a3a)"
 _STREAM, _KERNEL, _PLACE = 26, 16, 31  # characters
 
 
-def svg(race: Mapping[str, Any]) -> Markup:
-    """The picture of one race, as in ``findings.json``. What is missing there is left out here."""
-    first, second = _side(race, "first"), _side(race, "second")
-    streams = list(dict.fromkeys([_word(first, "stream"), _word(second, "issuer"), _word(second, "stream")]))
+def svg(race: Race) -> Markup:
+    """The picture of one race."""
+    first, second = race.first, race.second
+    streams = list(dict.fromkeys([first.stream, second.issuer, second.stream]))
     streams = [one for one in streams if one] or [""]
     lane = {stream: _TOP + _LANE * at for at, stream in enumerate(streams)}
-    begin, end = lane.get(_word(first, "stream"), _TOP), lane.get(_word(second, "stream"), _TOP)
-    issuer = _word(second, "issuer")
-    bent = lane[issuer] if issuer in lane and issuer != _word(second, "stream") else None
+    begin, end = lane.get(first.stream, _TOP), lane.get(second.stream, _TOP)
+    issuer = second.issuer
+    bent = lane[issuer] if issuer in lane and issuer != second.stream else None
     if begin == end and bent is None:  # both on one line, as with a stream that nobody named
         end = begin + _LANE
     height = max(*lane.values(), end) + 34
-    wait = "wait or record_stream" if race.get("kind") in {"freed", "reused"} else "wait"
+    wait = "wait or record_stream" if race.kind in {"freed", "reused"} else "wait"
     parts = [_lane(y, stream) for stream, y in lane.items()]
     parts += _edges(begin, end, bent, wait)
     parts.append(_access(4, begin, FIRST, "1", first))
     parts.append(_access(_WIDTH - _BOX - 4, end, SECOND, "2", second))
     title = Markup("<title>{}</title>").format(f"{_what(first)} and {_what(second)}: no edge orders them")
-    told = Markup("<desc>{}</desc>").format(tame(str(race.get("missing_wait", "")), 400))
+    told = Markup("<desc>{}</desc>").format(tame(race.missing_wait, 400))
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {} {}" style="width:100%;height:auto;'
         'max-width:32rem;display:block" font-family="inherit" font-size="12" fill="currentColor">{}{}{}</svg>'
@@ -92,7 +92,7 @@ def _text(x: int, y: int, anchor: str, colour: str, text: str, *, bold: bool = F
     )
 
 
-def _access(x: int, y: int, colour: str, number: str, side: Mapping[str, Any]) -> Markup:
+def _access(x: int, y: int, colour: str, number: str, side: Side) -> Markup:
     """A box on its lane: what it does, and where in the source. The inner picture cuts off words that are too wide."""
     place = _place(side)
     below = Markup(
@@ -119,29 +119,13 @@ def _access(x: int, y: int, colour: str, number: str, side: Mapping[str, Any]) -
     )
 
 
-def _side(race: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    side = race.get(name)
-    return side if isinstance(side, Mapping) else {}
-
-
-def _word(side: Mapping[str, Any], name: str) -> str:
-    word = side.get(name)
-    return word if isinstance(word, str) else ""
-
-
-def _what(side: Mapping[str, Any]) -> str:
-    if _word(side, "access") == "free":
+def _what(side: Side) -> str:
+    if side.access == "free":
         return "memory freed"
-    if not side:
-        return "not known"
-    return f"{tame(_word(side, 'access'), 8)} by {tame(_word(side, 'kernel').rpartition('::')[2], _KERNEL)}"
+    return f"{tame(side.access, 8)} by {tame(side.kernel.rpartition('::')[2], _KERNEL)}"
 
 
-def _place(side: Mapping[str, Any]) -> str:
+def _place(side: Side) -> str:
     """The innermost line: ``partition_parameters.py:1946``."""
-    stack = side.get("stack")
-    frame = stack[0] if isinstance(stack, list) and stack and isinstance(stack[0], Mapping) else None
-    if frame is None:
-        return ""
-    name, line = PurePath(str(frame.get("file", ""))).name, str(frame.get("line", ""))
-    return f"{tame(name, _PLACE - 6)}:{tame(line, 6)}"
+    frame = site(side.stack)
+    return f"{tame(PurePath(frame.file).name, _PLACE - 6)}:{frame.line}" if frame else ""

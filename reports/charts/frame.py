@@ -47,12 +47,15 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure, what it is called, and its key: the page draws that itself, so that it wraps on a phone."""
+    """A figure of Bokeh or of matplotlib, its title and a sentence about it.
+
+    ``keys``: of Bokeh's; the page draws them itself, so that they wrap on a phone.
+    """
 
     figure: Any
     title: str
     text: str
-    keys: Sequence[Key]
+    keys: Sequence[Key] = ()
 
 
 def framed(**more: Any) -> Any:

@@ -14,8 +14,9 @@ from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFo
 from bokeh.models.annotations.arrows import Arrow, VeeHead
 from bokeh.models.annotations.labels import Label
 
+from detectors import Race, Side
 from reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
-from reports.timelines.moment import Kind, Moment, Slice
+from reports.timelines.moment import Kind, Slice, Window
 
 _LANES = 16  # more would be another program than ours
 _LANE = 44  # pixels of a lane
@@ -33,14 +34,14 @@ _TOOLTIP = tooltip(
 )
 
 
-def draw(moment: Moment, race: Mapping[str, Any]) -> Chart:
-    """The timeline. ``race`` as in ``findings.json``: what its two sides are called."""
-    zero = min(moment.first.start, moment.second.start)
-    lanes = _lanes(moment)
+def draw(window: Window, race: Race) -> Chart:
+    """The timeline. ``race``: what its two sides are called."""
+    zero = min(window.first.start, window.second.start)
+    lanes = _lanes(window)
     row = {lane: at for at, lane in enumerate(lanes)}
     drawn = framed(
         height=_LANE * len(lanes) + 100,
-        x_range=Range1d(start=(moment.start - zero) / 1000, end=(moment.end - zero) / 1000),
+        x_range=Range1d(start=(window.start - zero) / 1000, end=(window.end - zero) / 1000),
         y_range=Range1d(start=len(lanes) - 0.2, end=-0.8),
         toolbar_location="above",
     )
@@ -51,29 +52,29 @@ def draw(moment: Moment, race: Mapping[str, Any]) -> Chart:
     drawn.xaxis.axis_label = "time (µs)"
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
     drawn.xaxis.ticker.desired_num_ticks = 4
-    racing = (moment.first, moment.second)
-    kinds = [kind for kind in _COLOURS if any(one.kind == kind and one not in racing for one in moment.slices)]
+    racing = (window.first, window.second)
+    kinds = [kind for kind in _COLOURS if any(one.kind == kind and one not in racing for one in window.slices)]
     shown = []
     for kind in kinds:
-        slices = [one for one in moment.slices if one.kind == kind and one not in racing and one.lane in row]
+        slices = [one for one in window.slices if one.kind == kind and one not in racing and one.lane in row]
         shown.append(_boxes(drawn, slices, row, zero, _COLOURS[kind], ""))
-    sides = [race.get(side) for side in ("first", "second")]
+    sides = (race.first, race.second)
     for one, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
         shown.append(_boxes(drawn, [one], row, zero, colour, f"issued {word}"))
     _arrow(drawn, [(_effect(one, side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
-    lower = int(row[moment.second.lane] > row[moment.first.lane])  # below it, the arrow does not cross its label
+    lower = int(row[window.second.lane] > row[window.first.lane])  # below it, the arrow does not cross its label
     for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
         text = f"issued {('first', 'second')[at]}: {_access(side)}"
-        _label(drawn, moment, one, row[one.lane], zero, colour, text, below=at == lower)
+        _label(drawn, window, one, row[one.lane], zero, colour, text, below=at == lower)
     drawn.add_tools(HoverTool(renderers=shown, tooltips=_TOOLTIP, limit=1, point_policy="follow_mouse"))
     explored(drawn, "width")
-    return Chart(drawn, "The streams around the two accesses", _text(moment, sides, len(lanes)), _keys(kinds))
+    return Chart(drawn, "The streams around the two accesses", _text(window, sides, len(lanes)), _keys(kinds))
 
 
-def _lanes(moment: Moment) -> list[str]:
-    racing = {moment.first.lane, moment.second.lane}
-    others = [lane for lane in moment.lanes if lane not in racing][: _LANES - len(racing)]
-    return [lane for lane in moment.lanes if lane in racing or lane in others]
+def _lanes(window: Window) -> list[str]:
+    racing = {window.first.lane, window.second.lane}
+    others = [lane for lane in window.lanes if lane not in racing][: _LANES - len(racing)]
+    return [lane for lane in window.lanes if lane in racing or lane in others]
 
 
 def _boxes(drawn: Any, slices: Sequence[Slice], row: Mapping[str, int], zero: int, colour: str, role: str) -> Any:
@@ -131,9 +132,9 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
     )
 
 
-def _label(drawn: Any, moment: Moment, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
+def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
     """Above or below the slice, towards the middle of the chart."""
-    right = one.start + one.end > moment.start + moment.end
+    right = one.start + one.end > window.start + window.end
     drawn.add_layout(
         Label(
             x=((one.end if right else one.start) - zero) / 1000,
@@ -150,25 +151,19 @@ def _label(drawn: Any, moment: Moment, one: Slice, row: int, zero: int, colour: 
     )
 
 
-def _effect(one: Slice, side: Any) -> int:
+def _effect(one: Slice, side: Side) -> int:
     """When the access touches memory, as the detector has it: a collective reads when it starts."""
-    at_start = one.kind == "free" or (one.is_collective and _word(side, "access") == "read")
+    at_start = one.kind == "free" or (one.is_collective and side.access == "read")
     return one.start if at_start else one.end
 
 
-def _access(side: Any) -> str:
+def _access(side: Side) -> str:
     """In short: ``write by copy_``."""
-    if _word(side, "access") == "free":
-        return "memory freed"
-    return f"{tame(_word(side, 'access'), 10)} by {tame(_word(side, 'kernel').rpartition('::')[2], 18)}"
+    return "memory freed" if side.access == "free" else f"{side.access} by {tame(side.kernel.rpartition('::')[2], 18)}"
 
 
-def _word(side: Any, name: str) -> str:
-    return str(side.get(name, "")) if isinstance(side, Mapping) else ""
-
-
-def _text(moment: Moment, sides: Sequence[Any], lanes: int) -> str:
-    (first, second) = (_effect(one, side) for one, side in zip((moment.first, moment.second), sides, strict=True))
+def _text(window: Window, sides: Sequence[Side], lanes: int) -> str:
+    (first, second) = (_effect(one, side) for one, side in zip((window.first, window.second), sides, strict=True))
     parts = [
         "All streams of the rank and its host; time counts from the beginning of the earlier access.",
         "The arrow runs from the access issued first to the one issued second.",
@@ -178,10 +173,10 @@ def _text(moment: Moment, sides: Sequence[Any], lanes: int) -> str:
         parts.append(f"Here it runs backwards: the second took effect {apart} before the first.")
     else:
         parts.append(f"Here the second took effect {apart} after the first, but nothing makes it wait.")
-    if moment.left_out:
-        parts.append(f"{moment.left_out} slices farther from the two are left out.")
-    if lanes < len(moment.lanes):
-        parts.append(f"{len(moment.lanes) - lanes} streams are left out.")
+    if window.left_out:
+        parts.append(f"{window.left_out} slices farther from the two are left out.")
+    if lanes < len(window.lanes):
+        parts.append(f"{len(window.lanes) - lanes} streams are left out.")
     return " ".join(parts)
 
 

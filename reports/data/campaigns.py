@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
+from detectors import Race
 from reports.data import schema
 from reports.data.loading import Source, sources_of
 from reports.data.matrix import RANDOM, Tried
-from reports.data.schema import RaceModel
 from reports.data.switched import switched
 
 FORMAT = "stream-race-timings"
@@ -60,8 +60,8 @@ class _Verdict(_Part):
     sentence: str
 
 
-class _Witness(_Part):
-    race: RaceModel
+class CampaignWitness(_Part):
+    race: Race
     token: str | None
     reason: str | None
     harmful: bool
@@ -79,15 +79,17 @@ class TimingsFile(_Part):
     smallest: list[str] = []
     live: str | None
     confirmed: bool | None
-    races: list[_Witness]
+    races: list[CampaignWitness]
     versions: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignFolder:
     """A campaign's folder, read.
 
-    ``data``: ``timings.json``, checked. ``timings``: a row for each timing that was executed: number, diverged,
+    ``data``: ``timings.json``, checked; ``witnesses``: of its races.
+
+    ``timings``: a row for each timing that was executed: number, diverged,
     wrong_values, bad_numbers (not finite), loss_difference (NaN: a loss is NaN), first_wrong, departed (the host read
     another value, so its program might go another way). ``sources``: as of a run (:class:`reports.data.loading.Run`).
     """
@@ -95,6 +97,7 @@ class Campaign:
     name: str
     folder: Path
     data: Mapping[str, Any]
+    witnesses: Sequence[CampaignWitness]
     timings: pd.DataFrame
     sources: Mapping[str, Source]
 
@@ -114,12 +117,12 @@ def is_campaign(folder: Path) -> bool:
     return (folder / "timings.json").is_file()
 
 
-def load(folder: Path) -> Campaign:
+def load(folder: Path) -> CampaignFolder:
     """Read the folder of a campaign. Raises :class:`reports.data.loading.ReportError`."""
     file = folder / "timings.json"
     data = schema.read_json(file)
     found = schema.checked(TimingsFile, file, data, named=FORMAT, version=VERSION)
     rows = [tuple(getattr(row, name) for name in COLUMNS) for row in found.campaign.rows]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    model = found.model_dump(mode="json")
-    return Campaign(folder.resolve().name, folder, model, frame, sources_of(folder / "sources.json"))
+    model = found.model_dump(mode="json") | data
+    return CampaignFolder(folder.resolve().name, folder, model, found.races, frame, sources_of(folder / "sources.json"))

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import zip_longest
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
 from detectors.confidence.holding import Holding
-from simgpu.trace import Frame
 
 FORMAT = "stream-race-findings"
 VERSION = 1
@@ -32,6 +31,11 @@ class Verdict(StrEnum):
     RACE = "race"
     FRAGILE = "fragile"  # ordered, and by nothing but waits that are there for another reason
     UNKNOWN = "unknown"  # nothing was found, and not all was seen; or the run was killed
+
+    @property
+    def tone(self) -> str:
+        """As of a :class:`reports.table.Cell`."""
+        return {"clean": "good", "hidden": "warn", "fragile": "warn", "unknown": "warn"}.get(self, "bad")
 
 
 class WitnessOf(NamedTuple):
@@ -160,8 +164,3 @@ def put(data: Mapping[str, Any], folder: Path) -> Path:
     beside.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(beside, path)
     return path
-
-
-def place(frames: Sequence[Frame], depth: int = 2) -> list[str]:
-    """The innermost frames of a stack, for a person: ``file:line function``."""
-    return [f"{PurePath(frame.file)}:{frame.line} {frame.function.rpartition('.')[2]}" for frame in frames[:depth]]

@@ -12,6 +12,7 @@ import pandas as pd
 from reports.data.schema import ReportError, does_not_hold
 
 _NOTHING: Mapping[str, str] = {}
+_RENAMED = {"shown": "manifested", "margin_us": "slack_us"}  # columns as earlier versions called them
 
 
 def read(
@@ -23,17 +24,19 @@ def read(
     Other words stay words: a model or a parameter may be called NA. Raises :class:`ReportError` for a file that cannot
     be read, or does not hold them.
     """
-    numbers = [name for name, dtype in columns.items() if dtype == "float64"]
+    earlier = {old: new for old, new in _RENAMED.items() if new in columns}
+    kinds = {**columns, **{old: columns[new] for old, new in earlier.items()}}
     try:
         frame = pd.read_csv(
             file,
-            usecols=lambda name: name in columns,
-            dtype={**columns, **dict.fromkeys(numbers, "str")},
+            usecols=lambda name: name in kinds,
+            dtype={name: "str" if dtype == "float64" else dtype for name, dtype in kinds.items()},
             keep_default_na=False,
-            na_values={name: [text] for name, text in nothing.items()},
+            na_values={name: [nothing[new]] for name in kinds if (new := earlier.get(name, name)) in nothing},
             encoding="utf-8",
-        )
-        for name in set(numbers) & set(frame.columns):  # by Python: not every pandas reads the last bit
+        ).rename(columns=earlier)
+        numbers = [name for name in frame.columns if columns[name] == "float64"]
+        for name in numbers:  # by Python: not every pandas reads the last bit
             frame[name] = frame[name].to_numpy(dtype=object).astype("float64")
     except OSError as error:
         raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error

@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 
-from detectors import Moment, Name, Occurrence, Race, Side
-from reports.data import checksums, findings, frames, schema, sources, tables
-from reports.data.schema import ReportError
+from detectors import Race
+from reports.data import checksums, frames, schema, sources, tables
+from reports.data import findings as findings_file
+from reports.data.schema import FindingsFile, Judged, ReportError
 from reports.data.switched import SWITCHES
-from simgpu.trace import Frame
 
-__all__ = ["ReportError", "Run", "Source", "comparable", "load", "race_from_dict"]
+__all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
 # What may differ between runs that are compared: what decides when things happen, and what DeepSpeed fetches when and
 # from where. A run under plain gloo computes the same bits whatever these say (tests/reports/test_load.py names all
@@ -64,8 +64,8 @@ RACES = {
     **{f"{word}_{name}": dtype for word in ("first", "second") for name, dtype in _SIDE.items()},
     "missing_wait": "str",
     "occurrences": "int64",
-    "shown": "int64",
-    "margin_ns": "int64",
+    "manifested": "int64",
+    "slack_ns": "int64",
     "token": "str",
     "reason": "str",
 }
@@ -88,8 +88,8 @@ ACCESSES = {
     "start_ns": "int64",
     "end_ns": "int64",
     "place": "str",
-    "shown": "bool",
-    "margin_ns": "int64",
+    "manifested": "bool",
+    "slack_ns": "int64",
 }
 
 
@@ -112,18 +112,20 @@ class Run:
 
     ``name``: the folder's.
 
-    ``findings``: ``findings.json``, checked. A verdict of ``unknown`` says that the run was killed before it wrote it.
+    ``findings``: ``findings.json``, checked; ``file``: the same with types, its races as :class:`detectors.Race`. A
+    verdict of ``unknown`` says that the run was killed before it wrote it.
 
     ``steps``: a row for each loss. step, micro_batch, rank, loss, reference_loss, gradient_norm,
     reference_gradient_norm (DeepSpeed's, over all ranks, in the row of a step's last micro-batch; else NaN), equal
     (the losses are, bit for bit).
 
     ``races``: a row for each race. race, kind; first_kernel, first_access, first_stream, first_place (``file:line``, or
-    empty) and the same of the second access; missing_wait, occurrences, shown, margin_ns; token, reason of its witness.
+    empty) and the same of the second access; missing_wait, occurrences, manifested, slack_ns; token, reason of its
+    witness.
 
     ``accesses``: a row for each of the two accesses of each example of a race. race, example, side (first, second),
     rank, block, lo, hi (bytes of the block), op (none for a free), kernel, access, stream, issuer, step, micro_batch,
-    phase, start_ns, end_ns, place, shown, margin_ns.
+    phase, start_ns, end_ns, place, manifested, slack_ns.
 
     ``checksums``: a row for each parameter and step. parameter, step, uses; wrong: those that differ from the
     reference; of these not_finite: hold values that are not finite, and older: every wrong part holds what the
@@ -135,6 +137,7 @@ class Run:
     name: str
     folder: Path
     findings: Mapping[str, Any]
+    file: FindingsFile
     steps: pd.DataFrame
     races: pd.DataFrame
     accesses: pd.DataFrame
@@ -145,14 +148,15 @@ class Run:
 def load(folder: str | Path) -> Run:
     """Read the folder of a run. Raises :class:`ReportError` where it is none, or holds what a run does not write."""
     where = Path(folder)
-    found = _findings(where)
+    findings, file = _findings(where)
     return Run(
         name=where.resolve().name.encode("utf-8", "backslashreplace").decode(),  # bytes that are no text, as codes
         folder=where,
-        findings=found,
+        findings=findings,
+        file=file,
         steps=_steps(where / "metrics.csv"),
-        races=_races(found["races"]),
-        accesses=_accesses(found["races"]),
+        races=_races(file.races),
+        accesses=_accesses(file.races),
         checksums=_checksums(where),
         sources=sources_of(where / "sources.json"),
     )
@@ -181,40 +185,15 @@ def comparable(runs: Sequence[Run]) -> None:
             )
 
 
-def race_from_dict(data: Mapping[str, Any]) -> Race:
-    """The race that :meth:`detectors.Race.as_dict` told of."""
-    return Race(
-        kind=data["kind"],
-        first=_side(data["first"]),
-        second=_side(data["second"]),
-        occurrences=data["occurrences"],
-        shown=data["shown"],
-        margin_ns=data["margin_ns"],
-        ranks=tuple(data["ranks"]),
-        names=tuple(Name(one["kind"], one["name"]) for one in data["names"]),
-        examples=tuple(_occurrence(one) for one in data["examples"]),
-    )
-
-
-def _side(data: Mapping[str, Any]) -> Side:
-    stack = tuple(Frame(one["file"], one["line"], one["function"]) for one in data["stack"])
-    return Side(data["kernel"], data["access"], stack, data["stream"], data["issuer"])
-
-
-def _occurrence(data: Mapping[str, Any]) -> Occurrence:
-    moments = {side: Moment(*(data[side][name] for name in Moment._fields)) for side in ("first", "second")}
-    return Occurrence(*({**data, **moments}[name] for name in Occurrence._fields))
-
-
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _findings(folder: Path) -> dict[str, Any]:
+def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
     file, scenario = folder / "findings.json", folder / "scenario.json"
     if file.is_file():
         data = schema.read_json(file)
-        model = schema.checked(schema.FindingsFile, file, data, named=findings.FORMAT, version=findings.VERSION)
-        return model.model_dump(mode="json")
+        model = schema.checked(FindingsFile, file, data, named=findings_file.FORMAT, version=findings_file.VERSION)
+        return model.model_dump(mode="json") | data, model
     if scenario.is_file():
         return _killed(schema.read_json(scenario))
     if (asked := folder / "check.json").is_file():
@@ -222,12 +201,12 @@ def _findings(folder: Path) -> dict[str, Any]:
     raise ReportError(f"{folder} is not a run: {_instead(folder)}")
 
 
-def _killed(scenario: dict[str, Any]) -> dict[str, Any]:
+def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
     """What is known of a run that was killed, with its parent: no more than what it was to do."""
     why = "the run ended before it could write its findings"
-    return schema.FindingsFile(
-        format=findings.FORMAT,
-        version=findings.VERSION,
+    known = FindingsFile(
+        format=findings_file.FORMAT,
+        version=findings_file.VERSION,
         verdict="unknown",
         sentence=f"{why[0].upper()}{why[1:]}.",
         failure=why,
@@ -236,7 +215,8 @@ def _killed(scenario: dict[str, Any]) -> dict[str, Any]:
         races=[],
         scenario=scenario,
         versions={},
-    ).model_dump(mode="json")
+    )
+    return known.model_dump(mode="json"), known
 
 
 def _instead(folder: Path) -> str:
@@ -294,37 +274,29 @@ def framed(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> pd.Da
     return pd.DataFrame(rows, columns=list(columns)).astype(dict(columns))
 
 
-def _races(races: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _races(races: Sequence[Judged]) -> pd.DataFrame:
     rows = []
     for number, race in enumerate(races, 1):
-        witness = race["witness"] or {"token": "", "reason": ""}
-        sides = [
-            value
-            for side in (race["first"], race["second"])
-            for value in (side["kernel"], side["access"], side["stream"], place(side))
-        ]
-        counts = (race["missing_wait"], race["occurrences"], race["shown"], race["margin_ns"])
-        rows.append((number, race["kind"], *sides, *counts, witness["token"], witness["reason"]))
+        known: dict[str, Any] = (
+            {"race": number, "token": "", "reason": ""} | vars(race) | {"missing_wait": race.missing_wait}
+        )
+        known |= vars(race.witness) if race.witness else {}
+        for word in ("first", "second"):
+            side = known[word]
+            known |= {f"{word}_{name}": value for name, value in vars(side).items()} | {f"{word}_place": side.place}
+        rows.append(tuple(known[name] for name in RACES))
     return framed(rows, RACES)
 
 
-def _accesses(races: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _accesses(races: Sequence[Race]) -> pd.DataFrame:
     rows = []
     for number, race in enumerate(races, 1):
-        for at, example in enumerate(race["examples"], 1):
-            for word in ("first", "second"):
-                side, moment = race[word], example[word]
-                where = (example["rank"], example["block"], example["lo"], example["hi"])
-                what = (moment["op"], side["kernel"], side["access"], side["stream"], side["issuer"])
-                when = (moment["step"], moment["micro_batch"], moment["phase"], moment["start"], moment["end"])
-                shown = (place(side), example["shown"], example["margin_ns"])
-                rows.append((number, at, word, *where, *what, *when, *shown))
+        for at, example in enumerate(race.examples, 1):
+            for word, side, when in (("first", race.first, example.first), ("second", race.second, example.second)):
+                known: dict[str, Any] = {"race": number, "example": at, "side": word, "place": side.place, **vars(side)}
+                known |= example._asdict() | when._asdict() | {"start_ns": when.start, "end_ns": when.end}
+                rows.append(tuple(known[name] for name in ACCESSES))
     return framed(rows, ACCESSES)
-
-
-def place(side: Mapping[str, Any]) -> str:
-    """The innermost ``file:line`` of a race's side, as :attr:`Run.sources` names it; empty where there is no stack."""
-    return f"{side['stack'][0]['file']}:{side['stack'][0]['line']}" if side["stack"] else ""
 
 
 def _value(value: Any) -> str:

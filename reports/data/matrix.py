@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fuzz.interval import wilson
+from reports.table import Cell, Table
 
 RANDOM = "random timings"
+_NOTE = "In how many of the runs training went wrong, and the 95 % confidence interval for all such runs."
 
 
 class Tried(NamedTuple):
@@ -20,40 +21,23 @@ class Tried(NamedTuple):
     of: int
 
 
-class Cell(NamedTuple):
-    """One place of the matrix, as it is read: "3 of 5", "15 % to 95 %"; empty where nothing was tried."""
-
-    share: str
-    interval: str
-    tone: str
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Rows are fixes, columns are timings; ``rows`` in the order in which they were given."""
-
-    timings: tuple[str, ...]
-    rows: Mapping[str, tuple[Cell, ...]]
-
-
-def matrix(tried: Iterable[Tried]) -> Matrix:
+def matrix(tried: Iterable[Tried]) -> Table:
     """What was tried, added up. The interval is Wilson's, 95 %: one run proves little, and it says how little."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for one in tried:
         diverged, of = counts.get((one.fix, one.timing), (0, 0))
         counts[one.fix, one.timing] = (diverged + one.diverged, of + one.of)
-    fixes = tuple(dict.fromkeys(fix for fix, _ in counts))
-    timings = tuple(dict.fromkeys(timing for _, timing in counts))
-    return Matrix(
-        timings, {fix: tuple(_cell(*counts.get((fix, timing), (0, 0))) for timing in timings) for fix in fixes}
-    )
+    timings = list(dict.fromkeys(timing for _, timing in counts))
+    fixes = dict.fromkeys(fix for fix, _ in counts)
+    rows = [[fix, *(_cell(*counts.get((fix, timing), (0, 0))) for timing in timings)] for fix in fixes]
+    return Table("", ["fix", *timings], rows, _NOTE, key="matrix")
 
 
 def _cell(diverged: int, of: int) -> Cell:
     if not of:
-        return Cell("", "", "")
+        return Cell("not tried", "soft")
     low, high = wilson(diverged, of)
-    return Cell(f"{diverged} of {of}", f"{low:.0%} to {high:.0%}", "bad" if diverged else "good")
+    return Cell(f"{diverged} of {of}", "bad" if diverged else "good", f"{low:.0%} to {high:.0%}")
 
 
 def timing_of(scenario: Mapping[str, Any]) -> str:

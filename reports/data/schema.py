@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from detectors import Race
 from reports.data.findings import Verdict
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -21,10 +23,12 @@ Model = TypeVar("Model", bound=BaseModel)
 VERDICTS = tuple(map(str, Verdict))
 _LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
 _LONGEST_PROBLEM = 200  # characters of what pydantic says
+_OF_RACES = {"examples", "lo"}  # keys by which a race and an occurrence are known
+_RENAMED = {"shown": "manifested", "margin_ns": "slack_ns"}  # as earlier versions called them
+_SIGNED = {"start", "end", *_RENAMED, *_RENAMED.values()}
 _WHERE_FROM = "Run the scenario again, or get the folder anew from where it came"
 
 _Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Whole = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Number = _Finite | Literal["nan", "inf", "-inf"]  # JSON has no number for the last three
 
@@ -39,73 +43,25 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class _Frame(_Part):
-    file: str
-    line: _Count
-    function: str
+@dataclass(frozen=True)
+class KeptWitness:
+    """Of a race: the token of a timing that executes its pair in the other order, or the reason why there is none.
 
+    Of a program of the user's own also what came of it: :class:`reports.data.checked.Witnessed`.
+    """
 
-class _Side(_Part):
-    kernel: str
-    access: Literal["read", "write", "free"]
-    stream: str
-    issuer: str = ""
-    stack: list[_Frame]
-    allocated: list[_Frame] | None = None
-
-
-class _Moment(_Part):
-    op: _Count | None
-    step: _Count
-    micro_batch: _Count
-    phase: str
-    start: _Whole
-    end: _Whole
-
-
-class _Occurrence(_Part):
-    rank: _Count
-    block: _Count
-    lo: _Count
-    hi: _Count
-    first: _Moment
-    second: _Moment
-    shown: bool
-    margin_ns: _Whole = 0
-
-
-class _Name(_Part):
-    kind: str
-    name: str
-
-
-class _Witness(_Part):
     token: str
     reason: str
+    verdict: str = ""
+    says: str = ""
+    command: str = ""
 
 
-class _Witnessed(_Witness):
-    """Of a program of the user's own: :class:`reports.data.checked.Witnessed`."""
+@dataclass(frozen=True)
+class Judged(Race):
+    """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
 
-    verdict: str
-    says: str
-    command: str
-
-
-class RaceModel(_Part):
-    """A race, as :meth:`detectors.Race.as_dict` writes it."""
-
-    kind: Literal["write-write", "read-write", "write-read", "freed", "reused"]
-    first: _Side
-    second: _Side
-    missing_wait: str
-    occurrences: _Count
-    shown: _Count
-    margin_ns: _Whole = 0
-    ranks: list[_Count]
-    names: list[_Name]
-    examples: list[_Occurrence]
-    witness: _Witnessed | _Witness | None = None
+    witness: KeptWitness | None = None
 
 
 class _WrongParameter(_Part):
@@ -147,15 +103,17 @@ class _Stale(_Part):
     names: list[str]
     ranks: list[_Count]
     distance: _Number
+    sentence: str = "an older version is used"
 
 
 class _Uncovered(_Part):
     kernel: str
-    stack: list[_Frame]
+    stack: list[dict[str, Any]]
     reads: _Count
     nbytes: _Count
     names: list[str]
     ranks: list[_Count]
+    sentence: str = "memory that nothing wrote is read"
 
 
 def _known(verdict: str) -> str:
@@ -166,18 +124,18 @@ def _known(verdict: str) -> str:
 
 class _Held(_Part):
     sentence: str
-    races: list[RaceModel]
+    races: list[Race]
 
 
-class _Rests(_Part):
+class Rests(_Part):
     held: list[_Held]
     unexamined: _Count
     unexercised: list[str]
+    unseen: list[str] = []
 
 
-class _Checked(_Rests):
+class _Checked(Rests):
     seen: str
-    unseen: list[str]
 
 
 class FindingsFile(_Part):
@@ -186,6 +144,17 @@ class FindingsFile(_Part):
     ``checked``: of a program of the user's own (:class:`reports.data.checked.Checked`). ``rests``: what the verdict on
     a clean scenario rests on.
     """
+
+    @property
+    def basis(self) -> Rests | None:
+        """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
+        return self.checked or self.rests
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """The first step in which a parameter or a loss is wrong."""
+        wrong = (self.divergence.parameter, self.divergence.loss) if self.divergence else ()
+        return min((one.step for one in wrong if one), default=None)
 
     format: str
     version: _Count
@@ -201,8 +170,8 @@ class FindingsFile(_Part):
     diverged: bool = False
     watch: dict[str, Any] | None = None
     checked: _Checked | None = None
-    rests: _Rests | None = None
-    races: list[RaceModel]
+    rests: Rests | None = None
+    races: list[Judged]
     virtual_ns_per_step: _Finite | None = None
     host_blocked_ns_per_step: _Finite | None = None
     scenario: dict[str, Any]
@@ -238,7 +207,8 @@ def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: s
     if found != version or type(found) is not int:
         raise ReportError(f"{file} has no version that this program knows ({version}). {_WHERE_FROM}")
     try:
-        return model.model_validate(data)
+        # As JSON, whose arrays and objects pydantic takes for tuples and dataclasses, strict as it is otherwise.
+        return model.model_validate_json(json.dumps(data))
     except (ValidationError, RecursionError) as error:
         raise ReportError(f"{file} does not hold what a run writes: {_first(error)}. {_WHERE_FROM}") from None
 
@@ -256,7 +226,11 @@ def read_json(file: Path) -> dict[str, Any]:
         raise ReportError(f"{file} does not hold what a run writes: it is no JSON object. {_WHERE_FROM}")
     # Half a character, which JSON can escape, stops everything that writes text later.
     whole: dict[str, Any] = _whole(data) if "\\ud" in text.lower() else data
-    return whole
+    try:
+        renamed: dict[str, Any] = _renamed(whole)
+    except (ValueError, RecursionError) as error:
+        raise does_not_hold(file, str(error)) from None
+    return renamed
 
 
 def does_not_hold(file: Path, what: str) -> ReportError:
@@ -281,6 +255,31 @@ def _whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {_whole(key): _whole(one) for key, one in value.items()}
     return value
+
+
+def _renamed(value: Any) -> Any:
+    """With the fields of races as they are called now, and their numbers checked."""
+    if isinstance(value, list):
+        return [_renamed(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if not value.keys() & _OF_RACES:
+        return {key: _renamed(one) for key, one in value.items()}
+    _bounded(value)
+    made = {_RENAMED.get(key, key): _renamed(one) for key, one in value.items()}
+    made.setdefault("slack_ns", 0)  # which the first runs did not have
+    return made
+
+
+def _bounded(value: Any, name: str = "") -> None:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            _bounded(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            _bounded(one, name)
+    elif isinstance(value, int) and not (-_LARGEST if name in _SIGNED else 0) <= value <= _LARGEST:
+        raise ValueError(f"{name} is a number that no run writes")
 
 
 def _first(error: ValidationError | RecursionError) -> str:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports.data.loading import Run, place, race_from_dict
-from reports.pages import html, markdown, summary
+from detectors import Race, Side
+from reports.data.loading import Run
+from reports.data.schema import KeptWitness
+from reports.pages import html, markdown, run_page, summary
 from reports.text import replays
 from reports.timelines import perfetto
 from simgpu.trace import TraceError, file_of
@@ -47,38 +49,26 @@ def write(runs: Sequence[Run], target: Path) -> list[Path]:
 def report(runs: Sequence[Run]) -> str:
     """The report in short, as Markdown to paste into an issue."""
     told = summary.worst(runs)
-    if not told.findings["races"]:
-        told = next((run for run in runs if run.findings["races"]), told)
-    failures = [(run.name, run.findings["failure"]) for run in runs if run.findings["failure"]]
+    if not told.file.races:
+        told = next((run for run in runs if run.file.races), told)
     return markdown.render(
         "report.md",
-        verdict=summary.verdict(summary.worst(runs)),
+        verdict=str(summary.verdict(summary.worst(runs))),
         headline=summary.headline(runs),
-        columns=summary.columns(runs),
-        failures=failures,
+        runs=summary.side_by_side(runs),
+        several=len(runs) > 1,
+        failures=[(run.name, run.file.failure) for run in runs if run.file.failure],
         told=told.name,
-        races=[race(one) for one in told.findings["races"]],
-        checked=_checked(told),
-        versions=dict(told.findings["versions"]),
-        scenario=[f"{name}={_plain(value)}" for name, value in told.findings["scenario"].items() if _says(value)],
+        races=[race(one) for one in told.file.races],
+        checked=told.file.basis,
+        versions=run_page.ran_of(runs).versions,
+        scenario=[f"{name}={_plain(value)}" for name, value in told.file.scenario.items() if _says(value)],
     )
-
-
-def _checked(run: Run) -> dict[str, list[str]] | None:
-    """What a clean verdict rests on; of a program of the user's own also what it knows nothing of."""
-    told = run.findings.get("checked") or run.findings.get("rests")
-    if told is None:
-        return None
-    return {
-        "held": [one["sentence"] for one in told["held"]],
-        "unexercised": told["unexercised"],
-        "unseen": told.get("unseen", []),
-    }
 
 
 def _findings(runs: Sequence[Run]) -> dict[str, Any]:
     def of(run: Run) -> dict[str, Any]:
-        return {**run.findings, "first_bad_step": summary.first_bad_step(run)}
+        return {**run.findings, "first_bad_step": run.file.first_bad_step}
 
     if len(runs) == 1:
         return of(runs[0])
@@ -116,18 +106,17 @@ def _whole(file: Path, save: Callable[[Path], object]) -> None:
 
 def _timeline(run: Run, name: str, target: Path) -> list[Path]:
     """The steps around the first example of the first race, all streams of its rank."""
-    races = run.findings["races"]
-    example = next(iter(races[0]["examples"]), None) if races else None
-    trace = file_of(run.folder / "trace", example["rank"]) if example is not None else None
+    races = run.file.races
+    example = next(iter(races[0].examples), None) if races else None
+    trace = file_of(run.folder / "trace", example.rank) if example is not None else None
     if example is None or trace is None or not trace.is_file():
         return []
-    steps = (example["first"]["step"], example["second"]["step"])
+    steps = (example.first.step, example.second.step)
     file = target / f"timeline-{name}.json.gz"
-    drawn = [race_from_dict(race) for race in races]
     try:
         _whole(
             file,
-            lambda beside: perfetto.write(trace, drawn, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
+            lambda beside: perfetto.write(trace, races, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
         )
     except _FOREIGN:
         return []  # a report without a timeline is better than none
@@ -146,34 +135,27 @@ def _file_names(runs: Sequence[Run]) -> list[str]:
     return list(taken)
 
 
-def race(race: Mapping[str, Any]) -> dict[str, Any]:
+def race(race: Race) -> dict[str, Any]:
     """A race for a template of Markdown."""
-    names = sorted({f"{name['kind']} {name['name']}" for name in race["names"]})
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    memory = markdown.Ready(", ".join(map(markdown.code, names[:_NAMES])) + more)
-    witness = race["witness"] or {"token": "", "reason": ""}
+    more = f" and {len(race.memory) - _NAMES} more" if len(race.memory) > _NAMES else ""
+    memory = markdown.Ready(", ".join(map(markdown.code, race.memory[:_NAMES])) + more)
+    witness = getattr(race, "witness", None) or KeptWitness("", "")
+    again = witness.command or replays(witness.token)
     return {
-        "kind": race["kind"],
+        "kind": race.kind,
         "often": summary.often(race),
-        "first": _side(race["first"]),
-        "second": _side(race["second"]),
-        "missing": race["missing_wait"],
+        "first": _side(race.first),
+        "second": _side(race.second),
+        "missing": race.missing_wait,
         "memory": memory or "unnamed",
-        "token": _again(witness),
-        "reason": witness["reason"],
+        "token": again if witness.token and not witness.reason else "",
+        "reason": witness.reason,
     }
 
 
-def _again(witness: Mapping[str, Any]) -> str:
-    """The command that shows the race again; empty where none is known."""
-    if witness["reason"] or not witness["token"]:
-        return ""
-    return str(witness.get("command") or replays(witness["token"]))
-
-
-def _side(side: Mapping[str, Any]) -> dict[str, str]:
-    function = f" {side['stack'][0]['function']}" if side["stack"] else "no call of the program's"
-    return {name: side[name] for name in ("access", "kernel", "stream")} | {"place": f"{place(side)}{function}"}
+def _side(side: Side) -> dict[str, str]:
+    function = f" {side.stack[0].function}" if side.stack else "no call of the program's"
+    return {**vars(side), "place": f"{side.place}{function}"}
 
 
 def _says(value: Any) -> bool:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reports.charts import campaign_chart
-from reports.data.campaigns import Campaign
+from reports.data.campaigns import CampaignFolder, CampaignWitness
+from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
 from reports.data.switched import SWITCHES
 from reports.pages import bundle, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
+from reports.table import Column, Table
 from reports.text import replays
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
 
 
-def headline(campaigns: Sequence[Campaign]) -> str:
+def headline(campaigns: Sequence[CampaignFolder]) -> str:
     """The verdict in a sentence or two, for someone who has one minute."""
     told = worst(campaigns)
     parts = [_sentence(told)]
@@ -31,17 +33,17 @@ def headline(campaigns: Sequence[Campaign]) -> str:
     return " ".join(parts)
 
 
-def worst(campaigns: Sequence[Campaign]) -> Campaign:
+def worst(campaigns: Sequence[CampaignFolder]) -> CampaignFolder:
     """The one that a report tells of: most timings that diverged, of equals the first."""
     return max(campaigns, key=lambda one: (_wrong(one), one.data["campaign"]["diverged"]))
 
 
-def _wrong(campaign: Campaign) -> bool:
-    return bool(campaign.data["campaign"]["diverged"]) or any(one["harmful"] for one in campaign.data["races"])
+def _wrong(campaign: CampaignFolder) -> bool:
+    return bool(campaign.data["campaign"]["diverged"]) or any(one.harmful for one in campaign.witnesses)
 
 
-def _sentence(campaign: Campaign) -> str:
-    found, races = campaign.data["campaign"], campaign.data["races"]
+def _sentence(campaign: CampaignFolder) -> str:
+    found, races = campaign.data["campaign"], campaign.witnesses
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
@@ -50,42 +52,39 @@ def _sentence(campaign: Campaign) -> str:
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
             f"timings it goes wrong ({low:.0%} to {high:.0%} with 95 % confidence)."
         )
-    if any(one["harmful"] for one in races):
+    if any(one.harmful for one in races):
         return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
     if races:
         return f"{with_fix} accesses race, and none of {tried:,} timings changes a value that training uses."
     return f"{with_fix} nothing is wrong: no race was found, and none of {tried:,} timings changes a bit."
 
 
-def page(campaigns: Sequence[Campaign], files: Sequence[tuple[str, str]] = ()) -> str:
+def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] = ()) -> str:
     """The page as text. ``files``: what lies beside it, and what that is. The campaigns are comparable."""
     told = worst(campaigns)
-    tone = "bad" if _wrong(told) else "warn" if told.data["races"] else "good"
+    tone = "bad" if _wrong(told) else "warn" if told.witnesses else "good"
     chart = campaign_chart.draw(told)
-    ran = [_ran(one) for one in campaigns]
     return html.render(
         "campaign.html",
         {} if chart is None else {"timings": chart},
         title=f"Timings: {', '.join(one.name for one in campaigns)}",
-        verdict="depends on timing" if _wrong(told) else "race, benign" if told.data["races"] else "clean",
+        verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),
         told=told.name,
         several=len(campaigns) > 1,
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),
-        races=[_race(one, told) for one in told.data["races"]],
+        races=[_race(one, told) for one in told.witnesses],
         replay=_replay(told),
         diverged=_diverged(told),
-        ran=ran,
-        packages=run_page.packages(ran),
-        differing=run_page.differing(ran),
+        ran=ran(campaigns),
         words=WORDS,
         files=files,
     )
 
 
-def facts(campaign: Campaign) -> list[Fact]:
+def facts(campaign: CampaignFolder) -> list[Fact]:
     """What was tried and what came of it."""
     data, found = campaign.data, campaign.data["campaign"]
     low, high = found["interval"]
@@ -108,47 +107,46 @@ def facts(campaign: Campaign) -> list[Fact]:
         rows.append(Fact("run live", data["live"]))
     if found["interrupted"]:
         rows.append(Fact("interrupted", "what was known is written"))
-    return [Fact(name, html.shortened(value), word) for name, value, word in rows]
-
-
-def _race(witness: Mapping[str, Any], campaign: Campaign) -> dict[str, Any]:
-    drawn = run_page.race(witness["race"], campaign.sources)
-    if witness["verdict"] is None:
-        outcome, detail, tone = "none", witness["reason"] or "", "warn"
-    elif witness["harmful"]:
-        outcome, detail, tone = "harmful", witness["verdict"]["sentence"], "bad"
-    else:
-        outcome, detail, tone = "benign", "It changes no value that training uses.", "good"
-    return {**drawn, "outcome": outcome, "detail": html.shortened(detail), "tone": tone}
-
-
-def _replay(campaign: Campaign) -> list[tuple[str, str]]:
-    rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
-    for number, one in enumerate(campaign.data["races"], 1):
-        if one["token"]:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(one["token"])))
     return rows
 
 
-def _diverged(campaign: Campaign) -> list[dict[str, Any]]:
-    rows = campaign.timings[campaign.timings["diverged"]].head(_ROWS).to_dict("records")
-    return [
-        {
-            "number": row["number"],
-            "wrong": f"{row['wrong_values']:,}",
-            "bad": f"{row['bad_numbers']:,}",
-            "loss": "NaN" if row["loss_difference"] != row["loss_difference"] else f"{row['loss_difference']:.3g}",
-            "first": html.shortened(str(row["first_wrong"])),
-        }
-        for row in rows
+def _race(witness: CampaignWitness, campaign: CampaignFolder) -> dict[str, Any]:
+    drawn = run_page.race(witness.race, campaign.sources)
+    if witness.verdict is None:
+        outcome, detail, tone = "none", witness.reason or "", "warn"
+    elif witness.harmful:
+        outcome, detail, tone = "harmful", witness.verdict.sentence, "bad"
+    else:
+        outcome, detail, tone = "benign", "It changes no value that training uses.", "good"
+    return {**drawn, "outcome": outcome, "detail": detail, "tone": tone}
+
+
+def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
+    rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
+    for number, one in enumerate(campaign.witnesses, 1):
+        if one.token:
+            rows.append((f"Race {number}, the two accesses the other way round", replays(one.token)))
+    return rows
+
+
+def _diverged(campaign: CampaignFolder) -> Table:
+    rows = [
+        [str(one.number), one.wrong_values, one.bad_numbers, _loss(one.loss_difference), one.first_wrong]
+        for one in each(campaign.timings[campaign.timings["diverged"]].head(_ROWS))
     ]
+    columns = ["timing", Column("values wrong", ","), Column("not finite", ","), "a loss differs by", "first wrong"]
+    return Table("", columns, rows, key="diverged")
 
 
-def _ran(campaign: Campaign) -> dict[str, Any]:
-    return run_page.ran(campaign.name, campaign.data["versions"], campaign.data["scenario"])
+def _loss(difference: float) -> str:
+    return "NaN" if difference != difference else f"{difference:.3g}"
 
 
-def comparable(campaigns: Sequence[Campaign]) -> None:
+def ran(campaigns: Sequence[CampaignFolder]) -> run_page.RunMetadata:
+    return run_page.ran([(one.name, one.data["versions"], one.data["scenario"], {}) for one in campaigns])
+
+
+def comparable(campaigns: Sequence[CampaignFolder]) -> None:
     """Raises :class:`ReportError` for campaigns of other programs: they may differ in what was switched alone."""
     for one in campaigns[1:]:
         ours, theirs = campaigns[0].data["scenario"], one.data["scenario"]
@@ -160,7 +158,7 @@ def comparable(campaigns: Sequence[Campaign]) -> None:
             )
 
 
-def write(campaigns: Sequence[Campaign], target: Path) -> str:
+def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
     """Write the report into the folder ``target``; gives its sentence. Raises :class:`ReportError`, OSError."""
     comparable(campaigns)
     target.mkdir(parents=True, exist_ok=True)
@@ -174,14 +172,14 @@ def write(campaigns: Sequence[Campaign], target: Path) -> str:
         headline=headline(campaigns),
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),
-        races=[bundle.race({**one["race"], "witness": None}) | _harm(one) for one in told.data["races"]],
+        races=[bundle.race(one.race) | _harm(one) for one in told.witnesses],
         replay=_replay(told),
-        versions=dict(told.data["versions"]),
+        versions=ran(campaigns).versions,
     )
     html.write(text, short)
     html.write(page(campaigns, run_page.told_of([short, findings, *tables])), target / "index.html")
     return headline(campaigns)
 
 
-def _harm(witness: Mapping[str, Any]) -> dict[str, str]:
-    return {"harm": "harmful" if witness["harmful"] else "benign" if witness["verdict"] else "no witness"}
+def _harm(witness: CampaignWitness) -> dict[str, str]:
+    return {"harm": "harmful" if witness.harmful else "benign" if witness.verdict else "no witness"}

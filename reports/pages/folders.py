@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reports.data import campaigns, loading
-from reports.data.campaigns import Campaign
+from reports.data.campaigns import CampaignFolder
 from reports.data.loading import ReportError, Run
 from reports.pages import bundle, campaign_page, html, run_page, study_folder, study_page, summary
 from reports.pages.study_page import Study
@@ -41,7 +41,7 @@ def write(folders: Sequence[Path], target: Path) -> str:
         return summary.headline(runs)
 
 
-def _read(folders: Sequence[Path]) -> tuple[Study | None, list[Run], list[Campaign]]:
+def _read(folders: Sequence[Path]) -> tuple[Study | None, list[Run], list[CampaignFolder]]:
     studies = [folder for folder in folders if study_folder.is_study(folder)]
     if studies:
         if len(folders) > 1:

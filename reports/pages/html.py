@@ -19,9 +19,11 @@ from typing import Any
 from bokeh.embed import components
 from bokeh.resources import Resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from reports.charts.frame import Chart
+from reports.pictures.figures import svg
 
 LONGEST = 600  # characters of a text that stands in the open
 
@@ -29,15 +31,17 @@ LONGEST = 600  # characters of a text that stands in the open
 def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
     """The page as text. ``charts`` come to the template as pairs of a chart and its place, by name.
 
-    Bokeh counts what it has drawn, so the same bits come from the first page of a process.
+    A figure of matplotlib is an image; those of Bokeh are drawn by its scripts. Bokeh counts what it has drawn, so the
+    same bits come from the first page of a process.
     """
-    script, divs = _scripts({name: chart.figure for name, chart in charts.items()})
+    images = {name: svg(chart.figure) for name, chart in charts.items() if isinstance(chart.figure, Figure)}
+    script, divs = _scripts({name: chart.figure for name, chart in charts.items() if name not in images})
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw) if script else ""
     return (
         environment()
         .get_template(template)
         .render(
-            charts={name: (chart, Markup(divs[name])) for name, chart in charts.items()},
+            charts={name: (chart, images.get(name) or Markup(divs[name])) for name, chart in charts.items()},
             library=Markup(library),
             script=Markup(script),
             hashes=[_hash(text) for text in (library, script) if text],
@@ -47,15 +51,19 @@ def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
 
 
 def environment() -> Environment:
-    """Templates of this package: what is put into them is escaped, and a name that is missing is an error."""
-    return Environment(
+    """Templates of this package: what is put into them is escaped and shortened (but for the filter ``whole``), and a
+    name that is missing is an error.
+    """
+    made = Environment(
         loader=PackageLoader("reports.pages", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: visible(shortened(value)) if type(value) is str else value,
     )
+    made.filters["whole"] = lambda text: escape(visible(str(text)))
+    return made
 
 
 def write(text: str, target: Path) -> None:

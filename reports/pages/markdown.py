@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reports.pages.html import visible
+from reports.table import Table
 
 LONGEST = 200  # characters of a name or a message
 _LONGEST_SENTENCE = 2000
@@ -36,7 +37,7 @@ def render(template: str, **context: Any) -> str:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Ready) or type(value) is not str else plain(value),
     )
-    environment.filters |= {"code": code, "cell": cell, "sentence": sentence}
+    environment.filters |= {"code": code, "sentence": sentence, "table": table}
     text = environment.get_template(template).render(**context)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
@@ -63,9 +64,14 @@ def code(text: object) -> Ready:
     return Ready(f"{fence}{room}{line}{room}{fence}")
 
 
-def cell(text: object) -> Ready:
-    """A code span in a table, where a pipe would end the cell."""
-    return Ready(code(text).replace("|", "\\|"))
+def table(made: Table) -> Ready:
+    """A table of GitHub's: its first column holds names, as code."""
+    lines: list[list[str]] = [[plain(column.name) for column in made.head], ["---"] * len(made.head)]
+    for first, *others in made.cells:
+        name = code(first.text).replace("|", "\\|")
+        texts = (f"{one.text} ({one.below})" if one.below else one.text for one in others)
+        lines.append([name, *map(plain, texts)])
+    return Ready("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 def _one_line(text: object, longest: int) -> str:

@@ -14,9 +14,9 @@ from reports.charts.frame import BAD, TEXT, Chart, Key, framed, tame, tooltip
 from reports.data import findings
 from reports.data.schema import FindingsFile, checked, does_not_hold, read_json
 from reports.pages import summary
-from reports.pages.study_folder import Ran, said
-from reports.pages.study_page import Cell, Study, Table
+from reports.pages.study_page import Study, StudyMetadata, texts
 from reports.pages.summary import Fact
+from reports.table import Cell, Table
 
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
@@ -37,7 +37,7 @@ _WORDS = (
 )  # fmt: skip
 
 
-def load(folder: Path, ran: Ran) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The releases whose rows lie beside ``folder``, as NAME.json. Raises :class:`reports.data.loading.ReportError`."""
     file = folder.parent / f"{folder.name}.json"
     rows: dict[str, Any] = {}
@@ -53,21 +53,20 @@ def load(folder: Path, ran: Ran) -> Study:
     return study(rows, ran)
 
 
-def _checked(file: Path, found: Mapping[str, Any]) -> dict[str, Any]:
-    model = checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
-    return model.model_dump()
+def _checked(file: Path, found: Mapping[str, Any]) -> FindingsFile:
+    return checked(FindingsFile, file, found, named=findings.FORMAT, version=findings.VERSION)
 
 
-def study(rows: Mapping[str, Mapping[str, Any]], ran: Ran) -> Study:
+def study(rows: Mapping[str, Mapping[str, Any]], ran: StudyMetadata) -> Study:
     """What the rows of :func:`repro.commands.releases.row_of` tell, by release."""
     rows = dict(sorted(rows.items(), key=lambda one: _ordered(one[0])))
     frame = tidy(rows)
     verdict, tone, sentence = _judged(rows)
     runs = [row["plain"] for row in rows.values() if "plain" in row]
-    scenario = dict(runs[0]["scenario"]) if runs else {}
+    scenario = dict(runs[0].scenario) if runs else {}
     scenario.pop("deepspeed", None)
-    options = said(scenario)
-    versions = {**(runs[0]["versions"] if runs else ran.versions), "deepspeed": ", ".join(rows)}
+    options = texts(scenario)
+    versions = {**(runs[0].versions if runs else ran.versions), "deepspeed": ", ".join(rows)}
     facts = [
         Fact(
             "asked", "Which DeepSpeed releases, as they were released, keep hpZ's secondary partition right?", "release"
@@ -105,23 +104,21 @@ def tidy(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     for release, row in rows.items():
         for key, name in _RUNS.items():
             found = row.get(key)
-            wrong = ((found or {}).get("divergence") or {}).get("parameter") or {}
-            causes = found["causes"] if found else ()
+            wrong = found.divergence.parameter if found and found.divergence else None
+            causes = found.causes if found else ()
             made.append(
                 {
                     "release": release,
                     "run": name,
                     "ran": found is not None,
-                    "verdict": found["verdict"] if found else "",
-                    "race": "race" in causes,
-                    "stale": "stale" in causes,
-                    "uncovered": "uncovered" in causes,
-                    "wrong_values": bool(found and found["diverged"]),
-                    "wrong_from_step": wrong.get("step"),
-                    "wrong_from_phase": wrong.get("phase", ""),
-                    "parameter": wrong.get("name", ""),
-                    "distance": found["distance"] if found else "",
-                    "step_ns": (found or {}).get("virtual_ns_per_step"),
+                    "verdict": found.verdict if found else "",
+                    **{cause: cause in causes for cause in ("race", "stale", "uncovered")},
+                    "wrong_values": bool(found and found.diverged),
+                    "wrong_from_step": wrong.step if wrong else None,
+                    "wrong_from_phase": wrong.phase if wrong else "",
+                    "parameter": wrong.name if wrong else "",
+                    "distance": found.distance if found else "",
+                    "step_ns": found.virtual_ns_per_step if found else None,
                     "evidence": "; ".join(_evidence(found).values()) if found else "",
                     "failure": row.get("failure", ""),
                 }
@@ -176,10 +173,7 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
 
 def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """What was found in the plain run, and in the other."""
-    plain, edited = (
-        [*row[name]["causes"], *(["wrong values"] if row[name]["diverged"] and not row[name]["causes"] else [])]
-        for name in _RUNS
-    )
+    plain, edited = (row[name].causes or ["wrong values"] * row[name].diverged for name in _RUNS)
     return plain, edited
 
 
@@ -229,22 +223,16 @@ def _matrix(frame: pd.DataFrame, rows: Mapping[str, Mapping[str, Any]]) -> Chart
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    cells = []
+    cells: list[list[Any]] = []
     for release, row in rows.items():
         if "failure" in row:
-            cells.append(
-                [Cell(release), Cell("does not run", "warn"), Cell(""), Cell(row["failure"]), Cell(""), Cell("")]
-            )
+            cells.append([release, Cell("does not run", "warn"), "", row["failure"], "", ""])
             continue
-        told = list(dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()]))
-        parameter = (row["plain"]["divergence"] or {}).get("parameter")
-        wrong = f"step {parameter['step']} {parameter['phase']}" if parameter else "never"
-        cells.append(
-            [
-                Cell(release), *(_verdict(found) for found in _found(row)), Cell("; ".join(told)), Cell(wrong),
-                Cell(f"{row['plain']['distance']} / {row['edited']['distance']}"),
-            ]
-        )  # fmt: skip
+        told = dict.fromkeys([*_evidence(row["plain"]).values(), *_evidence(row["edited"]).values()])
+        parameter = row["plain"].divergence and row["plain"].divergence.parameter
+        wrong = f"step {parameter.step} {parameter.phase}" if parameter else "never"
+        distance = f"{row['plain'].distance} / {row['edited'].distance}"
+        cells.append([release, *map(_verdict, _found(row)), "; ".join(told), wrong, distance])
     return Table(
         "Releases, each run twice",
         ["release", PLAIN, EDITED, "the race's two lines, or the evidence", "wrong values from (plain)", "distance"],
@@ -256,17 +244,17 @@ def _verdict(found: Sequence[str]) -> Cell:
     return Cell(", ".join(found), "bad") if found else Cell("clean", "good")
 
 
-def _evidence(found: Mapping[str, Any]) -> dict[str, str]:
+def _evidence(found: FindingsFile) -> dict[str, str]:
     """By finding: the first race's two lines; which version a stale partition holds; how much nobody wrote."""
     told = {}
-    for race in found["races"][:1]:
-        told["race"] = f"{summary.place(race['first'])} | {summary.place(race['second'])}"
-    stale = found["stale"]
+    for race in found.races[:1]:
+        told["race"] = f"{summary.access(race.first)} | {summary.access(race.second)}"
+    stale = found.stale
     if stale:
-        before = "before the edit after" if stale["edited"] else "of"
-        told["stale"] = f"{stale['phase']} of step {stale['step']} holds values {before} step {stale['version']}"
-    for one in found["uncovered"][:1]:
-        told["uncovered"] = f"{one['nbytes']} bytes nobody wrote"
+        before = "before the edit after" if stale.edited else "of"
+        told["stale"] = f"{stale.phase} of step {stale.step} holds values {before} step {stale.version}"
+    for one in found.uncovered[:1]:
+        told["uncovered"] = f"{one.nbytes} bytes nobody wrote"
     return told
 
 

@@ -18,6 +18,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from reports.data.campaigns import is_campaign
+from reports.data.findings import Verdict
 from reports.data.loading import ReportError
 from reports.pages import html
 from reports.pages.folders import page
@@ -61,9 +62,8 @@ def _row(place: Path) -> Listed | None:
         return Listed(place.name, told, str(data["scenario"].get("fix", "")), "bad" if count else "good")
     if (place / "findings.json").is_file():
         data = _json(place / "findings.json")
-        verdict = str(data["verdict"])
-        tone = {"clean": "good", "hidden": "warn"}.get(verdict, "bad")
-        return Listed(place.name, verdict, str(data["scenario"].get("fix", "")), tone)
+        verdict = Verdict(data["verdict"])
+        return Listed(place.name, verdict, str(data["scenario"].get("fix", "")), verdict.tone)
     return None
 
 

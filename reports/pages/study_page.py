@@ -1,7 +1,7 @@
 """A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-What a study found is told by a file of its own (``sweep_page.py``, ``placements_page.py``, ``releases_page.py``), as a
-:class:`Study`; how that looks is the same for all of them, and stands here.
+``sweep_page.py``, ``placements_page.py`` and ``releases_page.py`` each make a :class:`Study` of what their study found;
+this file draws any of them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import pandas as pd
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict
 
 from reports.charts.frame import Chart
-from reports.data.schema import ReportError
+from reports.data import frames
+from reports.data.schema import ReportError, does_not_hold
 from reports.pages import html, markdown
+from reports.pages.run_page import ran
 from reports.pages.summary import Fact
 from reports.pages.words import STUDIES
+from reports.pictures.figures import png
+from reports.table import Table
 
 FORMAT = "stream-race-study"
 VERSION = 1
@@ -34,27 +40,23 @@ _FILES = (
 )
 
 
-class Cell(NamedTuple):
-    """A cell of a table. ``tone``: good, warn or bad, where it is a verdict."""
+class StudyMetadata(BaseModel):
+    """How a study was made. ``study``: which; ``options``: of its job, those that the study itself decides left out;
+    ``hardware``: what the profile stands for, in words.
+    """
 
-    text: str
-    tone: str = ""
+    model_config = ConfigDict(strict=True, frozen=True)
 
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells. ``brief``: in the text for an issue, too."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
-    brief: bool = True
+    study: Literal["sweep", "placements", "releases"]
+    command: str
+    versions: dict[str, str]
+    options: dict[str, Any] = {}
+    hardware: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What a study's page tells.
+    """What a study's page shows.
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
@@ -82,19 +84,17 @@ def page(study: Study) -> str:
     return html.render(
         "study.html",
         study.charts,
-        title=html.shortened(f"{study.verdict}: {study.title}"),
+        title=f"{study.verdict}: {study.title}",
         study=study,
-        verdict=html.shortened(study.verdict),
-        sentence=html.shortened(study.sentence),
-        facts=[(fact.name, html.shortened(fact.value), fact.word) for fact in study.facts],
-        tables=[_cut(table) for table in study.tables],
-        command=html.shortened(study.command),
-        versions=_shortened(study.versions),
-        configuration=_shortened(study.configuration),
+        ran=ran([(study.kind, study.versions, study.configuration, {})]),
         words=STUDIES,
         explained={word: STUDIES[word] for word in study.words},
-        files=_FILES,
+        files=[*_FILES, *((f"{name}.png", "for slides") for name in _pictures(study))],
     )
+
+
+def _pictures(study: Study) -> dict[str, Figure]:
+    return {name: chart.figure for name, chart in study.charts.items() if isinstance(chart.figure, Figure)}
 
 
 def brief(study: Study) -> str:
@@ -139,6 +139,8 @@ def write(study: Study, target: Path) -> Path:
         study.metrics.to_parquet(beside, engine="pyarrow", index=False)
         os.replace(beside, target / "metrics.parquet")
         html.write(brief(study), target / "report.md")
+        for name, figure in _pictures(study).items():
+            png(figure, target / f"{name}.png")
         html.write(page(study), file)
     except OSError as error:
         raise ReportError(
@@ -147,16 +149,22 @@ def write(study: Study, target: Path) -> Path:
     return file
 
 
-def _cut(table: Table) -> Table:
-    """With texts that are not longer than a page bears."""
-    rows = [[Cell(html.shortened(cell.text), cell.tone) for cell in row] for row in table.rows]
-    return Table(
-        html.shortened(table.caption), [html.shortened(name) for name in table.columns], rows, table.note, table.brief
-    )
+def read_table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+    """See :func:`reports.data.frames.read`. A study leaves a number out that it has not, and has something to
+    tell: a table without rows is refused too.
+    """
+    frame = frames.read(file, columns, nothing={name: "" for name, kind in columns.items() if kind == "float64"})
+    if frame.empty:
+        raise does_not_hold(file, "it has no row")
+    return frame
 
 
-def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
-    return {html.shortened(name): html.shortened(text) for name, text in texts.items()}
+def texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as texts."""
+    return {
+        str(name): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        for name, value in options.items()
+    }
 
 
 def _fenced(command: str) -> markdown.Ready:

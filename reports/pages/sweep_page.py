@@ -9,11 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from reports.charts import sweep_plots as plots
+from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_folder import Ran, said, table
-from reports.pages.study_page import Cell, Study, Table
+from reports.pages.study_page import Study, StudyMetadata, read_table, texts
 from reports.pages.summary import Fact
+from reports.pictures import sweep as pictures
+from reports.pictures.sweep import STOCK
+from reports.table import Cell, Column, Table
+from reports.text import slack
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 
 FILE = "sweep.csv"
@@ -26,32 +29,32 @@ COLUMNS = {
     "tflops_per_gpu": "float64",
     "races": "int64",
     "pairs": "int64",
-    "shown": "int64",
-    "margin_us": "float64",
+    "manifested": "int64",
+    "slack_us": "float64",
     "memory_gib": "float64",
     "fits": "bool",
 }
-_UNFIXED, _STOCK = "hpZ none", "hpZ stream-sync"
+_UNFIXED = "hpZ none"
 _DECIDED = ("network", "micro_batch", "fix", "stage")  # by the sweep itself
 _WORDS = (
-    "race", "hidden", "shown", "fix", "hpZ", "ZeRO-3", "gain", "margin", "unordered pairs", "network", "micro-batch",
-    "virtual time", "hardware profile", "stream", "rank",
+    "race", "latent", "manifested", "fix", "hpZ", "ZeRO-3", "gain", "slack", "unordered pairs", "network",
+    "micro-batch", "virtual time", "hardware profile", "stream", "rank",
 )  # fmt: skip
 
 
-def load(folder: Path, ran: Ran) -> Study:
+def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
-    frame = table(folder / FILE, COLUMNS)
-    for configuration in (_UNFIXED, _STOCK, ZERO3):
+    frame = read_table(folder / FILE, COLUMNS)
+    for configuration in (_UNFIXED, STOCK, ZERO3):
         if configuration not in set(frame.configuration):
             raise does_not_hold(folder / FILE, f"it has no row of {configuration}")
     return study(frame, ran)
 
 
-def study(frame: pd.DataFrame, ran: Ran) -> Study:
+def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
     """What the frame of :func:`studies.sweep.sweep` tells."""
     seen = _Seen(frame)
-    options = said({name: value for name, value in ran.options.items() if name not in _DECIDED})
+    options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})
     title = _title(options)
     networks, batches = sorted(frame.network.unique()), sorted(frame.micro_batch.unique())
     facts = [
@@ -75,8 +78,8 @@ def study(frame: pd.DataFrame, ran: Ran) -> Study:
         sentence=f"{seen.sentence}; {_speed(frame)}.",
         tone=seen.tone,
         facts=facts,
-        charts=plots.draw(frame, _UNFIXED),
-        tables=[_gains(frame), _fixes(frame)],
+        charts={"phase-diagram": pictures.phases(frame, _UNFIXED), "throughput": pictures.throughput(frame)},
+        tables=[_gains(frame), _fixes(frame), _settings(frame)],
         command=ran.command,
         versions=ran.versions,
         configuration=options,
@@ -92,7 +95,7 @@ class _Seen:
         unfixed = frame[frame.configuration == _UNFIXED]
         fixed = frame[~frame.configuration.isin([_UNFIXED])]
         fixes = [name.removeprefix("hpZ ") for name in dict.fromkeys(fixed.configuration) if name != ZERO3]
-        total, racing, shown = len(unfixed), int((unfixed.pairs > 0).sum()), int((unfixed.shown > 0).sum())
+        total, racing, shown = len(unfixed), int((unfixed.pairs > 0).sum()), int((unfixed.manifested > 0).sum())
         left = fixed[fixed.pairs > 0]
         self.without = (
             f"the race is there in {racing} of {total} settings; {shown} show it, {racing - shown} come out right by "
@@ -138,53 +141,67 @@ def _pays(frame: pd.DataFrame) -> str:
 
 def _gains(frame: pd.DataFrame) -> Table:
     gains, ends = gain(frame), stops_paying(frame)
-    races = {(row["network"], row["micro_batch"]): row for row in _rows(frame[frame.configuration == _UNFIXED])}
+    races = {(one.network, one.micro_batch): one for one in each(frame[frame.configuration == _UNFIXED])}
     rows = []
     for batch in gains.index:
-        cells = [Cell(str(batch))]
+        cells = []
         for network in gains.columns:
-            one = races.get((network, batch))
-            mark, tone = _mark(one)
+            mark, tone = _mark(races.get((network, batch)))
             value = gains.loc[batch, network]
             cells.append(Cell(f"{value:.2f}{mark}" if math.isfinite(value) else "", tone))
-        rows.append([*cells, Cell(f"{ends[batch]:.0f}" if math.isfinite(ends[batch]) else "")])
+        rows.append([str(batch), *cells, ends[batch]])
+    networks = [Column(f"{network:g}", right=True) for network in gains.columns]
     return Table(
         "How many times as fast as ZeRO-3 hpZ is, by Gbit/s between nodes",
-        ["micro-batch", *(f"{network:g}" for network in gains.columns), f"pays < {100 * (PAYS - 1):.0f} % from"],
+        ["micro-batch", *networks, Column(f"pays < {100 * (PAYS - 1):.0f} % from", ".0f")],
         rows,
-        "Without a fix the race shows there: ! every unordered pair is reversed, ? some are. Elsewhere it is there, "
-        "too, and hidden.",
+        "Without a fix the race shows there: ! every unordered pair is reversed, ? some are. Elsewhere the race is "
+        "there as well, and latent.",
     )
 
 
-def _mark(row: Mapping[str, Any] | None) -> tuple[str, str]:
-    if row is None or not row["shown"]:
+def _mark(one: Any) -> tuple[str, str]:
+    if one is None or not one.manifested:
         return "", ""
-    return (" !", "bad") if row["shown"] == row["pairs"] else (" ?", "warn")
+    return (" !", "bad") if one.manifested == one.pairs else (" ?", "warn")
 
 
 def _fixes(frame: pd.DataFrame) -> Table:
     """What was found with each, and what it costs."""
-    stock = frame[frame.configuration == _STOCK].set_index(["network", "micro_batch"]).step_s
+    stock = frame[frame.configuration == STOCK].set_index(["network", "micro_batch"]).step_s
     rows = []
     for name, found in frame.groupby("configuration", sort=False):
         more = (found.set_index(["network", "micro_batch"]).step_s / stock - 1).dropna()
-        racing, shown = int((found.pairs > 0).sum()), int((found.shown > 0).sum())
-        rows.append(
-            [
-                Cell(str(name)),
-                Cell(f"{racing} of {len(found)}" if racing else "none", "bad" if racing else "good"),
-                Cell(str(shown) if racing else ""),
-                Cell(plots.margin(found.margin_us.min()) if racing else ""),
-                Cell("" if name == _STOCK or more.empty else _between(more)),
-            ]
-        )
+        racing, manifested = int((found.pairs > 0).sum()), int((found.manifested > 0).sum())
+        race = Cell(f"{racing} of {len(found)}", "bad") if racing else Cell("none", "good")
+        closest = (str(manifested), slack(found.slack_us.min())) if racing else ("", "")
+        rows.append([str(name), race, *closest, "" if name == STOCK or more.empty else _between(more)])
     return Table(
         "What was found with each fix, and what it costs",
-        ["configuration", "settings with a race", "of them shown", "margin", "step time against stream-sync"],
+        ["configuration", "settings with a race", "of them manifested", "slack", "step time against stream-sync"],
         rows,
         "The step time is virtual time, from the best setting to the worst.",
     )
+
+
+def _settings(frame: pd.DataFrame) -> Table:
+    """Every setting without a fix, and its throughput beside ZeRO-3's."""
+    plain = frame[frame.configuration == ZERO3].set_index(["network", "micro_batch"]).tokens_per_second
+    rows = [
+        [
+            f"{one.network:g} Gbit/s, micro-batch {one.micro_batch}",
+            f"{one.manifested} of {one.pairs} reversed" if one.pairs else "no race",
+            slack(one.slack_us) if one.pairs else "",
+            one.step_s,
+            one.tokens_per_second,
+            plain.get((one.network, one.micro_batch)),
+            Cell(f"{one.memory_gib:.1f} GiB", *(() if one.fits else ("bad", "does not fit"))),
+        ]
+        for one in each(frame[frame.configuration == _UNFIXED])
+    ]
+    numbers = [Column("step", "{:.4g} s"), Column("tokens/s", ",.0f"), Column(f"{ZERO3}, tokens/s", ",.0f")]
+    columns = ["setting", "unordered pairs", "slack", *numbers, "memory"]
+    return Table("Every setting without a fix", columns, rows, brief=False)
 
 
 def _between(more: pd.Series) -> str:
@@ -193,7 +210,7 @@ def _between(more: pd.Series) -> str:
 
 
 def _closest(rows: pd.DataFrame) -> str:
-    found = rows[rows.shown > 0]
+    found = rows[rows.manifested > 0]
     if found.empty:
         return ""
     network, batch = min(zip(found.network, found.micro_batch, strict=True))
@@ -217,7 +234,3 @@ def _range(values: Sequence[float]) -> str:
 
 def _either(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + (" or " if len(names) > 1 else "") + names[-1]
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]

@@ -12,10 +12,9 @@ import pandas as pd
 mpl.use("Agg")  # no display is needed, nor looked for
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from reports.table import Column, Table
 from studies.paro_sweep import PAYS, begins_to_pay
 
 _NOTHING = "#d9dce3"
@@ -63,19 +62,15 @@ def show(console: Console, frame: pd.DataFrame) -> None:
         "network cards of a node; strategies against ZeRO-3 (7B, 32 GPUs), rings against a flat ring (1 GB)",
         highlight=False,
     )
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for count in map(int, begins.columns):
-        table.add_column(f"{count} card{'s' if count > 1 else ''}", justify="right", no_wrap=True)
-    table.add_column("most", justify="right")
-    table.add_column("", no_wrap=True)
     least = frame.ratio.min()
     by_what = frame.groupby("what")
-    for what, row in zip(map(str, begins.index), begins.to_numpy(), strict=True):
-        cells = ["-" if math.isnan(value) else "all" if value == least else f"{value:g}" for value in row]
+    rows = []
+    for what, found in zip(map(str, begins.index), begins.to_numpy(), strict=True):
+        cells = ["-" if math.isnan(value) else "all" if value == least else f"{value:g}" for value in found]
         mine = by_what.get_group(what)
-        fits = "" if bool(mine.fits.all()) else "does not fit"
-        table.add_row(what, *cells, f"{mine.gain.max():.2f}", fits)
+        rows.append([what, *cells, mine.gain.max(), "" if bool(mine.fits.all()) else "does not fit"])
+    cards = [Column(f"{count} card{'s' if count > 1 else ''}", right=True) for count in map(int, begins.columns)]
+    table = Table("", ["", *cards, Column("most", ".2f"), ""], rows)
     console.print(table)
     console.print(
         f"all: from {least:g} on, the least that was tried; -: at none of {least:g} to {frame.ratio.max():g}; most: "

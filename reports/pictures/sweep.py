@@ -2,100 +2,96 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-
-mpl.use("Agg")  # no display is needed, nor looked for
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, to_rgba
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from reports.charts.frame import TEXT, Chart
+from reports.data.frames import each
+from reports.pictures.figures import key, panels
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 
-_HIDDEN, _PARTLY, _SHOWN, _NONE = "#4c9f70", "#e3b23c", "#cf3a3a", "#d9dce3"
-_WORDS = {
-    _SHOWN: "all unordered pairs are reversed",
+STOCK = "hpZ stream-sync"
+
+_LATENT, _PARTLY, _MANIFESTED, _NONE = "#4c9f70", "#e3b23c", "#cf3a3a", "#7c83a366"
+_STATES = {
+    _MANIFESTED: "every unordered pair is reversed",
     _PARTLY: "some are",
-    _HIDDEN: "none: training comes out right by luck",
+    _LATENT: "none: right by luck",
     _NONE: "no race",
 }
+_HATCH: dict[str, Any] = {"hatch": "///", "edgecolor": "#00000055", "linewidth": 0}
 
 
-def phase_diagram(frame: pd.DataFrame, configuration: str, title: str, path: Path) -> Path:
+def phases(frame: pd.DataFrame, configuration: str) -> Chart:
     """Does the race of ``configuration`` show, and how close did the closest pair come: networks by micro-batches."""
     rows = frame[frame.configuration == configuration]
-    table = rows.set_index(["micro_batch", "network"]).sort_index()
     batches, networks = sorted(rows.micro_batch.unique()), sorted(rows.network.unique())
-    colours = [_HIDDEN, _PARTLY, _SHOWN, _NONE]
-    cells = np.zeros((len(batches), len(networks)))
-    figure, axes = plt.subplots(figsize=(1.5 + 0.95 * len(networks), 2.0 + 0.55 * len(batches)), dpi=150)
-    for y, batch in enumerate(batches):
-        for x, network in enumerate(networks):
-            cell = table.loc[(batch, network)]
-            colour = _colour(int(cell.pairs), int(cell.shown))
-            cells[y, x] = colours.index(colour)
-            text = "" if colour == _NONE else f"{_time(cell.margin_us)}\n{cell.shown} of {cell.pairs}"
-            ink = "black" if colour in (_PARTLY, _NONE) else "white"
+    figure, ((axes,),) = panels(1, 1, 1.5 + 0.95 * len(networks), 2.2 + 0.55 * len(batches))
+    found = set()
+    for one in each(rows):
+        x, y = networks.index(one.network), batches.index(one.micro_batch)
+        colour = _colour(one.pairs, one.manifested)
+        found.add(colour)
+        axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
+        if not one.fits:
+            axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, **_HATCH))
+        if colour != _NONE:
+            text = f"{_time(one.slack_us)}\n{one.manifested} of {one.pairs}"
+            ink = "black" if colour == _PARTLY else "white"
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color=ink)
-            if not cell.fits:
-                axes.add_patch(
-                    Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#00000055", lw=0)
-                )
-    shades = ListedColormap([to_rgba(colour) for colour in colours])
-    axes.imshow(cells, cmap=shades, vmin=-0.5, vmax=3.5, aspect="auto", origin="lower")
     axes.set_xticks(range(len(networks)), [f"{network:g}" for network in networks])
     axes.set_yticks(range(len(batches)), [str(batch) for batch in batches])
-    axes.set_xlabel("network between nodes, Gbit/s per node")
-    axes.set_ylabel("micro-batch, sequences per GPU")
-    axes.set_title(title, fontsize=10, loc="left")
-    handles = [Patch(color=colour, label=word) for colour, word in _WORDS.items() if colours.index(colour) in cells]
+    axes.set(xlim=(-0.5, len(networks) - 0.5), ylim=(-0.5, len(batches) - 0.5))
+    axes.set(xlabel="network between nodes, Gbit/s per node", ylabel="micro-batch, sequences per GPU")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    handles = [Patch(color=colour, label=word) for colour, word in _STATES.items() if colour in found]
     if not rows.fits.all():
-        handles.append(Patch(facecolor="white", hatch="///", edgecolor="#00000055", label="does not fit on the GPU"))
-    figure.legend(handles=handles, loc="lower center", ncol=2, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.06 + 0.03 * (len(handles) > 2), 1, 1))
-    return _save(figure, path)
+        handles.append(Patch(facecolor="white", **_HATCH, label="does not fit on the GPU"))
+    key(figure, handles)
+    return Chart(
+        figure,
+        "Where the race shows without a fix",
+        "Colour: whether the race shows in this timing. Numbers: the slack of the closest pair (below zero: reversed), "
+        "and how many of the pairs are reversed. A race that does not show is there all the same.",
+    )
 
 
-def throughput(frame: pd.DataFrame, title: str, path: Path) -> Path:
+def throughput(frame: pd.DataFrame) -> Chart:
     """Tokens per second against bandwidth, hpZ beside ZeRO-3; and how many times as fast hpZ is."""
     batches = sorted(frame.micro_batch.unique())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), dpi=150)
-    shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.85, len(batches)))
+    figure, ((left, right),) = panels(1, 2, 11, 4.4)
+    shades = mpl.colormaps["viridis"](np.linspace(0.25, 0.85, len(batches)))
     gains, ends = gain(frame), stops_paying(frame)
+    handles = []
     for shade, batch in zip(shades, batches, strict=True):
-        for configuration, style in (("hpZ stream-sync", "-"), (ZERO3, "--")):
+        for configuration, style in ((STOCK, "o-"), (ZERO3, "s--")):
             rows = frame[(frame.configuration == configuration) & (frame.micro_batch == batch)].sort_values("network")
-            left.plot(rows.network, rows.tokens_per_second, style, color=shade, marker="o", ms=3)
-        right.plot(gains.columns, gains.loc[batch], color=shade, marker="o", ms=3, label=f"micro-batch {batch}")
-        if np.isfinite(ends[batch]):
-            right.plot([ends[batch]], [PAYS], marker="v", color=shade, ms=8)
-    left.plot([], [], "k-", label="hpZ (stream-sync)")
-    left.plot([], [], "k--", label="ZeRO-3 without hpZ")
+            left.plot(rows.network, rows.tokens_per_second, style, color=shade, ms=3)
+        right.plot(gains.columns, gains.loc[batch], "o-", color=shade, ms=3)
+        handles.append(Line2D([], [], color=shade, label=f"micro-batch {batch:g}"))
+        if math.isfinite(ends[batch]):
+            right.plot([ends[batch]], [PAYS], "v", color=shade, ms=8)
     left.set_yscale("log")
     left.set_ylabel("tokens per second, all GPUs")
     right.set_ylabel("throughput of hpZ over ZeRO-3")
-    right.axhline(PAYS, color="#888888", lw=0.8)
-    right.text(
-        0.99,
-        PAYS,
-        f"pays less than {100 * (PAYS - 1):.0f} %",
-        transform=right.get_yaxis_transform(),
-        ha="right",
-        va="bottom",
-        fontsize=8,
-    )
+    right.axhline(PAYS, color=TEXT, lw=0.8)
     for axes in (left, right):
         _bandwidths(axes, sorted(frame.network.unique()))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.suptitle(title, fontsize=10, x=0.01, y=0.99, ha="left")
-    figure.tight_layout()
-    return _save(figure, path)
+    styles = {"hpZ (stream-sync)": "-", ZERO3: "--"}
+    key(figure, handles + [Line2D([], [], color=TEXT, ls=style, label=name) for name, style in styles.items()], 6)
+    return Chart(
+        figure,
+        "Throughput against bandwidth, and what hpZ gains",
+        f"Triangles: from there on hpZ (stream-sync) is less than {100 * (PAYS - 1):.0f} % faster than ZeRO-3.",
+    )
 
 
 def _bandwidths(axes: Axes, networks: list[float]) -> None:
@@ -103,12 +99,13 @@ def _bandwidths(axes: Axes, networks: list[float]) -> None:
     axes.set_xticks(networks, [f"{network:g}" for network in networks])
     axes.minorticks_off()
     axes.set_xlabel("network between nodes, Gbit/s per node")
+    axes.grid(alpha=0.3)
 
 
-def _colour(pairs: int, shown: int) -> str:
+def _colour(pairs: int, manifested: int) -> str:
     if not pairs:
         return _NONE
-    return _SHOWN if shown == pairs else _PARTLY if shown else _HIDDEN
+    return _MANIFESTED if manifested == pairs else _PARTLY if manifested else _LATENT
 
 
 def _time(microseconds: float) -> str:
@@ -116,9 +113,3 @@ def _time(microseconds: float) -> str:
         if abs(microseconds) >= size:
             return f"{microseconds / size:+.3g} {unit}"
     return f"{microseconds:+.3g} us"
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path)
-    plt.close(figure)
-    return path

@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from studies.choose import GB, KINDS, Question
+from reports.table import Cell, Column, Table
+from studies.choose import GB, KINDS, ShardingQuestion
 
 _NAMED = 3  # of those that are equally fast
-_WIDE = 96  # columns of a terminal from which on the table's own have room between them
 _HEADS = (
     "strategy", "para-\nmeters", "copy", "grad-\nients", "state", "total\nGB", "over",
     "com-\nmuni-\ncate", "com-\npute", "step\ns", "tokens/s", "times\nZeRO-3",
 )  # fmt: skip
 
 
-def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
+def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
     """What was asked, the answer, the table, and what is not counted."""
     console.print(title(asked), highlight=False, markup=False)
     console.print(f"[bold green]{sentence(frame, asked)}[/]", highlight=False)
-    console.print(_table(frame, wide=console.width >= _WIDE))
+    console.print(_table(frame))
     activations = (
         f"{_gb(asked.activations)} are kept free for activations; not counted are"
         if asked.activations
@@ -37,7 +35,7 @@ def show(console: Console, frame: pd.DataFrame, asked: Question) -> None:
     )
 
 
-def title(asked: Question) -> str:
+def title(asked: ShardingQuestion) -> str:
     """What was asked."""
     size, cluster = asked.size, asked.cluster
     part = size.trained / size.parameters
@@ -53,7 +51,7 @@ def title(asked: Question) -> str:
     )
 
 
-def sentence(frame: pd.DataFrame, asked: Question) -> str:
+def sentence(frame: pd.DataFrame, asked: ShardingQuestion) -> str:
     """Which is the fastest that fits, why, and what would be faster with more memory."""
     best, fitting = frame[frame.best], int(frame.fits.sum())
     first, several = best.iloc[0], len(best) > 1
@@ -106,15 +104,10 @@ def _names(titles: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
 
 
-def _table(frame: pd.DataFrame, *, wide: bool) -> Table:
-    # 80 columns, which is what a pipe has, are just enough.
-    table = Table(
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if wide else 0), collapse_padding=True
-    )
-    for number, head in enumerate(_HEADS):
-        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+def _table(frame: pd.DataFrame) -> Table:
+    rows = []
     for row in frame.to_dict("records"):
-        table.add_row(
+        cells = [
             _short(row["title"]),
             *(_figure(row[kind] / GB) if row[kind] else "" for kind in KINDS),
             _figure(row["total"] / GB),
@@ -122,9 +115,10 @@ def _table(frame: pd.DataFrame, *, wide: bool) -> Table:
             *(_figure(row[name]) for name in ("communication_s", "computation_s", "step_s")),
             f"{row['tokens_per_s']:,.0f}" if row["tokens_per_s"] < 1e6 else f"{row['tokens_per_s'] / 1e6:.2f} M",
             f"{row['relative']:.2f}",
-            style="green" if row["best"] else "" if row["fits"] else "dim",
-        )
-    return table
+        ]
+        tone = "good" if row["best"] else "" if row["fits"] else "soft"
+        rows.append([Cell(text, tone) for text in cells])
+    return Table("", [_HEADS[0], *(Column(head, right=True) for head in _HEADS[1:])], rows)
 
 
 def _short(title: str) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path, PurePath
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from metrics import MemoryUse
-from reports.screen.terminal import race_text
+from reports.screen.races import race_text
+from reports.table import Cell, Column, Table
 from reports.text import duration
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Rehearsed
@@ -21,14 +21,18 @@ GIB = 1 << 30
 def show(console: Console, found: Rehearsed, folder: Path) -> None:
     """The verdict on one dry run, and where its files are."""
     colour = (
-        "red" if any(race.shown for race in found.races) or not found.fits else "yellow" if found.races else "green"
+        "red"
+        if any(race.manifested for race in found.races) or not found.fits
+        else "yellow"
+        if found.races
+        else "green"
     )
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
         body.append(Text(excess(found), "red"))
     body += [_speed(found), _time(found), _memory(found.memory), _traffic(found)]
     for number, race in enumerate(found.races, 1):
-        body += [Text(""), race_text(number, race, "dry.json")]
+        body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
 
@@ -36,13 +40,13 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
 def verdict(found: Rehearsed) -> str:
     """In a word."""
     if found.races:
-        return "race, shown" if any(race.shown for race in found.races) else "race, hidden"
+        return "race, manifested" if any(race.manifested for race in found.races) else "race, latent"
     return "clean" if found.fits else "does not fit"
 
 
 def sentence(found: Rehearsed) -> str:
     """The verdict for a person."""
-    if any(race.shown for race in found.races):
+    if any(race.manifested for race in found.races):
         first = "A race, and this timing shows it: values would be wrong."
     elif found.races:
         first = "A race that this timing does not show: another network or batch may."
@@ -100,36 +104,26 @@ def _speed(found: Rehearsed) -> RenderableType:
 
 def _time(found: Rehearsed) -> RenderableType:
     step = found.step
-    table = Table(title="Where the step's time goes", title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("time", "of the step"):
-        table.add_column(name, justify="right")
-
-    def row(what: str, time: int, style: str = "") -> None:
-        table.add_row(what, duration(time), f"{100 * time / step.time:.1f} %", style=style)
-
-    row("computing", step.compute)
-    row("communication that nothing hides", step.exposed)
-    for group in step.groups:
-        if group.busy:
-            row(f"  {group.name}: {duration(group.busy)} in all, exposed", group.exposed, "dim")
-    row("other streams alone", step.other)
-    row("nothing runs", step.idle)
-    row("(host blocked)", step.blocked, "dim")
-    return table
+    parts = [
+        ("computing", step.compute),
+        ("communication that nothing hides", step.exposed),
+        *((f"  {one.name}: {duration(one.busy)} in all, exposed", one.exposed) for one in step.groups if one.busy),
+        ("other streams alone", step.other),
+        ("nothing runs", step.idle),
+        ("(host blocked)", step.blocked),
+    ]
+    rows = [[what, duration(time), 100 * time / step.time] for what, time in parts]
+    columns = ["", Column("time", right=True), Column("of the step", "{:.1f} %")]
+    return Table("Where the step's time goes", columns, rows)
 
 
 def _memory(memory: MemoryUse) -> RenderableType:
-    table = Table(title="Memory at its peak", title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("GiB", justify="right")
-    for kind, nbytes in sorted(memory.kinds.items(), key=lambda item: -item[1]):
-        if nbytes >= GIB // 1000:
-            table.add_row(_KINDS.get(kind, kind), f"{nbytes / GIB:.2f}")
+    kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
+    rows = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]
     moment = memory.moment
     when = f"{moment.phase} of step {moment.step}, micro-batch {moment.micro_batch}" if moment else "nothing"
-    table.add_row(f"peak, in {when}", f"{memory.peak / GIB:.2f}", style="bold")
-    return table
+    rows.append([Cell(f"peak, in {when}", "strong"), memory.peak / GIB])
+    return Table("Memory at its peak", ["", Column("GiB", ".2f")], rows)
 
 
 def _traffic(found: Rehearsed) -> RenderableType:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from reports.table import Cell, Column, Table
 from studies.paro import FIGURES, differs
 
 _HEADS = ("", "loss\ndiffers\nby", "para-\nmeters", "grad-\nients", "state", "sent\nwithin", "sent\nbetween", "step\ns")
@@ -44,30 +43,26 @@ _WORDS = {"within": "bytes sent within nodes", "between": "bytes sent between no
 
 
 def _table(frame: pd.DataFrame) -> Table:
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in (*_HEADS, "races"):
-        table.add_column(head, justify="left" if not head else "right", no_wrap=True)
+    rows = []
     for row in _rows(frame):
         wrong = differs(row)
         loss = f"{row.loss_difference:.1e}" if row.loss_difference else "0"
-        table.add_row(
-            f"{row.strategy}\n[dim]formula[/]",
-            _red(loss) if "loss" in wrong else loss,
-            *(_figure(row, name, differing=name in wrong) for name in FIGURES),
-            f"{row.step_ns / 1e9:.2f}",
-            _red(str(row.races)) if row.races else "0",
+        figures = [(f"{getattr(row, name):,.0f}", name in wrong, getattr(row, f"{name}_formula")) for name in FIGURES]
+        rows.append(
+            [
+                Cell(row.strategy, below="formula"),
+                _marked(loss, "loss" in wrong),
+                *(_marked(text, off, f"{formula:,.0f}") for text, off, formula in figures),
+                row.step_ns / 1e9,
+                _marked(str(row.races), row.races > 0),
+            ]
         )
-    return table
+    names = [Column(head, right=True) for head in _HEADS[1:-1]]
+    return Table("", ["", *names, Column(_HEADS[-1], ".2f"), Column("races", right=True)], rows)
 
 
-def _figure(row: Any, name: str, *, differing: bool) -> str:
-    counted = f"{getattr(row, name):,.0f}"
-    formula = f"[dim]{getattr(row, f'{name}_formula'):,.0f}[/]"
-    return f"{_red(counted) if differing else counted}\n{formula}"
-
-
-def _red(text: str) -> str:
-    return f"[bold red]{text}![/]"
+def _marked(text: str, wrong: bool, below: str = "") -> Cell:
+    return Cell(f"{text}!", "bad", below) if wrong else Cell(text, "", below)
 
 
 def _rows(frame: pd.DataFrame) -> list[Any]:

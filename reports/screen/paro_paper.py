@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from reports.table import Cell, Column, Table
 from studies.paro_paper import ACCUMULATION, MICRO_BATCH, ONE_FLOW, RANGE, RATES, SEQUENCE, TOGETHER
 
 NEAR = 0.25  # relative error
@@ -24,23 +23,15 @@ def show_gains(console: Console, frame: pd.DataFrame) -> None:
         f"{MICRO_BATCH} x {SEQUENCE} tokens",
         highlight=False,
     )
-    table = _table(
-        "", "theirs", "one\nflow", "\nerror", "all\nlinks", "\nerror", "equal\nat",
-        "serial:\none\nflow", "\nall\nlinks", "\nequal\nat",
+    heads = (
+        "one\nflow", "\nerror", "all\nlinks", "\nerror", "equal\nat", "serial:\none\nflow",
+        "\nall\nlinks", "\nequal\nat",
     )  # fmt: skip
-    for row in _rows(frame):
-        table.add_row(
-            name(row),
-            _times(row.theirs),
-            _times(row.ours),
-            _error(row.error),
-            _times(row.together),
-            _error(row.together_error),
-            _rate(row.rate),
-            _times(row.serial),
-            _times(row.together_serial),
-            _rate(row.serial_rate),
-        )
+    names = (
+        "ours", "error", "together", "together_error", "rate", "serial", "together_serial", "serial_rate",
+    )  # fmt: skip
+    rows = [[name(row), row.theirs, *(_value(row, one) for one in names)] for row in _rows(frame)]
+    table = Table("", ["", Column("theirs", ".2f"), *(Column(head, ".2f") for head in heads)], rows)
     console.print(table)
     console.print(
         f"One flow: a ring over all ranks passes each node's network at {ONE_FLOW:g} Gbit/s; all links: at "
@@ -58,18 +49,13 @@ def show_scaling(console: Console, frame: pd.DataFrame) -> None:
     console.print(
         f"Throughput per GPU, relative to {counts[0]} GPUs (7B, all trained, as much on each GPU)", highlight=False
     )
-    table = _table("", *(f"{count}" for count in counts), "theirs", "error", "all\nlinks", "error", "serial")
-    for strategy, rows in frame.groupby("strategy", sort=False):
-        last = rows.iloc[-1]
-        table.add_row(
-            str(strategy),
-            *(f"{value:.2f}" for value in rows.ours),
-            _times(last.theirs),
-            _error(last.error),
-            f"{last.together:.2f}",
-            _error(last.together_error),
-            f"{last.closed:.2f}",
-        )
+    rows = []
+    for strategy, found in frame.groupby("strategy", sort=False):
+        last = found.iloc[-1]
+        figures = [_value(last, one) for one in ("theirs", "error", "together", "together_error", "closed")]
+        rows.append([str(strategy), *found.ours, *figures])
+    heads = (*map(str, counts), "theirs", "error", "all\nlinks", "error", "serial")
+    table = Table("", ["", *(Column(head, ".2f") for head in heads)], rows)
     console.print(table)
     console.print(
         "Here more GPUs add hops to a ring, and little to (n-1)/n of the bytes: each node keeps its links. What a "
@@ -147,24 +133,11 @@ def _model(text: str) -> str:
     return text.rpartition("-")[2].upper()
 
 
-def _table(first: str, *heads: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, padding=0)
-    table.add_column(first, no_wrap=True)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
-def _times(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.2f}"
-
-
-def _error(value: float) -> str:
-    if math.isnan(value):
-        return ""
-    colour = "green" if abs(value) <= NEAR else "yellow"
-    return f"[{colour}]{value:+.0%}[/]"
-
-
-def _rate(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.0f}"
+def _value(row: Any, name: str) -> Any:
+    """A figure as the tables have it: errors as shares with a colour, rates whole."""
+    value = getattr(row, name)
+    if "error" in name and not math.isnan(value):
+        return Cell(f"{value:+.0%}", "good" if abs(value) <= NEAR else "warn")
+    if "rate" in name:
+        return "-" if math.isnan(value) else f"{value:.0f}"
+    return value

@@ -12,22 +12,12 @@ from statistics import fmean
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from detectors import Race
-from reports.data.findings import Findings, Verdict, place
-from reports.screen.checked import held_text, unexercised_text
-from reports.text import closeness, replays
-
-_COLOURS = {
-    Verdict.UNSTABLE: "red",
-    Verdict.HIDDEN: "yellow",
-    Verdict.DIVERGED: "red",
-    Verdict.STALE: "magenta",
-    Verdict.UNCOVERED: "cyan",
-    Verdict.CLEAN: "green",
-}
+from reports.data.findings import Findings
+from reports.screen.races import held_text, race_text, unexercised_text
+from reports.table import STYLES, Cell, Column, Table
+from reports.text import replays
 
 
 @dataclass
@@ -89,25 +79,22 @@ class Progress:
                     highlight=False,
                 )
 
-    def _table(self) -> RenderableType:
-        table = Table(title=self._title, caption=self._doing, title_justify="left", caption_justify="left")
-        for name in ("step", "loss", "reference loss", "", "races so far"):
-            table.add_column(name, justify="right")
+    def _table(self) -> Table:
+        rows = []
         for step, row in sorted(self._rows.items())[-20:]:
-            state = Text("") if not row.losses else Text("wrong", "red") if row.wrong else Text("equal", "green")
-            table.add_row(
-                f"{step}/{self._steps}",
-                _loss(row.losses) if row.losses else "…",
-                _loss(row.reference),
-                state,
-                Text(str(row.races), "red" if row.races else "") if row.losses else "",
-            )
-        return table
+            loss, state, races = "…", Cell(""), Cell("")
+            if row.losses:
+                loss = _loss(row.losses)
+                state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good")
+                races = Cell(str(row.races), "bad" if row.races else "")
+            rows.append([f"{step}/{self._steps}", loss, _loss(row.reference), state, races])
+        columns = [Column(name, right=True) for name in ("step", "loss", "reference loss", "", "races so far")]
+        return Table(self._title, columns, rows, self._doing)
 
 
 def verdict(console: Console, findings: Findings, folder: Path) -> None:
     """The verdict on one run."""
-    colour = _COLOURS[findings.verdict]
+    colour = STYLES[findings.verdict.tone]
     body: list[RenderableType] = [Text(findings.sentence(), f"bold {colour}")]
     body += [Text(line) for line in _divergence(findings)]
     if findings.stale:
@@ -117,7 +104,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         body.append(Text(f"The NaN watch: {findings.watch.sentence()}"))
         body += [Text(f"  {line}") for line in findings.watch.evidence]
     for number, race in enumerate(findings.races, 1):
-        body += [Text(""), race_text(number, race)]
+        body += [Text(""), race_text(f"Race {number}: {race.kind}", race)]
     for held in findings.holding.held:
         body += [Text(""), held_text(held)]
     if findings.holding.unexamined:
@@ -155,22 +142,17 @@ def doing(console: Console, what: str) -> Iterator[None]:
 
 def comparison(console: Console, runs: Mapping[str, Findings], folders: Mapping[str, Path]) -> None:
     """Several runs side by side: a column for each."""
-    table = Table(title="side by side", title_justify="left")
-    table.add_column("fix")
-    for fix in runs:
-        table.add_column(fix, overflow="fold")
-    rows: dict[str, Callable[[Findings], str | Text]] = {
-        "verdict": lambda found: Text(str(found.verdict), _COLOURS[found.verdict]),
+    rows: dict[str, Callable[[Findings], str | Cell]] = {
+        "verdict": lambda found: Cell(found.verdict, found.verdict.tone),
         "races found": lambda found: str(sum(race.occurrences for race in found.races)),
-        "shown by this timing": lambda found: str(sum(race.shown for race in found.races)),
+        "manifested": lambda found: str(sum(race.manifested for race in found.races)),
         "first wrong parameter": _first_parameter,
         "first wrong loss": _first_loss,
         "virtual ms per step": lambda found: f"{found.cost.step_ns / 1e6:.1f}" if found.cost else "",
         "host blocked, ms": lambda found: f"{found.cost.blocked_ns / 1e6:.1f}" if found.cost else "",
     }
-    for title, cell in rows.items():
-        table.add_row(title, *(cell(found) for found in runs.values()))
-    console.print(table)
+    cells = [[title, *(cell(found) for found in runs.values())] for title, cell in rows.items()]
+    console.print(Table("side by side", ["fix", *runs], cells))
     for fix, folder in folders.items():
         console.print(f"{fix}: {folder}", highlight=False)
 
@@ -210,30 +192,6 @@ def _divergence(findings: Findings) -> list[str]:
     if divergence.final:
         lines.append(f"Final state: {len(divergence.final)} partitions differ.")
     return lines
-
-
-def race_text(number: int, race: Race, whole: str = "findings.json") -> RenderableType:
-    """One race, for a person. ``whole``: the file that has all of it."""
-    lines = Text(f"Race {number}: {race.kind}", "bold")
-    for word, side in (("first", race.first), ("second", race.second)):
-        lines.append(f"\n  {word:<7}{side.access} by {side.kernel} on stream '{side.stream}'", "not bold")
-        for where in place(side.stack):
-            lines.append(f"\n    {where}", "not bold cyan")
-    names = sorted({f"{name.kind} {name.name}" for name in race.names})
-    for line in (
-        f"Missing: {race.missing_wait}.",
-        f"{race.occurrences} times on rank {', '.join(map(str, race.ranks))}; this timing shows {race.shown} of them, "
-        f"{closeness(race.margin_ns)}.",
-        f"Memory: {_shortened(names, whole)}",
-    ):
-        lines.append(f"\n  {line}", "not bold")
-    return lines
-
-
-def _shortened(names: Sequence[str], whole: str, most: int = 4) -> str:
-    if len(names) <= most:
-        return ", ".join(names) or "unnamed"
-    return f"{', '.join(names[:most])} and {len(names) - most} more (see {whole})"
 
 
 def _loss(values: Sequence[float]) -> str:

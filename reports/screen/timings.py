@@ -10,23 +10,22 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from detectors.order.races import Race, describe
-from fuzz.campaign import Campaign, written
+from fuzz.campaign import CampaignResult, written
 from fuzz.confirm import Confirmation
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from fuzz.witness import Witness
-from replay.deviations import Delay, Deviation, Jitter, Stretch
-from replay.replayer import Look
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
+from replay.replayer import UsedValue
 from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
+from reports.table import Cell, Column, Table
 from reports.text import duration, replays
 
 
-def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirmation | None) -> None:
+def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
     """One timing."""
     for deviation in token.deviations:
         console.print(f"Timing: {words(deviation)}", highlight=False)
@@ -41,7 +40,7 @@ def told(console: Console, token: Token, verdict: Verdict, confirmation: Confirm
 
 def words(deviation: Deviation) -> str:
     """What a deviation does."""
-    if isinstance(deviation, Delay):
+    if isinstance(deviation, OperationDelay):
         one = deviation.operation
         of = f" of {one.parameter}" if one.parameter else ""
         does = "takes longer" if deviation.how == "long" else "starts later"
@@ -55,7 +54,7 @@ def words(deviation: Deviation) -> str:
     return f"everything takes up to {deviation.percent} % longer, drawn from {deviation.seed}"
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(verdict: ReplayVerdict) -> str:
     """What a timing does to training."""
     if not verdict.diverged:
         return "Training is right: every value that it uses equals the reference bit for bit."
@@ -71,7 +70,7 @@ def sentence(verdict: Verdict) -> str:
     return " ".join(parts)
 
 
-def place(look: Look) -> str:
+def place(look: UsedValue) -> str:
     what = "the loss" if look.kind == "loss" else look.name
     if look.kind == "final":
         return f"{what} at the end, on rank {look.rank}"
@@ -97,13 +96,12 @@ def confirmed(confirmation: Confirmation) -> str:
 
 def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token]) -> None:
     """Each race with its witness."""
-    table = Table(title="races, and what their witnesses do", title_justify="left")
-    for name in ("race", "first", "second", "times", "witness"):
-        table.add_column(name, overflow="fold")
-    for number, one in enumerate(witnesses, 1):
-        race = one.race
-        table.add_row(str(number), _side(race, first=True), _side(race, first=False), str(race.occurrences), _harm(one))
-    console.print(table)
+    rows = [
+        [str(number), str(one.race.first), str(one.race.second), one.race.occurrences, _harm(one)]
+        for number, one in enumerate(witnesses, 1)
+    ]
+    columns = ["race", "first", "second", Column("times", "d"), "witness"]
+    console.print(Table("races, and what their witnesses do", columns, rows))
     for number, (one, token) in enumerate(zip(witnesses, tokens, strict=True), 1):
         if one.reason:
             console.print(f"Race {number} has no witness: {one.reason}.", highlight=False)
@@ -111,38 +109,37 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
             console.print(f"Race {number}: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def campaign(console: Console, name: str, found: Campaign, token: Token | None) -> None:
+def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """What the timings did."""
     low, high = found.interval
-    table = Table(title=f"timings of {name}", title_justify="left", show_header=False)
-    table.add_column("")
-    table.add_column("", overflow="fold")
     of = f"{found.diverged} of {found.timings} ({found.diverged / max(found.timings, 1):.0%}; "
-    table.add_row("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")
+    rows = [("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")]
     wrong = [one for one in found.tried if one.verdict.diverged]
     if wrong:
         finite = [one.verdict.loss for one in wrong if math.isfinite(one.verdict.loss)]
-        table.add_row("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong)))
-        table.add_row("numbers not finite, at most", str(max(one.verdict.bad for one in wrong)))
-        table.add_row("a loss differs by, at most", f"{max(finite, default=0.0):.3g}")
-        table.add_row("a loss was NaN in", f"{len(wrong) - len(finite)} timings")
-        table.add_row("first timing that diverged", str(found.first))
+        rows += [
+            ("values wrong, at most", str(max(len(one.verdict.wrong) for one in wrong))),
+            ("numbers not finite, at most", str(max(one.verdict.bad for one in wrong))),
+            ("a loss differs by, at most", f"{max(finite, default=0.0):.3g}"),
+            ("a loss was NaN in", f"{len(wrong) - len(finite)} timings"),
+            ("first timing that diverged", str(found.first)),
+        ]
         departed = sum(one.verdict.departure is not None for one in wrong)
         if departed:
-            table.add_row("the host read other values in", f"{departed} timings: behind that only --live is exact")
+            rows.append(("the host read other values in", f"{departed} timings: behind that only --live is exact"))
     if found.smallest is not None:
         kind = "smallest timing, 1-minimal" if found.minimal else "smallest timing found"
-        table.add_row(kind, "; ".join(map(words, found.smallest)) or "as recorded")
+        rows.append((kind, "; ".join(map(words, found.smallest)) or "as recorded"))
         known = " (an earlier campaign knew it)" if found.from_database else ""
-        table.add_row("executions to make it small", f"{found.shrinking}{known}")
+        rows.append(("executions to make it small", f"{found.shrinking}{known}"))
     if found.interrupted:
-        table.add_row("interrupted", "what was known is written")
-    console.print(table)
+        rows.append(("interrupted", "what was known is written"))
+    console.print(Table(f"timings of {name}", ["", ""], rows, sides=True))
     if token is not None:
         console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
 
 
-def as_dict(verdict: Verdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
+def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) -> dict[str, Any]:
     """JSON-ready."""
     return {
         "diverged": verdict.diverged,
@@ -170,7 +167,7 @@ def witness_dict(one: Witness, token: Token) -> dict[str, Any]:
     }
 
 
-def _departed(verdict: Verdict) -> str:
+def _departed(verdict: ReplayVerdict) -> str:
     assert verdict.departure is not None
     one, recorded, value = verdict.departure
     return (
@@ -179,24 +176,19 @@ def _departed(verdict: Verdict) -> str:
     )
 
 
-def _side(race: Race, *, first: bool) -> str:
-    side = race.first if first else race.second
-    return f"{side.access} by {describe(side.kernel, side.stack)} on '{side.stream}'"
-
-
-def _harm(one: Witness) -> Text:
+def _harm(one: Witness) -> Cell:
     if one.verdict is None:
-        return Text("none")
+        return Cell("none")
     if not one.harmful:
-        return Text("benign: no value that training uses changes", "green")
+        return Cell("benign: no value that training uses changes", "good")
     assert one.verdict.first is not None
-    return Text(f"harmful: {place(one.verdict.first)}", "red")
+    return Cell(f"harmful: {place(one.verdict.first)}", "bad")
 
 
 def write(
     folder: Path,
     scenario: Mapping[str, Any],
-    found: Campaign,
+    found: CampaignResult,
     token: Token | None,
     witnesses: Sequence[Witness],
     tokens: Sequence[Token],

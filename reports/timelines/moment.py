@@ -8,11 +8,11 @@ bounded: of too many slices, those nearest to the two accesses.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Literal
 
+from detectors import Moment
 from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
 from reports.timelines.parameters import parameter_of
@@ -59,7 +59,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Window:
     """The window of one example of a race, all on one rank.
 
     ``lanes`` in the order in which one reads them: host, compute, what helps it, groups. ``slices`` by start; ``first``
@@ -75,30 +75,15 @@ class Moment:
     left_out: int
 
 
-def moment(trace: Path, first: Mapping[str, Any], second: Mapping[str, Any], *, most: int = MOST) -> Moment | None:
-    """The window around the two sides of an example (as ``findings.json`` has them), from the rank's trace file.
+def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> Window | None:
+    """The window around the two sides of an example, from the rank's trace file.
 
     None if the trace is missing, is damaged, or does not hold the two: a page says so, and goes on without.
     """
     try:
-        sides = (_Side.of(first), _Side.of(second))
-        return _Reading(sides, most).read(trace)
+        return _Reading((first, second), most).read(trace)
     except (TraceError, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError):
-        return None  # the fields of a foreign trace or of foreign findings may hold anything
-
-
-@dataclass(frozen=True)
-class _Side:
-    """``op`` is None for a free: that is the host's."""
-
-    op: int | None
-    start: int
-    end: int
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> _Side:
-        op = told["op"]
-        return cls(None if op is None else int(op), int(told["start"]), int(told["end"]))
+        return None  # the fields of a foreign trace may hold anything
 
 
 @dataclass(frozen=True)
@@ -111,7 +96,7 @@ class _Work:
 
 
 class _Reading:
-    def __init__(self, sides: tuple[_Side, _Side], most: int) -> None:
+    def __init__(self, sides: tuple[Moment, Moment], most: int) -> None:
         self._sides = sides
         self._ops = {side.op for side in sides}
         begin, end = min(side.start for side in sides), max(side.end for side in sides)
@@ -126,7 +111,7 @@ class _Reading:
         self._wanted: set[int] = set()  # blocks whose names are asked for in the end
         self._frames: dict[int, Frame] = {}
 
-    def read(self, trace: Path) -> Moment | None:
+    def read(self, trace: Path) -> Window | None:
         reader = TraceReader(trace)
         last = None  # the step in which the host left the window
         try:
@@ -180,11 +165,11 @@ class _Reading:
 
     # -- what it is called ------------------------------------------------------------------------
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> Window:
         racing = [self._racing_slice(side) for side in self._sides]
         slices = [self._slice(work) for *_, work in self._kept] + racing
         lanes = sorted({HOST, *(one.lane for one in slices)}, key=lane)
-        return Moment(
+        return Window(
             start=self._start,
             end=self._end,
             lanes=tuple(lanes),
@@ -194,7 +179,7 @@ class _Reading:
             left_out=self._seen - len(self._kept),
         )
 
-    def _racing_slice(self, side: _Side) -> Slice:
+    def _racing_slice(self, side: Moment) -> Slice:
         if side.op is None:
             return Slice(HOST, "free", "", side.start, side.end, -1, "free", "")
         return self._slice(self._racing[side.op])

@@ -300,8 +300,8 @@ class _Timeline:
             "missing": race.missing_wait,
             "block": example.block,
             "bytes": [example.lo, example.hi],
-            "shown": example.shown,
-            "margin_ns": example.margin_ns,
+            "manifested": example.manifested,
+            "slack_ns": example.slack_ns,
         }
         ends.sort(key=lambda end: end[0])  # forward in time; stable: as issued, where it is the same
         for phase, (time, track, word, side) in zip("sf", ends, strict=True):

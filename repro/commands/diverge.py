@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
+
+from reports.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,9 +76,6 @@ def show(found: RecordedDivergence, console: Console) -> None:
 
 
 def _first(found: RecordedDivergence) -> Table:
-    table = Table(title="first difference", title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
     place = f"{found.step}, micro-batch {found.micro_batch}, {found.phase}"
     rows = [("step", place), ("rank", ", ".join(map(str, found.ranks))), ("what", found.what)]
     unit = ""
@@ -88,23 +86,20 @@ def _first(found: RecordedDivergence) -> Table:
     if found.parameter and math.isnan(found.reference) and math.isnan(found.value):
         del rows[-2:]  # not measured
     rows.append(("explained by the order of sums", f"{'yes' if found.explained else 'no'}: {found.why}"))
-    for name, value in rows:
-        table.add_row(name, _text(value))
-    return table
+    return Table("first difference", ["", ""], [(name, _text(value).plain) for name, value in rows], sides=True)
 
 
 def _growth(found: RecordedDivergence) -> Table:
     kept = abridged([step for step, *_ in found.growth], found.step)
     left_out = len(found.growth) - len(kept)
     title = "growth: largest relative differences by step" + (f" ({left_out} steps left out)" if left_out else "")
-    table = Table(title=title, title_justify="left")
-    for name in ("step", "loss", "gradient norm", "uses that differ"):
-        table.add_column(name, justify="right")
+    rows = []
     for index in kept:
         step, loss, norm, uses = found.growth[index]
-        style = "bold" if step == found.step else ""
-        table.add_row(str(step), _size(loss), _size(norm), str(uses), style=style)
-    return table
+        tone = "strong" if step == found.step else ""
+        rows.append([Cell(text, tone) for text in (str(step), _size(loss), _size(norm), str(uses))])
+    columns = [Column(name, right=True) for name in ("step", "loss", "gradient norm", "uses that differ")]
+    return Table(title, columns, rows)
 
 
 def abridged(steps: Sequence[int], first: int) -> list[int]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-Command = Callable[..., Any]
-Decorator = Callable[[Command], Command]
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 PATH = click.Path(path_type=Path)
 
@@ -30,7 +30,7 @@ def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -
     ``replaces``: what ``--overwrite`` replaces.
     """
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         if replaces:
             text = f"Replace {replaces} of the same name."
             command = click.option("--overwrite", is_flag=True, help=text)(command)

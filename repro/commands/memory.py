@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from reports.table import Cell, Column, Table
 from repro.commands import flags
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
@@ -82,32 +81,26 @@ def memory(
 def _show(console: Console, frame: pd.DataFrame) -> None:
     from studies.memory import CARDS, GIB, configuration
 
-    table = Table(
-        title="The secondary copy, GiB on each GPU", title_justify="left", box=SIMPLE_HEAD, collapse_padding=True
-    )
-    table.add_column("model", no_wrap=True)
-    table.add_column("billion", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for column in ("copy", "2P/group", "error", "peak"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("fits, GB", no_wrap=True)
+    rows = []
     before = ""
     for row in frame.to_dict("records"):
-        if before and row["model"] != before:
-            table.add_section()
         first = row["model"] != before
-        measured = [f"{row['secondary'] / GIB:.3f}", f"{row['formula'] / GIB:.3f}", _share(row["error"])]
-        fitting = [str(card) for card in CARDS if row["peak"] <= card * GIB]
-        table.add_row(
-            row["model"] if first else "",
-            f"{row['parameters'] / 1e9:.2f}" if first else "",
-            configuration(row["group"], row["qwz"]),
-            *(measured if row["group"] > 1 else ("", "", "")),
-            f"{row['peak'] / GIB:.2f}",
-            ", ".join(fitting) or "[red]none[/]",
+        measured = [row["secondary"] / GIB, row["formula"] / GIB, _share(row["error"])]
+        fitting = ", ".join(str(card) for card in CARDS if row["peak"] <= card * GIB)
+        rows.append(
+            [
+                row["model"] if first else "",
+                row["parameters"] / 1e9 if first else None,
+                configuration(row["group"], row["qwz"]),
+                *(measured if row["group"] > 1 else (None, None, None)),
+                row["peak"] / GIB,
+                fitting or Cell("none", "bad"),
+            ]
         )
         before = row["model"]
-    console.print(table)
+    numbers = [Column("copy", ".3f"), Column("2P/group", ".3f"), Column("error", right=True), Column("peak", ".2f")]
+    columns = ["model", Column("billion", ".2f"), "", *numbers, "fits, GB"]
+    console.print(Table("The secondary copy, GiB on each GPU", columns, rows))
 
 
 def _show_limits(console: Console, ends: pd.DataFrame) -> None:
@@ -115,20 +108,18 @@ def _show_limits(console: Console, ends: pd.DataFrame) -> None:
 
     if ends.empty:
         return
-    table = Table(
-        title="From which size on it no longer fits", title_justify="left", box=SIMPLE_HEAD, collapse_padding=True
-    )
-    for column in ("card", "", "largest that fits", "smallest that does not", "from"):
-        table.add_column(column, no_wrap=True)
-    for row in ends.sort_values(["card", "group", "qwz"]).to_dict("records"):
-        table.add_row(
+    rows = [
+        [
             f"{row['card']} GB",
             configuration(row["group"], row["qwz"]),
             row["fits"] or "-",
             row["fails"] or "-",
             f"{row['parameters'] / 1e9:.0f} billion{'*' if row['beyond'] else ''}",
-        )
-    console.print(table)
+        ]
+        for row in ends.sort_values(["card", "group", "qwz"]).to_dict("records")
+    ]
+    columns = ["card", "", "largest that fits", "smallest that does not", "from"]
+    console.print(Table("From which size on it no longer fits", columns, rows))
     if ends.beyond.any():
         console.print("* beyond what was measured: a straight line", highlight=False)
 

@@ -10,7 +10,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from repro.commands.flags import Command, Decorator, factors
+from repro.commands.flags import Decorator, Function, factors
 from scenarios.base import ScenarioError
 from scenarios.job import Job
 from scenarios.scenario import Scenario
@@ -18,7 +18,7 @@ from scenarios.scenario import Scenario
 _METAVARS = {"slow": "PATTERN=FACTOR", "frozen": "PATTERN", "without": "NAME"}
 
 
-def scenario_options(command: Command) -> Command:
+def scenario_options(command: Function) -> Function:
     """Decorator: an option for each field of :class:`Scenario`."""
     return _options(Scenario)(command)
 
@@ -40,7 +40,7 @@ def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[st
 
 
 def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Decorator:
-    def decorate(command: Command) -> Command:
+    def decorate(command: Function) -> Function:
         for name, field in reversed(model.model_fields.items()):
             if name not in without:
                 command = _option(name, field)(command)

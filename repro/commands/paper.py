@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from reports.table import Column, Table
 from repro.commands import flags
 from repro.commands.frames import among, numbers, rows
 
@@ -73,14 +73,16 @@ def paper(
 def _llama(console: Console, frame: Any) -> None:
     from studies.paper import CLAIM, THREAD
 
-    table = Table(title="Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, eager attention", title_justify="left")
-    for column in ("micro-batch", "accumulation", "hpZ, s a step", "ZeRO-3, s a step", "gain", "3s/(s+1)"):
-        table.add_column(column, justify="right")
-    for row in rows(frame):
-        mark = " *" if row.in_thread else ""
-        cells = (f"{row.hpz_step_s:.2f}{mark}", f"{row.zero3_step_s:.2f}", f"{row.gain:.2f}", f"{row.derived:.2f}")
-        table.add_row(str(row.micro_batch), str(row.accumulation), *cells)
-    console.print(table)
+    found = [
+        [row.micro_batch, row.accumulation, f"{row.hpz_step_s:.2f}{' *' if row.in_thread else ''}", row.zero3_step_s,
+         row.gain, row.derived]
+        for row in rows(frame)
+    ]  # fmt: skip
+    columns = [
+        Column("micro-batch", "d"), Column("accumulation", "d"), Column("hpZ, s a step", right=True),
+        Column("ZeRO-3, s a step", ".2f"), Column("gain", ".2f"), Column("3s/(s+1)", ".2f"),
+    ]  # fmt: skip
+    console.print(Table("Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, eager attention", columns, found))
     best = frame.loc[frame.gain.idxmax()]
     console.print(
         f"* within the {THREAD[0]} to {THREAD[1]} s that users report (issue 5059). The paper claims up to "
@@ -92,52 +94,45 @@ def _llama(console: Console, frame: Any) -> None:
 
 
 def _losses(console: Console, frame: Any) -> None:
-    table = Table(title="Loss per step, live, hpZ with its synchronisation", title_justify="left")
-    for column in ("step", "ZeRO-3", "hpZ", ""):
-        table.add_column(column, justify="right")
-    for row in rows(frame):
-        table.add_row(str(row.step), f"{row.zero3:.6f}", f"{row.hpz:.6f}", "equal" if row.equal else "differs")
-    console.print(table)
+    found = [[row.step, row.zero3, row.hpz, "equal" if row.equal else "differs"] for row in rows(frame)]
+    columns = [Column("step", "d"), Column("ZeRO-3", ".6f"), Column("hpZ", ".6f"), ""]
+    console.print(Table("Loss per step, live, hpZ with its synchronisation", columns, found))
 
 
 def _quantization(console: Console, frame: Any) -> None:
     title = "hpZ x qwZ x qgZ: Llama-2-7B, 64 A100, 12.5 Gbit/s, micro-batch 4 (dry); the loss of a small model (live)"
-    table = Table(title=title, title_justify="left")
-    for column in ("", "s a step", "between nodes", "within", "secondary", "peak", "loss changes by", "races"):
-        table.add_column(column, justify="right")
+    found = []
     for row in rows(frame):
         words = [word for word, on in (("hpZ", row.hpz), ("qwZ", row.qwz), ("qgZ", row.qgz)) if on]
-        table.add_row(
-            " ".join(words) or "ZeRO-3",
-            f"{row.step_s:.2f}",
-            f"{row.between_gib:.2f} GiB",
-            f"{row.within_gib:.2f} GiB",
-            f"{row.secondary_gib:.2f} GiB",
-            f"{row.peak_gib:.2f} GiB",
-            f"{row.loss_change:.5f}" if row.loss_change else "nothing",
-            str(row.races),
-        )
-    console.print(table)
+        sizes = (row.between_gib, row.within_gib, row.secondary_gib, row.peak_gib)
+        change = f"{row.loss_change:.5f}" if row.loss_change else "nothing"
+        found.append([" ".join(words) or "ZeRO-3", row.step_s, *sizes, change, row.races])
+    sized = [Column(name, "{:.2f} GiB") for name in ("between nodes", "within", "secondary", "peak")]
+    columns = ["", Column("s a step", ".2f"), *sized, Column("loss changes by", right=True), Column("races", "d")]
+    console.print(Table(title, columns, found))
 
 
 def _plus(console: Console, frame: Any) -> None:
-    table = Table(title="ZeRO++ (arXiv 2306.10209), TFLOPs per GPU: theirs / ours", title_justify="left")
-    for column in ("model", "Gbit/s", "tokens", "ZeRO-3", "ZeRO++", "gain", "error", "calibrated to", "gain", "error"):
-        table.add_column(column, justify="right")
-    for row in rows(frame):
-        table.add_row(
+    found = [
+        [
             row.model,
-            str(row.network),
+            f"{row.network}",
             row.tokens,
             f"{row.zero3_theirs} / {row.zero3_ours:.0f}",
             f"{row.plus_theirs} / {row.plus_ours:.0f}",
             f"{row.gain_theirs:.2f} / {row.gain_ours:.2f}",
-            f"{row.error:+.0%}",
-            f"{row.calibrated_gbit:.0f} Gbit/s",
-            f"{row.gain_calibrated:.2f}",
-            f"{row.calibrated_error:+.0%}",
-        )
-    console.print(table)
+            row.error,
+            row.calibrated_gbit,
+            row.gain_calibrated,
+            row.calibrated_error,
+        ]
+        for row in rows(frame)
+    ]
+    columns = [
+        *("model", "Gbit/s", "tokens", "ZeRO-3", "ZeRO++", "gain"), Column("error", "+.0%"),
+        Column("calibrated to", "{:.0f} Gbit/s"), Column("gain", ".2f"), Column("error", "+.0%"),
+    ]  # fmt: skip
+    console.print(Table("ZeRO++ (arXiv 2306.10209), TFLOPs per GPU: theirs / ours", columns, found))
     within = int((frame.error.abs() <= 0.25).sum()), int((frame.calibrated_error.abs() <= 0.25).sum())
     console.print(
         f"Speed-ups within 25 %: {within[0]} of {len(frame)} on the nominal network, {within[1]} on one calibrated by "

@@ -41,7 +41,6 @@ def placements(
     otherwise. Stock's own are judged in a small live run of 4 ranks. Ends with a report. A folder of the same name is
     replaced.
     """
-    from reports.pictures import placements as report
     from reports.screen.terminal import doing
     from repro.sessions import folders, studied
     from scenarios import rehearsal
@@ -66,20 +65,15 @@ def placements(
     if only != "sites":
         console.print(f"{len(todo)} dry runs, {workers} at once", highlight=False)
         frame = study.study(todo, folder / "runs", progress, workers=workers, **chosen(values, Job))
-        best = study.cheapest(frame)
         frame.to_csv(folder / "placements.csv", index=False)
-        best.to_csv(folder / "cheapest.csv", index=False)
-        report.draw(frame, folder / "placements.png")
-        report.placements(console, frame)
-        report.cheapest(console, best)
+        study.cheapest(frame).to_csv(folder / "cheapest.csv", index=False)
     if only != "fixes":
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
         found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
-        report.sites(console, found)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
     profile = job(**options).profile()
-    console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv, placements.png", highlight=False)
+    console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv", highlight=False)
     studied.report(console, folder, "placements", options=options, hardware=f"{profile.name}: {profile.description}")
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError, environment, install, installed
+from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install, installed
 from repro.commands import flags
 from repro.sessions import studied
 from repro.sessions.release import FOLDER
@@ -48,7 +47,6 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
             progress.advance(task)
     runs.mkdir(parents=True, exist_ok=True)
     (runs / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    console.print(_table(rows))
     console.print(f"Files: {runs / name}.json, {runs / name}-*/", highlight=False)
     studied.report(console, runs / name, "releases", hardware=_hardware(rows), more=tuple(context.args))
 
@@ -90,52 +88,3 @@ def _hardware(rows: dict[str, dict[str, Any]]) -> str:
         return f"{name}: {load_profile(name).description}" if name else ""
     except ProfileError:
         return str(name)
-
-
-def _table(rows: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="DeepSpeed releases, unmodified", title_justify="left")
-    for column in ("release", "plain", "padded + edit", "the two lines, or the evidence", "wrong from", "distance"):
-        table.add_column(column, overflow="fold")
-    for release, row in rows.items():
-        if "failure" in row:
-            table.add_row(release, "does not run", "", row["failure"], "", "")
-            continue
-        plain, edited = row["plain"], row["edited"]
-        title = f"{release} (pinned)" if release == PINNED else release
-        table.add_row(
-            title, _causes(plain), _causes(edited), _evidence(plain, edited), _wrong(plain), _distance(plain, edited)
-        )
-    return table
-
-
-def _causes(found: dict[str, Any]) -> str:
-    return ", ".join(found["causes"]) or ("diverged" if found["diverged"] else "clean")
-
-
-def _evidence(*runs: dict[str, Any]) -> str:
-    """The race's two lines; which version a stale partition holds; how much nobody wrote."""
-    lines: list[str] = []
-    for found in runs:
-        for race in found["races"][:1]:
-            lines += [f"{_line(race['first'])} | {_line(race['second'])}"]
-        if found["stale"]:
-            stale = found["stale"]
-            before = "before the edit after" if stale["edited"] else "of"
-            lines.append(f"{stale['phase']} of step {stale['step']} holds values {before} step {stale['version']}")
-        lines += [f"{one['nbytes']} bytes nobody wrote" for one in found["uncovered"][:1]]
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _line(side: dict[str, Any]) -> str:
-    frame = side["stack"][0]
-    return f"{Path(frame['file']).name}:{frame['line']} {frame['function'].rpartition('.')[2]}"
-
-
-def _wrong(found: dict[str, Any]) -> str:
-    parameter = (found["divergence"] or {}).get("parameter")
-    return f"step {parameter['step']} {parameter['phase']}" if parameter else "never"
-
-
-def _distance(*runs: dict[str, Any]) -> str:
-    """How far the secondary is from the primary at most: between backward and forward pass."""
-    return " / ".join(str(found["distance"]) for found in runs)

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from repro.commands import flags
 from repro.commands.frames import numbers
@@ -29,9 +28,8 @@ def sweep(
 ) -> None:
     """Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
 
-    Ends with a table (sweep.csv), pictures (the phase diagram of the race, throughput against bandwidth) and a report.
+    Ends with a table (sweep.csv) and a report, with the phase diagram of the race and throughput against bandwidth.
     """
-    from reports.pictures import sweep as charts
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from repro.sessions import folders, studied
@@ -54,35 +52,5 @@ def sweep(
     with counting(console) as progress:
         frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, progress=progress)
     frame.to_csv(folder / "sweep.csv", index=False)
-    charts.phase_diagram(frame, "hpZ none", f"Does the race show? {title}, no fix", folder / "phase-diagram.png")
-    charts.throughput(frame, title, folder / "throughput.png")
-    _show(console, frame)
-    console.print(
-        f"Files: {folder}/sweep.csv, phase-diagram.png, throughput.png ({time.perf_counter() - began:.0f} s)",
-        highlight=False,
-    )
+    console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "sweep", options=made.model_dump(mode="json"), hardware=profile.description)
-
-
-def _show(console: Console, frame: Any) -> None:
-    from studies.sweep import PAYS, gain, stops_paying
-
-    races = frame[frame.configuration == "hpZ none"].set_index(["micro_batch", "network"])
-    gains, ends = gain(frame), stops_paying(frame)
-    networks = list(gains.columns)
-    table = Table(title="How many times as fast as ZeRO-3 hpZ is, by Gbit/s between nodes", title_justify="left")
-    table.add_column("micro-batch", justify="right")
-    for network in networks:
-        table.add_column(f"{network:g}", justify="right")
-    table.add_column(f"< {100 * (PAYS - 1):.0f} % from", justify="right")
-    for batch in gains.index:
-        cells = []
-        for network in networks:
-            one = races.loc[(batch, network)]
-            colour = "red" if one.pairs and one.shown == one.pairs else "yellow" if one.shown else "green"
-            mark = {"red": "!", "yellow": "?", "green": ""}[colour]
-            cells.append(f"[{colour}]{gains.loc[batch, network]:.2f}{mark}[/]")
-        end = ends[batch]
-        table.add_row(str(batch), *cells, f"{end:.0f}" if end == end else "-")
-    console.print(table)
-    console.print("Without a fix the race shows there: ! every pair is reversed, ? some are.", highlight=False)

@@ -20,7 +20,7 @@ from reports.screen.terminal import doing
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
 from simgpu import timing
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.tokens import TokenError
 
 _FOLDER = "recordings"
@@ -70,7 +70,7 @@ def subject_of(scenario: Scenario, runs: Path, console: Console) -> tuple[Subjec
             return Subject.load(folder / "trace"), folder
 
 
-def live_run(scenario: Scenario, under: Timing, folder: Path) -> Recording:
+def live_run(scenario: Scenario, under: HardwareTiming, folder: Path) -> Recording:
     """Run the scenario on real ranks in the timing ``under``. Raises :class:`RankFailed`, ReplayError."""
     from scenarios import program
 

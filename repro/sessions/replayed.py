@@ -12,7 +12,7 @@ import click
 
 from replay.faults import ReplayError
 from replay.recording import Recording
-from replay.replayer import READ, Outcome, Replayer
+from replay.replayer import READ, Replayer, ReplayOutcome
 from repro.sessions.folders import MARK
 from simgpu.timing import Timing
 from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
@@ -59,7 +59,7 @@ def _recorded(trace: Path) -> bool:
     return not isinstance(first, Begin) or bool(first.info.get("recorded"))
 
 
-def _compared(replayer: Replayer, outcome: Outcome) -> dict[str, Any]:
+def _compared(replayer: Replayer, outcome: ReplayOutcome) -> dict[str, Any]:
     probes = list(zip(replayer.looks, outcome.checksums, replayer.recorded, strict=True))
     read = [now != then for probe, now, then in probes if probe.kind == READ]
     held = [now != then for probe, now, then in probes if probe.kind != READ]

@@ -26,7 +26,7 @@ def report(
     hardware: str = "",
     more: tuple[str, ...] = (),
 ) -> None:
-    """Write ``folder/study.json`` and the report of what lies in the folder, and say where the report is.
+    """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
 
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
     Raises :class:`reports.data.loading.ReportError`.
@@ -35,7 +35,7 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        ran = study_folder.Ran(
+        ran = study_page.StudyMetadata(
             study=study,
             command=command(click.get_current_context(), more),
             versions=installed(*_PACKAGES),
@@ -43,7 +43,10 @@ def report(
             hardware=hardware,
         )
         study_folder.note(folder, ran)
-        page = study_page.write(study_folder.load(folder), folder / "report")
+        found = study_folder.load(folder)
+        page = study_page.write(found, folder / "report")
+    for table in found.tables:
+        console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

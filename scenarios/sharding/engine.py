@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 
 from scenarios.sharding.empty import in_memory
 from scenarios.sharding.gradients import Gradients
-from scenarios.sharding.lanes import Order, Streams
-from scenarios.sharding.layout import Layout, padded
+from scenarios.sharding.lanes import LaneOrder, Streams
+from scenarios.sharding.layout import ShardLayout, padded
 from scenarios.sharding.levels import Levels
 from scenarios.sharding.parameters import Parameters
 from scenarios.sharding.rings import Collectives, TorchCollectives
@@ -36,7 +36,7 @@ from scenarios.sharding.topology import Topology
 from scenarios.sharding.units import Part, Piece, Unit, units_of
 from scenarios.sharding.updates import MakeOptimizer, Updates
 
-MakeCollectives = Callable[[Topology, Order], Collectives]
+MakeCollectives = Callable[[Topology, LaneOrder], Collectives]
 
 
 def adamw(parameters: list[nn.Parameter], learning_rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -72,7 +72,7 @@ class ShardedEngine:
         across: MakeCollectives | None = None,
     ) -> None:
         self.model, self.strategy, self.topology = model, strategy, topology
-        self.order = Order(streams, without)
+        self.order = LaneOrder(streams, without)
         self.accumulation = accumulation
         self.steps = 0
         self.layout = _layout(strategy, topology)
@@ -221,8 +221,8 @@ class ShardedEngine:
             start += parameter.numel()
 
 
-def _layout(strategy: Strategy, topology: Topology) -> Layout:
+def _layout(strategy: Strategy, topology: Topology) -> ShardLayout:
     """Without an I, groups play no part: each rank is a group of its own, and parts lie in the order of ranks."""
     if Level.I in (strategy.parameters, strategy.gradients, strategy.state):
-        return Layout(topology.ranks, topology.group, topology.where, topology.number)
-    return Layout(topology.ranks, 1, topology.rank, 0)
+        return ShardLayout(topology.ranks, topology.group, topology.where, topology.number)
+    return ShardLayout(topology.ranks, 1, topology.rank, 0)

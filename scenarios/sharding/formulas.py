@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from scenarios.sharding.layout import padded
-from scenarios.sharding.schemes import Cluster, Scheme, Where
+from scenarios.sharding.schemes import Cluster, RingPlace, Scheme
 from scenarios.sharding.strategy import Level
 from simgpu.hardware import Profile
 
@@ -37,7 +37,7 @@ N, I, G = Level.N, Level.I, Level.G  # noqa: E741 - the paper's letters
 Bytes = TypeVar("Bytes", int, float)
 
 
-class Kind(StrEnum):
+class StateKind(StrEnum):
     """Of a collective, as :mod:`metrics.traffic` calls it."""
 
     ALL_GATHER = "all_gather"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     ALL_REDUCE = "all_reduce"
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """What a collective is for. The first two come with every micro-batch, the others with the optimizer step."""
 
     PARAMETERS = "parameters"
@@ -122,34 +122,34 @@ def _parts(one: Scheme, cluster: Cluster) -> Memory[int]:
 # -- bytes sent ---------------------------------------------------------------------------------------------------
 
 
-class Exchange(NamedTuple):
+class PlannedExchange(NamedTuple):
     """``times`` collectives of one kind in an optimizer step, each of ``nbytes``: the whole that is exchanged (V)."""
 
-    phase: Phase
-    where: Where
-    kind: Kind
+    phase: StepPhase
+    where: RingPlace
+    kind: StateKind
     nbytes: float
     times: int
 
 
-_AT = {I: Where.WITHIN, G: Where.ACROSS}
-_GATHER, _SCATTER, _REDUCE = Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE
+_AT = {I: RingPlace.WITHIN, G: RingPlace.ACROSS}
+_GATHER, _SCATTER, _REDUCE = StateKind.ALL_GATHER, StateKind.REDUCE_SCATTER, StateKind.ALL_REDUCE
 # How gradients come to the state: (gradients, state) -> collectives.
-_TO_STATE: dict[tuple[Level, Level], tuple[tuple[Where, Kind], ...]] = {
-    (N, N): ((Where.ACROSS, _REDUCE),),
-    (N, I): ((Where.WITHIN, _SCATTER), (Where.BETWEEN, _REDUCE)),
-    (N, G): ((Where.ACROSS, _SCATTER),),
-    (I, I): ((Where.BETWEEN, _REDUCE),),
-    (I, G): ((Where.BETWEEN, _SCATTER),),
+_TO_STATE: dict[tuple[Level, Level], tuple[tuple[RingPlace, StateKind], ...]] = {
+    (N, N): ((RingPlace.ACROSS, _REDUCE),),
+    (N, I): ((RingPlace.WITHIN, _SCATTER), (RingPlace.BETWEEN, _REDUCE)),
+    (N, G): ((RingPlace.ACROSS, _SCATTER),),
+    (I, I): ((RingPlace.BETWEEN, _REDUCE),),
+    (I, G): ((RingPlace.BETWEEN, _SCATTER),),
     (G, G): (),
 }
 # How the state comes to the parameters: (state, parameters) -> where it is gathered; alike: nowhere.
-_FROM_STATE = {(I, N): Where.WITHIN, (G, N): Where.ACROSS, (G, I): Where.BETWEEN}
+_FROM_STATE = {(I, N): RingPlace.WITHIN, (G, N): RingPlace.ACROSS, (G, I): RingPlace.BETWEEN}
 
 
 def exchanges(
     one: Scheme, size: Size, cluster: Cluster, *, accumulation: int, precision: str = "bf16"
-) -> tuple[Exchange, ...]:
+) -> tuple[PlannedExchange, ...]:
     """All collectives of an optimizer step of ``accumulation`` micro-batches, phase by phase.
 
     Frozen parameters are gathered, and not reduced; nor do they come back from the state, as nothing changes them.
@@ -159,22 +159,22 @@ def exchanges(
     of, width = one.strategy, WIDTHS[precision]
     whole, mine = width * size.parameters, width * size.trained
 
-    def volume(where: Where, nbytes: float) -> float:
-        return nbytes / cluster.group if where is Where.BETWEEN else nbytes
+    def volume(where: RingPlace, nbytes: float) -> float:
+        return nbytes / cluster.group if where is RingPlace.BETWEEN else nbytes
 
     found = []
     if one.copy:
-        found.append(Exchange(Phase.PARAMETERS, Where.ACROSS, _GATHER, whole, 1))
-        found.append(Exchange(Phase.PARAMETERS, Where.WITHIN, _GATHER, whole, 2 * accumulation - 1))
+        found.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.ACROSS, _GATHER, whole, 1))
+        found.append(PlannedExchange(StepPhase.PARAMETERS, RingPlace.WITHIN, _GATHER, whole, 2 * accumulation - 1))
     elif of.parameters is not N:
-        found.append(Exchange(Phase.PARAMETERS, _AT[of.parameters], _GATHER, whole, 2 * accumulation))
+        found.append(PlannedExchange(StepPhase.PARAMETERS, _AT[of.parameters], _GATHER, whole, 2 * accumulation))
     if of.gradients is not N:
-        found.append(Exchange(Phase.GRADIENTS, _AT[of.gradients], _SCATTER, mine, accumulation))
+        found.append(PlannedExchange(StepPhase.GRADIENTS, _AT[of.gradients], _SCATTER, mine, accumulation))
     for where, kind in _TO_STATE[of.gradients, of.state]:
-        found.append(Exchange(Phase.TO_STATE, where, kind, volume(where, mine), 1))
+        found.append(PlannedExchange(StepPhase.TO_STATE, where, kind, volume(where, mine), 1))
     if of.state is not of.parameters:
         where = _FROM_STATE[of.state, of.parameters]
-        found.append(Exchange(Phase.FROM_STATE, where, _GATHER, volume(where, mine), 1))
+        found.append(PlannedExchange(StepPhase.FROM_STATE, where, _GATHER, volume(where, mine), 1))
     return tuple(found)
 
 
@@ -194,14 +194,14 @@ class Sent(NamedTuple):
         return Sent(self.within * gpus, self.between * gpus, self.crossing * gpus)
 
 
-def moved(exchange: Exchange, cluster: Cluster) -> float:
+def moved(exchange: PlannedExchange, cluster: Cluster) -> float:
     """Bytes that one GPU sends for all collectives of an exchange, in a flat ring (Patarasuk & Yuan 2009)."""
     ranks = cluster.ring(exchange.where).ranks
-    turns = 2 if exchange.kind is Kind.ALL_REDUCE else 1
+    turns = 2 if exchange.kind is StateKind.ALL_REDUCE else 1
     return turns * (ranks - 1) * exchange.nbytes * exchange.times / ranks  # divided last: exact where it comes out even
 
 
-def sent(found: Iterable[Exchange], cluster: Cluster) -> Sent:
+def sent(found: Iterable[PlannedExchange], cluster: Cluster) -> Sent:
     """What one GPU sends in a step, all in all, with rings in the order of ranks."""
     within = between = crossing = 0.0
     for exchange in found:
@@ -216,27 +216,27 @@ def sent(found: Iterable[Exchange], cluster: Cluster) -> Sent:
 
 # -- time ---------------------------------------------------------------------------------------------------------
 
-Rates = Mapping[Where, float]
+Rates = Mapping[RingPlace, float]
 """Gbit/s that a GPU of a ring sends at, by the kind of ring."""
 
 
 def given_rates(cluster: Cluster, *, within: float, between: float) -> Rates:
     """PaRO's two bandwidths, Gbit/s per GPU: B' ``within`` groups and B ``between`` them, for G and for X."""
     across = between if cluster.groups > 1 else within
-    return {Where.WITHIN: within, Where.BETWEEN: between, Where.ACROSS: across}
+    return {RingPlace.WITHIN: within, RingPlace.BETWEEN: between, RingPlace.ACROSS: across}
 
 
 def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
     """As the simulator has it: rings that share a node's network have a part of it each, and a ring over whole nodes
     passes it once. So X is slower than G by the byte, and sends an m-th of the bytes."""
-    rings = {where: cluster.ring(where) for where in Where}
+    rings = {where: cluster.ring(where) for where in RingPlace}
     return {
         where: profile.intra_node_gbits_per_s if ring.nodes == 1 else profile.flow_gbits_per_s(ring.flows)
         for where, ring in rings.items()
     }
 
 
-def communication(found: Iterable[Exchange], cluster: Cluster, rates: Rates) -> float:
+def communication(found: Iterable[PlannedExchange], cluster: Cluster, rates: Rates) -> float:
     """Seconds of a step's collectives, one after the other."""
     return sum(8 * moved(exchange, cluster) / (rates[exchange.where] * 1e9) for exchange in found)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scenarios.sharding.buffers import Buffers
-from scenarios.sharding.lanes import Order
+from scenarios.sharding.lanes import LaneOrder
 from scenarios.sharding.levels import Levels
 from scenarios.sharding.strategy import Level, Strategy
 from scenarios.sharding.synchronisations import Sync
@@ -28,7 +28,7 @@ class Gradients:
         pieces: Sequence[Piece],
         strategy: Strategy,
         levels: Levels,
-        order: Order,
+        order: LaneOrder,
         dtype: torch.dtype,
         accumulation: int,
     ) -> None:

@@ -112,7 +112,7 @@ class TracedStreams:
         self._gpu.label(tensor, kind, name)
 
 
-class Order:
+class LaneOrder:
     """What waits for what, by name; ``without``: the names of those that are taken away.
 
     Raises :class:`ShardingError` where nothing can be taken away, as there are no streams.

@@ -26,7 +26,7 @@ def padded(numel: int, ranks: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """For ``ranks`` in groups of ``group``, seen from the rank of this ``number`` in group ``where``."""
 
     ranks: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scenarios.sharding.layout import Layout
+from scenarios.sharding.layout import ShardLayout
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.strategy import Level
 
@@ -20,7 +20,7 @@ from scenarios.sharding.strategy import Level
 class Levels:
     """``across``, ``within`` and ``between``: see :class:`scenarios.sharding.topology.Topology`."""
 
-    layout: Layout
+    layout: ShardLayout
     across: Collectives
     within: Collectives
     between: Collectives

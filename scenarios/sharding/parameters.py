@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from scenarios.sharding.buffers import Buffers
-from scenarios.sharding.lanes import Order
+from scenarios.sharding.lanes import LaneOrder
 from scenarios.sharding.levels import Levels
 from scenarios.sharding.strategy import Level
 from scenarios.sharding.synchronisations import Sync
@@ -37,7 +37,9 @@ class _Place(NamedTuple):
 class Parameters:
     """Gathers units and lets go of them. ``level``: how far the parameters are sharded."""
 
-    def __init__(self, units: Sequence[Unit], level: Level, levels: Levels, order: Order, dtype: torch.dtype) -> None:
+    def __init__(
+        self, units: Sequence[Unit], level: Level, levels: Levels, order: LaneOrder, dtype: torch.dtype
+    ) -> None:
         self._level, self._levels, self._order = level, levels, order
         self.lane = order.streams.new("gather")
         self._buffers = Buffers(order.streams, self.lane, dtype, "parameters")

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scenarios.sharding.lanes import NoStreams, Order
+from scenarios.sharding.lanes import LaneOrder, NoStreams
 from scenarios.sharding.synchronisations import Sync
 
 Blocks: TypeAlias = Tensor | Sequence[Tensor]
@@ -27,7 +27,7 @@ Blocks: TypeAlias = Tensor | Sequence[Tensor]
 class Hop:
     """One send and one receive, issued together. NCCL makes one work of them, other backends two."""
 
-    def __init__(self, works: Sequence[dist.Work], order: Order) -> None:
+    def __init__(self, works: Sequence[dist.Work], order: LaneOrder) -> None:
         self._order = order
         self._send: dist.Work | None = works[0]
         self._receive: dist.Work | None = works[-1]
@@ -50,7 +50,7 @@ class Hop:
 class Ring:
     """A process group as a ring. ``place``: this rank's number in it, of ``size``."""
 
-    def __init__(self, group: dist.ProcessGroup, order: Order) -> None:
+    def __init__(self, group: dist.ProcessGroup, order: LaneOrder) -> None:
         self.place, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.order = order
         self._group = group

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scenarios.sharding.lanes import Lane, Mark, Order
+from scenarios.sharding.lanes import Lane, LaneOrder, Mark
 from scenarios.sharding.ring_hops import Blocks, Hop, Ring, Slots, gather_round, reduce_round
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
@@ -65,7 +65,7 @@ class _Rings(ABC):
     Raises ValueError for sizes that do not fit.
     """
 
-    def __init__(self, topology: Topology, order: Order) -> None:
+    def __init__(self, topology: Topology, order: LaneOrder) -> None:
         self._topology, self._order = topology, order
 
     def all_gather(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
@@ -128,7 +128,7 @@ class _Rings(ABC):
 class FlatRing(_Rings):
     """One ring over all ranks, in their order. A reduce-scatter needs temporary buffers of two blocks."""
 
-    def __init__(self, topology: Topology, order: Order) -> None:
+    def __init__(self, topology: Topology, order: LaneOrder) -> None:
         super().__init__(topology, order)
         self._ring = Ring(topology.across, order)
         self._lane = order.streams.new("ring")
@@ -153,7 +153,7 @@ class HierarchicalRing(_Rings):
     A reduce-scatter needs temporary buffers of groups + 2 blocks.
     """
 
-    def __init__(self, topology: Topology, order: Order) -> None:
+    def __init__(self, topology: Topology, order: LaneOrder) -> None:
         super().__init__(topology, order)
         self._between, self._within = Ring(topology.between, order), Ring(topology.within, order)
         self._lane = order.streams.new("ring")
@@ -196,7 +196,7 @@ class HoRing(_Rings):
     needs temporary buffers of one block and four pieces.
     """
 
-    def __init__(self, topology: Topology, order: Order, *, chunk: int = CHUNK) -> None:
+    def __init__(self, topology: Topology, order: LaneOrder, *, chunk: int = CHUNK) -> None:
         super().__init__(topology, order)
         if chunk < 1:
             raise ValueError(f"a chunk of {chunk} elements holds nothing: give 1 or more")

@@ -45,7 +45,7 @@ def schemes() -> tuple[Scheme, ...]:
     return (*(Scheme(one) for one in legal()), HPZ)
 
 
-class Where(StrEnum):
+class RingPlace(StrEnum):
     """Among whom a collective runs: the groups of :class:`scenarios.sharding.topology.Topology`."""
 
     WITHIN = "within"
@@ -53,7 +53,7 @@ class Where(StrEnum):
     ACROSS = "across"
 
 
-class Ring(NamedTuple):
+class RingShape(NamedTuple):
     """Ranks of one collective, the nodes that they are on, and how many such rings share a node's network."""
 
     ranks: int
@@ -83,12 +83,12 @@ class Cluster:
     def groups(self) -> int:
         return self.ranks // self.group
 
-    def ring(self, where: Where) -> Ring:
+    def ring(self, where: RingPlace) -> RingShape:
         """The same for every rank, as groups and nodes come out even."""
-        ranks = {Where.WITHIN: self.group, Where.BETWEEN: self.groups, Where.ACROSS: self.ranks}[where]
+        ranks = {RingPlace.WITHIN: self.group, RingPlace.BETWEEN: self.groups, RingPlace.ACROSS: self.ranks}[where]
         on_a_node = {
-            Where.WITHIN: min(self.group, self.gpus),
-            Where.BETWEEN: max(1, self.gpus // self.group),
-            Where.ACROSS: self.gpus,
+            RingPlace.WITHIN: min(self.group, self.gpus),
+            RingPlace.BETWEEN: max(1, self.gpus // self.group),
+            RingPlace.ACROSS: self.gpus,
         }[where]
-        return Ring(ranks, ranks // on_a_node, self.gpus // on_a_node)
+        return RingShape(ranks, ranks // on_a_node, self.gpus // on_a_node)

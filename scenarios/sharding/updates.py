@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from scenarios.sharding.lanes import Order
+from scenarios.sharding.lanes import LaneOrder
 from scenarios.sharding.levels import Levels
 from scenarios.sharding.parameters import Parameters
 from scenarios.sharding.strategy import Level
@@ -30,7 +30,7 @@ class Updates:
         pieces: Sequence[Piece],
         level: Level,
         levels: Levels,
-        order: Order,
+        order: LaneOrder,
         parameters: Parameters,
         make: MakeOptimizer,
         clip: float | None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from simgpu.hardware import Profile, Timing, load_profile
+from simgpu.hardware import HardwareTiming, Profile, load_profile
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _use(profile: Profile, world: World) -> None:
     from simgpu import costs, cuda, memory
     from simgpu.clocked import clocked
 
-    costs.use(clocked(Timing(profile, tuple(rank // world.local for rank in range(world.ranks))), 0))
+    costs.use(clocked(HardwareTiming(profile, tuple(rank // world.local for rank in range(world.ranks))), 0))
     os.environ.setdefault("SIMGPU_MEMORY", f"{profile.capacity}B")
     cuda.DeviceProperties.total_memory = memory.total()
     for name, function in memory.given().items():

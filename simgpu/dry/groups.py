@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simgpu import collectives, dry, work
-from simgpu.collectives import Job, flat
+from simgpu.collectives import CollectiveCall, flat
 from simgpu.dry.mirror import Elsewhere, Mirror
 from simgpu.nccl import ProcessGroupNCCL, _gloo
 from simgpu.sanitizer import unseen
@@ -33,7 +33,7 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         alone = _gloo(dist.HashStore(), 0, 1, self.options)  # it keeps the group's name
         return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
 
-    def _give(self, job: Job, stream: torch.Stream) -> None:
+    def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
         values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None
         collectives.launch(job, stream=stream, members=(job.members[0],))
         for one, value in zip(job.writes, values or (), strict=False):
@@ -109,7 +109,7 @@ def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Ite
     yield dist.HashStore(), 0, world
 
 
-def _values(job: Job) -> list[Tensor] | None:
+def _values(job: CollectiveCall) -> list[Tensor] | None:
     """What is written. None: that is not known."""
     if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
         return None

@@ -29,11 +29,13 @@ class Rank:
     store: Path
     report: Send
 
-    def join(self, backend: str, *, alone: bool = False, patience_s: float = 120.0) -> None:
-        """Make torch's default process group. ``alone``: no other rank joins it, as in a dry run."""
+    def join(self, backend: str, *, patience_s: float = 120.0) -> None:
+        """Make torch's default process group. In a dry run this rank is alone in it."""
         from torch import distributed
 
-        store = distributed.HashStore() if alone else distributed.FileStore(str(self.store), self.world)
+        from simgpu import work
+
+        store = distributed.HashStore() if work.valueless() else distributed.FileStore(str(self.store), self.world)
         patience = timedelta(seconds=patience_s)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=patience)
 

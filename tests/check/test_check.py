@@ -73,7 +73,7 @@ def test_what_is_slow_decides_which_value_comes_out(check: Any) -> None:
     done = check("--slow", "kernel:aten::mm=1000", check.script(SUMS))
     assert done.status == 1
     assert not done.out.startswith("the sum is 64.0\n")
-    assert [race["shown"] for race in done.findings["races"]] == [1]
+    assert [race["manifested"] for race in done.findings["races"]] == [1]
     assert done.findings["scenario"] == {"program": "train.py", "ranks": 1, "slow": {"kernel:aten::mm": 1000.0}}
 
 

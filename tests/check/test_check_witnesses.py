@@ -44,7 +44,7 @@ def test_a_race_that_changes_a_value_is_harmful_and_the_command_shows_it_again(c
     again = check("--overwrite", *shlex.split(command)[4:])
     assert again.status == 1
     assert "came to 0.0" in again.out
-    assert again.findings["races"][0]["shown"] == 1
+    assert again.findings["races"][0]["manifested"] == 1
 
 
 def test_a_race_that_changes_nothing_is_benign(check: Check) -> None:

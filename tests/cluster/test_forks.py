@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 import psutil
 import pytest
 
-from fuzz.campaign import Share, Tried
+from fuzz.campaign import Share, Trial
 from fuzz.engines import local
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
+from fuzz.verdict import ReplayVerdict
 from simgpu.ranks.cluster import Rank, run_ranks
 from studies.crew import side_by_side
 
@@ -56,7 +56,7 @@ def ranks(folder: Path, _: pytest.MonkeyPatch) -> list[int]:
 
 def workers_of_a_campaign(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def explore(subject: Subject, share: Share, tell: Callable[[Any], None]) -> None:
-        tell(Tried(collect(share), (), Verdict((), None, 0, 0.0, False, None)))
+        tell(Trial(collect(share), (), ReplayVerdict((), None, 0, 0.0, False, None)))
 
     monkeypatch.setattr(local, "explore", explore)
     tried = local.local(cast(Subject, None))([Share(1, 1, None), Share(2, 1, None)])

@@ -1,4 +1,4 @@
-"""Little stories of streams and memory, told to the detector.
+"""Little stories of streams and memory, which a detector is fed.
 
 A test reads as what the host did, line by line, and ends with ``assert_clean`` or ``assert_race``,
 as the tests of torch's CSAN do::
@@ -71,7 +71,7 @@ def _views(given: View | Sequence[View]) -> tuple[Access, ...]:
 class StoryStream:
     def __init__(self, host: StoryHost, number: int, name: str) -> None:
         self.host, self.number, self.name = host, number, name
-        host.says(StreamName(number, name))
+        host.adds(StreamName(number, name))
 
     def runs(
         self,
@@ -83,7 +83,7 @@ class StoryStream:
         time: tuple[int, int] | None = None,
     ) -> int:
         op, start, end, stack = self.host.operation(at, time)
-        self.host.says(Launch(op, self.number, kernel, _views(reads), _views(writes), stack, start, start, end))
+        self.host.adds(Launch(op, self.number, kernel, _views(reads), _views(writes), stack, start, start, end))
         return op
 
     def reads(self, view: View, **how: object) -> int:
@@ -107,16 +107,16 @@ class StoryStream:
         number = self.host.numbers.get(group, 0)
         self.host.numbers[group] = number + 1
         accesses = _views(reads), _views(writes)
-        self.host.says(Collective(op, self.number, kernel, *accesses, stack, start, start, end, group, number, root))
+        self.host.adds(Collective(op, self.number, kernel, *accesses, stack, start, start, end, group, number, root))
         return op
 
     def records(self) -> int:
         marker = self.host.new_marker()
-        self.host.says(Record(marker, self.number))
+        self.host.adds(Record(marker, self.number))
         return marker
 
     def waits(self, marker: int) -> None:
-        self.host.says(Wait(self.number, marker, 0))
+        self.host.adds(Wait(self.number, marker, 0))
 
     def waits_for(self, other: StoryStream) -> None:
         self.waits(other.records())
@@ -132,7 +132,7 @@ class StoryHost:
         self._ops = self._markers = self._blocks = self._streams = 0
         self._lines: dict[tuple[str, int], int] = {}
 
-    def says(self, record: TraceRecord) -> None:
+    def adds(self, record: TraceRecord) -> None:
         self.trace.append(record)
 
     def operation(self, at: int | None, time: tuple[int, int] | None) -> tuple[int, int, int, int]:
@@ -146,7 +146,7 @@ class StoryHost:
         if (file, line) not in self._lines:
             self._lines[file, line] = len(self._lines)
             frames = (Frame(file, line, "forward"), Frame("/src/train.py", 1, "main"))
-            self.says(Stack(self._lines[file, line], frames))
+            self.adds(Stack(self._lines[file, line], frames))
         return self._lines[file, line]
 
     def new_marker(self) -> int:
@@ -160,15 +160,15 @@ class StoryHost:
     def block(self, nbytes: int = 64, *, on: StoryStream | None = None) -> View:
         self._blocks += 1
         if on is not None:
-            self.says(Alloc(self._blocks, nbytes, on.number, 0))
+            self.adds(Alloc(self._blocks, nbytes, on.number, 0))
         return View(self._blocks, 0, nbytes)
 
     def frees(self, view: View, *, time: int = 0) -> None:
-        self.says(Free(view.block, time))
+        self.adds(Free(view.block, time))
 
     def lets_go(self, view: View) -> None:
         """A free that touches nothing; :meth:`again` tells who gets the memory."""
-        self.says(Free(view.block, 0, quiet=True))
+        self.adds(Free(view.block, 0, quiet=True))
 
     def again(self, former: View, *, on: StoryStream, at: int | None = None, last: bool = True) -> View:
         """A new block of the very bytes of ``former``, a part of a block that was let go. ``at``: its line."""
@@ -176,20 +176,20 @@ class StoryHost:
         stack = -1
         if at is not None:
             _, _, _, stack = self.operation(at, None)
-        self.says(Reuse(new.block, former.block, 0, new.hi, former.lo, stack, last))
+        self.adds(Reuse(new.block, former.block, 0, new.hi, former.lo, stack, last))
         return new
 
     def record_stream(self, view: View, stream: StoryStream) -> None:
-        self.says(RecordStream(view.block, stream.number))
+        self.adds(RecordStream(view.block, stream.number))
 
     def labels(self, view: View, kind: str, name: str) -> None:
-        self.says(Label(view.block, view.lo, view.hi, kind, name))
+        self.adds(Label(view.block, view.lo, view.hi, kind, name))
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
-        self.says(Phase(step, micro_batch, name))
+        self.adds(Phase(step, micro_batch, name))
 
     def waits(self, marker: int, how: str = "synchronize", stack: int = 0) -> None:
-        self.says(HostWait(marker, how, stack, 0))
+        self.adds(HostWait(marker, how, stack, 0))
 
     def synchronizes(self, stream: StoryStream, *, at: int | None = None, file: str = "/src/model.py") -> None:
         self.waits(stream.records(), stack=0 if at is None else self.stack(at, file))
@@ -212,10 +212,10 @@ class Story(StoryHost):
 
     def group(self, number: int, *ranks: int) -> int:
         for rank in ranks:
-            self.hosts[rank].says(Group(number, ranks))
+            self.hosts[rank].adds(Group(number, ranks))
         return number
 
-    def told(self, *, shuffled_by: int | None = None) -> RaceDetector:
+    def fed(self, *, shuffled_by: int | None = None) -> RaceDetector:
         """A detector that was fed the story: rank by rank, or in small pieces of random ranks."""
         detector = RaceDetector()
         if shuffled_by is None:
@@ -235,7 +235,7 @@ class Story(StoryHost):
         return detector
 
     def races(self) -> list[Race]:
-        return self.told().races
+        return self.fed().races
 
     def assert_clean(self) -> None:
         assert [f"{race.kind}: {race.missing_wait}" for race in self.races()] == []

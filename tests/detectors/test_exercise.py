@@ -36,7 +36,7 @@ def test_one_stream_alone_cannot_race() -> None:
 def test_a_stream_without_work_is_named() -> None:
     story = Story()
     compute, side = story.streams("compute", "side")
-    story.says(StreamName(2, "stream 2, made at train.py:3 <module>,"))
+    story.adds(StreamName(2, "stream 2, made at train.py:3 <module>,"))
     for stream in (compute, side):
         stream.writes(story.block())
     assert unexercised(story) == ["stream 2, made at train.py:3 <module>, was given no work"]

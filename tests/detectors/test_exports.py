@@ -10,13 +10,13 @@ from simgpu.trace import HOST_STREAM, Alloc, Export
 
 def pinned(story: Story) -> View:
     view = story.block()
-    story.says(Alloc(view.block, view.hi, -1, 0))
+    story.adds(Alloc(view.block, view.hi, -1, 0))
     return view
 
 
 def gives_away(story: Story, view: View, how: str = "numpy") -> None:
     _, _, _, stack = story.operation(None, None)
-    story.says(Export(view.block, how, stack, 0))
+    story.adds(Export(view.block, how, stack, 0))
 
 
 def unseen(story: Story) -> int:

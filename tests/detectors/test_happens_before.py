@@ -494,7 +494,7 @@ def test_send_and_receive_in_a_larger_group() -> None:
         nccl.collective(group, kernel=kernel, root=2, reads=() if receives else a, writes=a if receives else ())
         compute.reads(a)
     story.assert_race("write-read nccl compute")
-    assert story.told().live_state == story.told(shuffled_by=1).live_state
+    assert story.fed().live_state == story.fed(shuffled_by=1).live_state
 
 
 # -- memory that is freed -------------------------------------------------------------------------
@@ -597,8 +597,8 @@ def busy_story() -> Story:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_interleaving_gives_the_same_races(seed: int) -> None:
     story = busy_story()
-    expected = story.told()
-    shuffled = story.told(shuffled_by=seed)
+    expected = story.fed()
+    shuffled = story.fed(shuffled_by=seed)
     assert len(expected.races) > 4
     assert shuffled.races == expected.races
     assert shuffled.count == expected.count
@@ -610,9 +610,9 @@ def test_a_rank_that_dies(seed: int) -> None:
     story = busy_story()
     dead = story.hosts[2]
     dead.trace = dead.trace[: len(dead.trace) // 2]
-    expected = story.told()
+    expected = story.fed()
     assert any(example.first.step == 5 for race in expected.races for example in race.examples)
-    assert story.told(shuffled_by=seed).races == expected.races
+    assert story.fed(shuffled_by=seed).races == expected.races
 
 
 def test_a_rank_that_never_came() -> None:
@@ -640,7 +640,7 @@ def test_crossed_collectives_end() -> None:
         nccl.reads(a)
     story.assert_race("write-read compute nccl")
     assert story.races()[0].ranks == (0, 1)
-    assert story.told(shuffled_by=3).races == story.races()
+    assert story.fed(shuffled_by=3).races == story.races()
 
 
 # -- what is said of a race -----------------------------------------------------------------------
@@ -660,7 +660,7 @@ def test_occurrences_of_one_pair_of_places_are_one_race() -> None:
     assert len(race.examples) == 8
     assert [example.rank for example in race.examples] == [0] * 8
     assert race.examples[3].first[:4] == (6, 3, 1, "backward")
-    assert story.told().count == 20
+    assert story.fed().count == 20
 
 
 def test_other_places_streams_or_kernels_are_other_races() -> None:
@@ -704,7 +704,7 @@ def test_shown_when_the_second_took_effect_before_the_first(
     compute.writes(a, time=first)
     gather.reads(a, time=second)
     (race,) = story.races()
-    assert (race.shown, race.examples[0].shown) == (int(shown), shown)
+    assert (race.manifested, race.examples[0].manifested) == (int(shown), shown)
     assert race.examples[0].first[4:] == first and race.examples[0].second[4:] == second
 
 
@@ -717,9 +717,9 @@ def test_the_margin_is_that_of_the_occurrence_that_came_closest(starts: list[int
         compute.writes(a, at=1, time=(0, 10))
         gather.reads(a, at=2, time=(start - 1, start))
     (race,) = story.races()
-    assert race.margin_ns == margin == race.as_dict()["margin_ns"]
-    assert [example.margin_ns for example in race.examples] == [start - 10 for start in starts]
-    assert race.shown == sum(example.margin_ns < 0 for example in race.examples)
+    assert race.slack_ns == margin == race.as_dict()["slack_ns"]
+    assert [example.slack_ns for example in race.examples] == [start - 10 for start in starts]
+    assert race.manifested == sum(example.slack_ns < 0 for example in race.examples)
 
 
 def test_the_margin_is_the_smallest_of_all_ranks() -> None:
@@ -730,7 +730,7 @@ def test_the_margin_is_the_smallest_of_all_ranks() -> None:
         compute.writes(a, time=(0, 10))
         gather.reads(a, time=(15, end))
     (race,) = story.races()
-    assert (race.ranks, race.margin_ns) == ((0, 1), 10)
+    assert (race.ranks, race.slack_ns) == ((0, 1), 10)
 
 
 @pytest.mark.parametrize(
@@ -751,7 +751,7 @@ def test_a_free_takes_effect_when_what_orders_the_reuse_is_done(
     compute.waits_for(other)
     story.frees(a, time=30)
     (race,) = story.races()
-    assert (race.kind, race.margin_ns, race.shown) == ("freed", margin, int(margin < 0))
+    assert (race.kind, race.slack_ns, race.manifested) == ("freed", margin, int(margin < 0))
 
 
 def test_a_collective_reads_at_its_start_and_writes_at_its_end() -> None:
@@ -762,7 +762,7 @@ def test_a_collective_reads_at_its_start_and_writes_at_its_end() -> None:
     compute.writes(a, time=(0, 10))
     compute.writes(b, time=(10, 20))
     nccl.collective(group, reads=a, writes=b, time=(5, 30))
-    assert [(race.kind, race.shown) for race in story.races()] == [("write-read", 1), ("write-write", 0)]
+    assert [(race.kind, race.manifested) for race in story.races()] == [("write-read", 1), ("write-write", 0)]
 
 
 def test_a_collectives_read_is_over_when_it_has_started() -> None:
@@ -772,7 +772,7 @@ def test_a_collectives_read_is_over_when_it_has_started() -> None:
     a = story.block()
     nccl.collective(group, reads=a, time=(5, 30))
     compute.writes(a, time=(0, 10))
-    assert [(race.kind, race.shown) for race in story.races()] == [("read-write", 0)]
+    assert [(race.kind, race.manifested) for race in story.races()] == [("read-write", 0)]
 
 
 def labelled(host: StoryHost, *, free: bool) -> None:
@@ -840,7 +840,7 @@ def test_state_is_bounded_by_what_is_alive() -> None:
             host.frees(a)
             host.synchronizes(gather)
             host.synchronizes(compute)
-    detector = story.told()
+    detector = story.fed()
     assert detector.count > 0
     assert detector.live_state == 0
 

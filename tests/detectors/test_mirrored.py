@@ -55,7 +55,7 @@ def of_rank_0(story: Story) -> list[Race]:
     for race in story.races():
         assert race.ranks == tuple(range(RANKS))  # they did the same
         examples = tuple(example for example in race.examples if example.rank == 0)
-        counts = {"occurrences": race.occurrences // RANKS, "shown": race.shown // RANKS}
+        counts = {"occurrences": race.occurrences // RANKS, "manifested": race.manifested // RANKS}
         found.append(replace(race, ranks=(0,), examples=examples, **counts))
     return found
 

@@ -53,7 +53,7 @@ def summing(times: int) -> Story:
 
 def checked(story: Story, folder: Path) -> tuple[str, list[str], list[str]]:
     (folder / "trace").mkdir(parents=True)
-    story.says(End(0))
+    story.adds(End(0))
     write(story, folder / "trace")
     found = judge(folder, {}, failure=None, beside=folder).as_dict()
     return found["verdict"], found["checked"]["unseen"], [race["kind"] for race in found["races"]]

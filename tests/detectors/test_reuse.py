@@ -129,7 +129,7 @@ def test_what_the_host_has_waited_for_is_forgotten() -> None:
     story.synchronizes(gather)
     compute.writes(story.again(a, on=compute))
     story.assert_clean()
-    story.says(Reuse(NOBODY, a.block, 0, 0, 0, 0, True))
+    story.adds(Reuse(NOBODY, a.block, 0, 0, 0, 0, True))
     story.assert_clean()
 
 
@@ -138,12 +138,12 @@ def test_what_is_remembered_of_the_freed_is_what_can_be_handed_out() -> None:
     (compute,) = story.streams("compute")
     a = story.block(on=compute)
     compute.writes(a)
-    before = story.told().live_state
+    before = story.fed().live_state
     for _ in range(100):
         story.lets_go(a)
         a = story.again(a, on=compute)
         compute.writes(a)
-    assert story.told().live_state == before
+    assert story.fed().live_state == before
 
 
 def test_strided_parts_that_never_meet_are_no_race() -> None:

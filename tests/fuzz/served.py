@@ -23,7 +23,7 @@ from replay.record import plain_timing
 from replay.recording import Recording
 from simgpu import collectives, costs, cuda, probes, recording, tracing
 from simgpu.clocked import clocked
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 from simgpu.ranks.forks import forking
 from simgpu.trace import Alloc, Reuse, TraceRecord, begin
 from simgpu.tracing import Tracer
@@ -74,7 +74,7 @@ def _run(program: Program, slow: Slow, rank: int) -> _Told:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     plain = plain_timing(program.world)
-    costs.use(clocked(Timing(plain.profile, plain.nodes_of, slow=slow), rank))
+    costs.use(clocked(HardwareTiming(plain.profile, plain.nodes_of, slow=slow), rank))
     records: list[TraceRecord] = [begin(rank, program.world, recording.info("t1", record=True))]
     tracer = Tracer(records.extend, record=True)
     probes.begin()

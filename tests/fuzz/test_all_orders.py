@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from replay.deviations import Delay
+from replay.deviations import OperationDelay
 from replay.recording import Recording
 from replay.replayer import READ
 from simgpu.trace import Alloc, Collective, Launch, Stack
@@ -173,7 +173,7 @@ def compare(program: Program, recording: Recording, told: Told) -> Found:
     # Whatever comes late, the order is a legal one.
     for operation in subject.operations:
         for how in ("late", "long"):
-            effects = graph.order(graph.times(subject.timing([Delay(operation, how, MILLISECOND)])))
+            effects = graph.order(graph.times(subject.timing([OperationDelay(operation, how, MILLISECOND)])))
             order = device.arranged(bound.order(effects))
             assert order is not None
             assert replayed(subject.replayer.run_order(effects).checksums) == left(device.run(order))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.shrink import identity, shrink
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.names import OperationName
 from tests.examples import examples
 
 US = 1000
-LATE = [Delay(OperationName(0, 1, 1, "forward", "", "mm", at), "long", 1024 * US) for at in range(1, 9)]
+LATE = [OperationDelay(OperationName(0, 1, 1, "forward", "", "mm", at), "long", 1024 * US) for at in range(1, 9)]
 
 
 class Watched:
@@ -34,7 +34,7 @@ class Watched:
 
 def of(deviations: Sequence[Deviation]) -> dict[int, int]:
     """How late each operation is, by its number."""
-    return {one.operation.occurrence: one.ns for one in deviations if isinstance(one, Delay)}
+    return {one.operation.occurrence: one.ns for one in deviations if isinstance(one, OperationDelay)}
 
 
 def test_one_that_it_takes() -> None:
@@ -57,7 +57,7 @@ def test_all_that_it_takes_stays() -> None:
     run = Watched(lambda timing: len(timing) == 8)
     shrunk = shrink(run, LATE)
     assert len(shrunk.deviations) == 8
-    assert {one.ns for one in shrunk.deviations if isinstance(one, Delay)} == {US}
+    assert {one.ns for one in shrunk.deviations if isinstance(one, OperationDelay)} == {US}
     assert shrunk.minimal
     run.total()
 
@@ -112,5 +112,5 @@ def test_any_cause_within_any_budget(needed: list[set[int]], amount: int, budget
         assert not any(map(fails, less))
     full = shrink(fails, LATE, budget=1000)
     assert full.minimal
-    assert {one.operation.occurrence for one in full.deviations if isinstance(one, Delay)} in needed
+    assert {one.operation.occurrence for one in full.deviations if isinstance(one, OperationDelay)} in needed
     assert all(ns // 2 < amount * US for ns in of(full.deviations).values())

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from fuzz.strategy import draw_timing, stream_timings
 from fuzz.subject import Subject
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.device_timing import DeviceTiming
 from replay.names import Names, OperationName
 from replay.tokens import Token
 from simgpu.costs import Costs
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from tests.examples import examples
 
 US = 1000
@@ -74,7 +74,7 @@ def test_everything_can_be_slow() -> None:
     assert stretched == {
         "stream:compute", "stream:side", "link:nccl world", "rank:0", "rank:1", "host", "host:0", "host:1",
     }  # fmt: skip
-    delays = [one for one in deviations if isinstance(one, Delay)]
+    delays = [one for one in deviations if isinstance(one, OperationDelay)]
     assert {one.how for one in delays} == {"late", "long"}
     assert {one.ns for one in delays} == {US << exponent for exponent in range(19)}
     assert any(isinstance(one, Jitter) for one in deviations)
@@ -82,7 +82,7 @@ def test_everything_can_be_slow() -> None:
 
 
 def test_no_operation_is_preferred_for_its_place() -> None:
-    delays = [one.operation for timing in drawn(1000, **GIVEN) for one in timing if isinstance(one, Delay)]
+    delays = [one.operation for timing in drawn(1000, **GIVEN) for one in timing if isinstance(one, OperationDelay)]
     quarters = [0, 0, 0, 0]
     for one in delays:
         quarters[OPERATIONS.index(one) * 4 // len(OPERATIONS)] += 1
@@ -102,7 +102,7 @@ def test_a_timing_is_one_that_a_token_can_say(timing: tuple[Deviation, ...]) -> 
 @given(longest=st.integers(1, 10**6), strongest=st.integers(2, 10**5), data=st.data())
 def test_amounts_keep_their_bounds(longest: int, strongest: int, data: st.DataObject) -> None:
     for one in data.draw(stream_timings(longest_us=longest, strongest=strongest, **GIVEN)):
-        if isinstance(one, Delay):
+        if isinstance(one, OperationDelay):
             assert US <= one.ns <= longest * US
         if isinstance(one, Stretch):
             assert 2 <= one.factor <= strongest
@@ -127,30 +127,34 @@ def test_one_slow_operation_shrinks_to_itself(place: int) -> None:
     culprit = OPERATIONS[place]
 
     def late(timing: tuple[Deviation, ...]) -> bool:
-        return any(isinstance(one, Delay) and one.operation == culprit and one.ns >= 100 * US for one in timing)
+        return any(
+            isinstance(one, OperationDelay) and one.operation == culprit and one.ns >= 100 * US for one in timing
+        )
 
     few = {**GIVEN, "operations": OPERATIONS[max(0, place - 40) : place + 40]}  # or drawing it takes long
     (deviation,) = smallest(late, **few)
-    assert deviation == Delay(culprit, "long", 128 * US)
+    assert deviation == OperationDelay(culprit, "long", 128 * US)
 
 
 def test_two_that_it_takes_shrink_to_two() -> None:
     def both(timing: tuple[Deviation, ...]) -> bool:
         slow = {one.what: one.factor for one in timing if isinstance(one, Stretch)}
-        late = sum(one.ns for one in timing if isinstance(one, Delay))
+        late = sum(one.ns for one in timing if isinstance(one, OperationDelay))
         return slow.get("stream:side", 1) >= 4 and late >= 5 * US
 
     found = smallest(both, **GIVEN)
-    assert sorted(found, key=str) == [Delay(OPERATIONS[0], "long", 8 * US), Stretch("stream:side", 4)]
+    assert sorted(found, key=str) == [OperationDelay(OPERATIONS[0], "long", 8 * US), Stretch("stream:side", 4)]
 
 
 def test_fewer_come_before_smaller_and_smaller_before_earlier() -> None:
     def either(timing: tuple[Deviation, ...]) -> bool:
-        delays = {one.operation: one.ns for one in timing if isinstance(one, Delay)}
+        delays = {one.operation: one.ns for one in timing if isinstance(one, OperationDelay)}
         first, second = (delays.get(OPERATIONS[at], 0) for at in (1, 3))
         return first >= 512 * US or second >= 64 * US or (first >= 2 * US and second >= 2 * US)
 
-    assert smallest(either, **{**GIVEN, "operations": OPERATIONS[:8]}) == (Delay(OPERATIONS[3], "long", 64 * US),)
+    assert smallest(either, **{**GIVEN, "operations": OPERATIONS[:8]}) == (
+        OperationDelay(OPERATIONS[3], "long", 64 * US),
+    )
 
 
 # -- drawing otherwise ---------------------------------------------------------------------------------------
@@ -162,8 +166,8 @@ def test_a_plain_generator_draws_the_same_kinds(small: Subject) -> None:
     again = Random(3)
     assert timings == [draw_timing(again, small) for _ in range(500)]
     deviations = [one for timing in timings for one in timing]
-    assert {one.operation for one in deviations if isinstance(one, Delay)} == set(small.operations)
-    assert {type(one) for one in deviations} == {Delay, Stretch, Jitter}
+    assert {one.operation for one in deviations if isinstance(one, OperationDelay)} == set(small.operations)
+    assert {type(one) for one in deviations} == {OperationDelay, Stretch, Jitter}
     assert {one.what for one in deviations if isinstance(one, Stretch)} == {
         "stream:compute", "stream:side", "rank:0", "host", "host:0",
     }  # fmt: skip
@@ -171,7 +175,7 @@ def test_a_plain_generator_draws_the_same_kinds(small: Subject) -> None:
 
 def test_a_live_test_needs_no_subject() -> None:
     """Such a timing is one to run with: see ``timing=`` of :func:`scenarios.program.run`."""
-    base = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("a100-100gbps"), (0, 0)))
+    base = DeviceTiming((Costs(), Costs()), (0, 0), HardwareTiming(load_profile("a100-100gbps"), (0, 0)))
     timings = drawn(200, streams=["compute"], ranks=2)
     for timing in timings:
         base.deviated(timing, {}, Names()).live()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from fuzz.search.pct import Pct, Steps, steps_of
+from fuzz.search.pct import Pct, ScheduleSteps, steps_of
 from fuzz.search.reversals import deviations_of
 from fuzz.subject import Subject
 from replay.host import HOST
@@ -33,7 +33,7 @@ def _tail(hits: int, of: int, probability: float) -> float:
 @pytest.mark.parametrize("name", TEXTBOOK)
 def test_schedules_of_small_programs_keep_all_edges(name: str, depth: int) -> None:
     graph = _subject(name).replayer.graph
-    steps = Steps(graph)
+    steps = ScheduleSteps(graph)
     for seed in range(50):
         assert kept(graph, Pct(depth).draw(steps, Random(seed)).tolist())
 

@@ -133,7 +133,7 @@ def trainer(folder: Path, model: nn.Module, *callbacks: TrainerCallback, collato
 def test_hf_a_healthy_run_reports_nothing_and_trains_the_same_bits(tmp_path: Path) -> None:
     plain, watched = llama(), llama()
     trainer(tmp_path, plain).train()
-    callback = huggingface.NanWatchCallback(checksums=True)
+    callback = huggingface.NanWatchTrainerCallback(checksums=True)
     originals = GradScaler.scale, GradScaler.update, hooks(watched)
     trainer(tmp_path, watched, callback).train()
     assert callback.finding is None
@@ -142,7 +142,7 @@ def test_hf_a_healthy_run_reports_nothing_and_trains_the_same_bits(tmp_path: Pat
 
 
 def test_hf_an_overflow_is_found_where_it_is_and_stops_training(tmp_path: Path) -> None:
-    callback = huggingface.NanWatchCallback(on_finding="stop")
+    callback = huggingface.NanWatchTrainerCallback(on_finding="stop")
     model = llama(SPIKE)
     made = trainer(tmp_path, model, callback)
     before = hooks(model)
@@ -153,13 +153,13 @@ def test_hf_an_overflow_is_found_where_it_is_and_stops_training(tmp_path: Path) 
 
 
 def test_hf_a_batch_without_labels_is_bad_data(tmp_path: Path) -> None:
-    callback = huggingface.NanWatchCallback()
+    callback = huggingface.NanWatchTrainerCallback()
     trainer(tmp_path, llama(), callback, collator=Unlabelled(2)).train()
     assert where(callback.finding) == (Cause.DATA, Kind.LOSS, "", 2, 1, "forward")
 
 
 def test_hf_a_trainer_may_train_twice_though_it_raised(tmp_path: Path) -> None:
-    callback = huggingface.NanWatchCallback(on_finding="raise")
+    callback = huggingface.NanWatchTrainerCallback(on_finding="raise")
     made = trainer(tmp_path, llama(SPIKE), callback)
     with pytest.raises(BadValue, match="Step 3, micro-batch 2"):
         made.train()
@@ -173,7 +173,7 @@ def test_hf_a_trainer_may_train_twice_though_it_raised(tmp_path: Path) -> None:
 
 def test_hf_the_log_hides_a_nan_and_the_watch_says_so(tmp_path: Path) -> None:
     quiet = {"logging_strategy": "steps", "logging_steps": 1}
-    callback = huggingface.NanWatchCallback()
+    callback = huggingface.NanWatchTrainerCallback()
     made = trainer(tmp_path, llama(), callback, collator=Unlabelled(2), logging_nan_inf_filter=True, **quiet)
     with pytest.warns(UserWarning, match="set logging_nan_inf_filter=False in TrainingArguments to see it"):
         made.train()
@@ -186,12 +186,12 @@ def test_hf_the_log_hides_a_nan_and_the_watch_says_so(tmp_path: Path) -> None:
 def test_hf_without_the_filter_there_is_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*logging_nan_inf_filter")
-        trainer(tmp_path, llama(), huggingface.NanWatchCallback()).train()
+        trainer(tmp_path, llama(), huggingface.NanWatchTrainerCallback()).train()
 
 
 def test_hf_an_unknown_option_is_said_when_training_begins(tmp_path: Path) -> None:
     with pytest.raises(WatchError, match="unknown watch 'losses'"):
-        trainer(tmp_path, llama(), huggingface.NanWatchCallback(watch=["losses"])).train()
+        trainer(tmp_path, llama(), huggingface.NanWatchTrainerCallback(watch=["losses"])).train()
 
 
 # -- Hugging Face with DeepSpeed -------------------------------------------------------------------
@@ -257,7 +257,7 @@ def zero3(folder: Path, **how: Any) -> list[dict[str, Any]]:
     def train(me: Rank) -> dict[str, Any]:
         adapter.start(simulated=False)
         before = Before(corrupt)
-        callback = huggingface.NanWatchCallback(**how) if how else None
+        callback = huggingface.NanWatchTrainerCallback(**how) if how else None
         model = llama(spike if me.rank == 1 else None)
         made = trainer(folder, model, before, *([callback] if callback else []), deepspeed=ZERO3)
         with warnings.catch_warnings():

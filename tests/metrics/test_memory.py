@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import Excess, MemoryMetrics, MemoryUse, Moment, PhasePeak
+from metrics import Excess, MemoryMetrics, MemoryMoment, MemoryUse, PhasePeak
 from metrics.memory import rounded
 from simgpu.trace import Alloc, Free, Label, Phase, TraceRecord
 from tests.examples import examples
@@ -36,7 +36,7 @@ def test_the_peak_its_moment_and_what_is_left() -> None:
         alloc(3, 512, time=12),
     )
     assert (use.peak, use.exact_peak, use.alive) == (3072, 3072, 2560)
-    assert use.moment == Moment(10, 1, 1, "backward", 5)
+    assert use.moment == MemoryMoment(10, 1, 1, "backward", 5)
     assert use.phases == (PhasePeak(1, 1, "forward", 1024), PhasePeak(1, 1, "backward", 3072))
 
 
@@ -88,7 +88,7 @@ def test_each_kind_has_a_peak_of_its_own() -> None:
 def test_the_first_moment_at_which_there_is_not_enough() -> None:
     records = [Phase(2, 1, "forward"), alloc(1, 1024, time=1), alloc(2, 1024, time=2), alloc(3, 1024, time=3)]
     excess = use_of(*records, capacity=2047).excess
-    assert excess == Excess(Moment(2, 2, 1, "forward", 3), 2048, 2047)
+    assert excess == Excess(MemoryMoment(2, 2, 1, "forward", 3), 2048, 2047)
     assert use_of(*records, capacity=3072).excess is None
 
 

@@ -29,7 +29,7 @@ def told(folder: Path, *, race: bool = False) -> Path:
     if not race:
         story.looks_at(loss, compute, at=20)
     side.reads(weights, at=30)
-    story.says(End(100))
+    story.adds(End(100))
     write(story, folder / "trace")
     judge(folder, what, failure=None, beside=folder)
     return folder

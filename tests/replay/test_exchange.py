@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from replay.exchange import Exchange
+from replay.exchange import ReplayedExchange
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -42,8 +42,8 @@ class Case(NamedTuple):
     root: int = -1
     splits: list[tuple[list[int], list[int]]] | None = None
 
-    def exchange(self) -> Exchange:
-        return Exchange(
+    def exchange(self) -> ReplayedExchange:
+        return ReplayedExchange(
             self.kernel, self.inputs, self.outputs, reduction=self.reduction, root=self.root, splits=self.splits
         )
 
@@ -266,7 +266,7 @@ def compare(group: Group, makes: Sequence[Make]) -> list[Case]:
     return expected
 
 
-def once(exchange: Exchange, members: int) -> None:
+def once(exchange: ReplayedExchange, members: int) -> None:
     for member in reversed(range(members)):
         exchange.read(member)()
     for member in range(members):

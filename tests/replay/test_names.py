@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.device_timing import DeviceTiming
 from replay.names import Names, OperationName, UnknownOperation
 from simgpu.costs import Costs
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from simgpu.trace import Access, Alloc, Collective, Label, Launch, Phase, TraceRecord
 from tests.examples import examples
 
@@ -196,7 +196,7 @@ def test_many_alternatives_are_cut_short_and_none_is_said() -> None:
         Names.of({}).number(name)
 
 
-BASE = DeviceTiming((Costs(), Costs()), (0, 0), Timing(load_profile("h100"), (0, 0)))
+BASE = DeviceTiming((Costs(), Costs()), (0, 0), HardwareTiming(load_profile("h100"), (0, 0)))
 
 
 def test_deviations_change_what_they_name_and_leave_the_rest() -> None:
@@ -206,11 +206,11 @@ def test_deviations_change_what_they_name_and_leave_the_rest() -> None:
     base = replace(BASE, profile=slowed, jitter=Jitter(5, 3), delays={(1, 2): (10, 20)})
     told: list[Deviation] = [
         Stretch("host", 2),
-        Delay(copy, "late", 5),
+        OperationDelay(copy, "late", 5),
         Stretch("link:nccl hpz", 3),
         Stretch("host", 4),
     ]
-    told += [Delay(copy, "long", 7), Delay(copy, "late", 1), Delay(other, "long", 2)]
+    told += [OperationDelay(copy, "long", 7), OperationDelay(copy, "late", 1), OperationDelay(other, "long", 2)]
     timing = base.deviated(told, {}, names)
     assert timing.by_profile.slow == {"host": 12.0, "rank:1": 2.0, "link:nccl hpz": 3.0}
     assert timing.delays == {(1, 1): (6, 7), (1, 2): (10, 22)}
@@ -230,4 +230,4 @@ def test_jitter_replaces_jitter() -> None:
 def test_an_operation_that_is_not_there_cannot_be_delayed() -> None:
     name = OperationName(0, 1, 1, "forward", Q, "mul", 1)
     with pytest.raises(UnknownOperation, match="there is 'copy_', 'all_gather'"):
-        BASE.deviated([Delay(name, "late", 1)], {}, Names.of({0: step()}))
+        BASE.deviated([OperationDelay(name, "late", 1)], {}, Names.of({0: step()}))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from replay.deviations import Delay, Stretch
+from replay.deviations import OperationDelay, Stretch
 from replay.record import plain_timing, record, record_ranks
 from replay.replayer import Replayer
 from simgpu.device import Device
@@ -41,7 +41,7 @@ def test_ranks_meet_in_collectives(tmp_path: Path) -> None:
         return [loss for _, loss in sorted(replayer.run(recording.deviated(deviations)).losses.items())]
 
     assert losses(Stretch("link:nccl 0,1", 100)) == [15.0, 10.0]  # rank 1 does not wait, and reads what it had
-    assert losses(Delay(reduce, "late", 1 << 30)) == [15.0, 10.0]  # rank 0 waits for the other's arrival
+    assert losses(OperationDelay(reduce, "late", 1 << 30)) == [15.0, 10.0]  # rank 0 waits for the other's arrival
     assert losses(Stretch("stream:compute", 1000)) == [15.0, 15.0]  # by then rank 1 finds it done
 
 

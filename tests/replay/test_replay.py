@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from replay.deviations import Delay, Stretch
+from replay.deviations import OperationDelay, Stretch
 from replay.device_work import checksum
 from replay.faults import ReplayError
 from replay.names import UnknownOperation
@@ -89,7 +89,7 @@ def test_a_replay_leaves_nothing_behind_for_the_next(tmp_path: Path) -> None:
         for rank, op in replayer.graph.ends
         if (name := recording.names.name(rank, op)).kernel == "copy_" and name.step == 2 and name.parameter
     ]
-    late = replayer.run(recording.deviated([Delay(one, "long", 1_000_000_000) for one in copies]))
+    late = replayer.run(recording.deviated([OperationDelay(one, "long", 1_000_000_000) for one in copies]))
     assert late.checksums != before.checksums
     assert replayer.run().checksums == before.checksums
 
@@ -117,7 +117,7 @@ def test_a_late_producer_is_read_too_early() -> None:
     replayer = Replayer(recording)
     assert loss_of(replayer) == 56.0
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-    assert loss_of(replayer, Delay(copy, "long", 1_000_000)) == 0.0
+    assert loss_of(replayer, OperationDelay(copy, "long", 1_000_000)) == 0.0
     assert loss_of(replayer, Stretch("stream:compute", 1000)) != 56.0
     assert (
         loss_of(replayer, Stretch("host", 1000), Stretch("stream:compute", 10)) == 56.0
@@ -128,7 +128,7 @@ def test_an_operation_that_is_gone_is_missed_by_name() -> None:
     recording = record(producer_and_consumer)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
     with pytest.raises(UnknownOperation, match="mul_"):
-        recording.deviated([Delay(copy._replace(kernel="mul_"), "long", 1000)])
+        recording.deviated([OperationDelay(copy._replace(kernel="mul_"), "long", 1000)])
 
 
 def test_random_numbers_are_those_of_the_moment_of_issue() -> None:
@@ -184,7 +184,7 @@ def test_what_the_host_reads_is_an_order_in_every_timing() -> None:
     recording = record(reads)
     replayer = Replayer(recording)
     for name in recording.names.of_rank(0):
-        assert loss_of(replayer, Delay(name, "long", 1 << 30)) == 56.0
+        assert loss_of(replayer, OperationDelay(name, "long", 1 << 30)) == 56.0
 
 
 def test_a_query_that_answered_true_is_an_order_and_one_that_answered_false_is_none() -> None:
@@ -208,7 +208,7 @@ def test_a_query_that_answered_true_is_an_order_and_one_that_answered_false_is_n
     for answer, wrong in ((True, False), (False, True)):
         recording = record(asks(answer), plain_timing() if answer else slow)
         copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-        late = loss_of(Replayer(recording), Delay(copy, "long", 1_000_000_000))
+        late = loss_of(Replayer(recording), OperationDelay(copy, "long", 1_000_000_000))
         assert (late != 56.0) is wrong
 
 
@@ -224,7 +224,7 @@ def test_a_host_read_that_differs_is_said() -> None:
 
     recording = record(decides)
     copy = next(name for name in recording.names.of_rank(0) if name.kernel == "copy_")
-    departure = Replayer(recording).run(recording.deviated([Delay(copy, "long", 1_000_000)])).departure
+    departure = Replayer(recording).run(recording.deviated([OperationDelay(copy, "long", 1_000_000)])).departure
     assert departure is not None
     assert (departure.recorded, departure.value) == (checksum([1.0]), checksum([0.0]))
     assert departure.operation.kernel == "_local_scalar_dense"

@@ -14,7 +14,7 @@ from replay.graph import Graph
 from replay.record import record_ranks
 from replay.replayer import Replayer
 from simgpu.device import Device
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from simgpu.trace import Collective, Group, TraceReader, begin, file_of
 
 PROFILE = load_profile("dgx-a100-roce")
@@ -38,7 +38,7 @@ def opposite(device: Device) -> None:
 
 
 def test_a_replay_and_a_new_timing_know_how_many_share_the_network(tmp_path: Path) -> None:
-    timing = Timing(replace(PROFILE, node_gbits_per_s=120.0), NODES)
+    timing = HardwareTiming(replace(PROFILE, node_gbits_per_s=120.0), NODES)
     recording = record_ranks(opposite, tmp_path, timing)
     replayer = Replayer(recording)
     replayer.verify()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.names import OperationName
 from replay.tokens import EXAMPLE, Token
 from simgpu.tokens import MOST_DEVIATIONS, TokenError
@@ -21,9 +21,11 @@ COPY = OperationName(0, 1, 1, "forward", Q, "copy_", 1)
 LONG = OperationName(15, 20, 16, "backward", "model.layers.10.post_attention_layernorm.weight", "reduce_scatter", 12)
 
 EXAMPLES = {
-    f"t1,hpz,fix=none,0/1.1/forward/{Q}/copy_/1+64us": Token("hpz", {"fix": "none"}, (Delay(COPY, "long", 64_000),)),
+    f"t1,hpz,fix=none,0/1.1/forward/{Q}/copy_/1+64us": Token(
+        "hpz", {"fix": "none"}, (OperationDelay(COPY, "long", 64_000),)
+    ),
     "t1,main,0/2.1/step///1@+1500ns": Token(
-        "main", {}, (Delay(OperationName(0, 2, 1, "step", "", "", 1), "late", 1500),)
+        "main", {}, (OperationDelay(OperationName(0, 2, 1, "step", "", "", 1), "late", 1500),)
     ),
     "t1,main,x4:stream:compute,x2:host,x3:link:nccl%200%2C1,x5:kernel:aten::copy_,x9:rank:1,jitter:20:7": Token(
         "main",
@@ -48,7 +50,7 @@ operations = st.builds(OperationName, counts, counts, counts, names, names, name
 durations = st.integers(1, 10**15) | st.builds(
     lambda n, unit: n * unit, st.integers(1, 10**6), st.just(10**3) | st.just(10**9)
 )
-delays = st.builds(Delay, operations, st.sampled_from(["late", "long"]), durations)
+delays = st.builds(OperationDelay, operations, st.sampled_from(["late", "long"]), durations)
 whats = st.sampled_from(["stream:", "kernel:", "link:"]).flatmap(lambda kind: names.map(kind.__add__))
 whats = whats | st.sampled_from(["host", "host:2", "rank:0"])
 stretches = st.builds(Stretch, whats, st.integers(2, 10**6))
@@ -74,7 +76,7 @@ def test_the_example_in_every_refusal_is_a_token() -> None:
 
 @pytest.mark.parametrize("how", ["late", "long"])
 def test_one_delay_fits_on_a_line(how: str) -> None:
-    text = str(Token("hpz", {"fix": "none"}, (Delay(LONG, how, 64_000),)))  # type: ignore[arg-type]
+    text = str(Token("hpz", {"fix": "none"}, (OperationDelay(LONG, how, 64_000),)))  # type: ignore[arg-type]
     assert len(text) <= 120
 
 
@@ -83,7 +85,7 @@ def test_one_delay_fits_on_a_line(how: str) -> None:
     [(1, "1ns"), (64_000, "64us"), (64_001, "64001ns"), (2 * 10**6, "2ms"), (10**9, "1s"), (10**15, "1000000s")],
 )
 def test_durations_are_exact_and_in_the_largest_unit_that_is(ns: int, text: str) -> None:
-    token = Token("hpz", {}, (Delay(COPY, "long", ns),))
+    token = Token("hpz", {}, (OperationDelay(COPY, "long", ns),))
     assert str(token).endswith(f"/1+{text}")
     assert Token.parse(str(token)) == token
 
@@ -114,7 +116,9 @@ def test_a_shell_hands_a_token_on_as_it_is(shell: str) -> None:
     if not shutil.which(shell):
         pytest.skip(f"there is no {shell}")
     odd = "~ a,b/{c,d}[e]*?!$(f)`g`'h'\"i\"\\j#k&l;m|n<o>p%41=~q\n^é"
-    token = Token("hpz", {"fix": odd}, (Delay(COPY._replace(parameter=odd), "late", 64_000), Stretch(f"link:{odd}", 2)))
+    token = Token(
+        "hpz", {"fix": odd}, (OperationDelay(COPY._replace(parameter=odd), "late", 64_000), Stretch(f"link:{odd}", 2))
+    )
     options = {"bash": ["-O", "extglob"], "zsh": ["-o", "extendedglob", "-o", "magicequalsubst"]}.get(shell, [])
     told = subprocess.run([shell, *options, "-c", f"printf %s {token}"], capture_output=True, text=True, check=True)
     assert Token.parse(told.stdout) == token
@@ -193,7 +197,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
 
 
 def test_as_much_as_is_allowed_is_read() -> None:
-    token = Token("hpz", {}, (Delay(COPY, "late", 10**15),) * MOST_DEVIATIONS)
+    token = Token("hpz", {}, (OperationDelay(COPY, "late", 10**15),) * MOST_DEVIATIONS)
     assert Token.parse(str(token)) == token
 
 
@@ -205,8 +209,8 @@ def test_as_much_as_is_allowed_is_read() -> None:
         ("hpz", {"a=b": ""}, Stretch("host", 2), "this token has 'a=b' for an option's name"),
         ("hpz", {"fix": "é" * 2000}, Stretch("host", 2), "this token has more than 10000 characters"),
         ("hpz", {}, Stretch("host", 1), "'x1:host' is out of bounds: a factor is from 2 to 1000000"),
-        ("hpz", {}, Delay(COPY, "late", 0), "/copy_/1@+0s' is out of bounds: a delay is from 1"),
-        ("hpz", {}, Delay(COPY._replace(step=-1), "late", 1), "a step is from 0"),
+        ("hpz", {}, OperationDelay(COPY, "late", 0), "/copy_/1@+0s' is out of bounds: a delay is from 1"),
+        ("hpz", {}, OperationDelay(COPY._replace(step=-1), "late", 1), "a step is from 0"),
     ],
 )
 def test_no_token_is_made_that_could_not_be_read(

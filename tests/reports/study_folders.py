@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from reports.pages.study_folder import Ran, note
+from reports.pages.study_folder import note
+from reports.pages.study_page import StudyMetadata
 from tests.reports.run_folders import run_folder
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}
@@ -42,8 +43,8 @@ def sweep_frame(
                         "tflops_per_gpu": 100.0 / step,
                         "races": 2 * race,
                         "pairs": 8 * race,
-                        "shown": shown,
-                        "margin_us": (-2500.0 if shown else 1500.25) if race else None,
+                        "manifested": shown,
+                        "slack_us": (-2500.0 if shown else 1500.25) if race else None,
                         "memory_gib": 10.0 + 30 * batch,
                         "fits": batch < 4,
                     }
@@ -67,7 +68,7 @@ def placements_frame(model: str = "llama-2-7b", racing: Sequence[str] = ("none",
                 {
                     "model": model, "gbits": gbits, "fix": fix, "where": "" if fix == "none" else "after each copy",
                     "what": "what it does", "race_free": fix not in racing, "races": 6 * (fix in racing),
-                    "shown": 3 * (fix in racing), "pairs": "write | read" * (fix in racing), "memory": "",
+                    "manifested": 3 * (fix in racing), "pairs": "write | read" * (fix in racing), "memory": "",
                     "example": "", "step_s": step, "slowdown": step / 10.0, "host_blocked_s": 9.0 + at / 10,
                     "waits": 291 * fix.endswith("sync"), "waited_s": 4.5 * fix.endswith("sync"),
                 }
@@ -144,5 +145,8 @@ def releases_folder(folder: Path, kinds: Mapping[str, tuple[str, str] | str]) ->
 
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:
     command = f"python -m repro {study} --model llama-2-7b"
-    note(folder, Ran(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100"))
+    note(
+        folder,
+        StudyMetadata(study=study, command=command, versions=VERSIONS, options=dict(options), hardware="eight A100"),
+    )
     return folder

@@ -14,14 +14,16 @@ from bokeh.models import GlyphRenderer, HoverTool, Image
 from reports.charts import checksum_map
 from reports.charts.frame import Chart
 from reports.data.loading import Run
+from reports.data.schema import FindingsFile
 
 COLUMNS = ["parameter", "step", "uses", "wrong", "older", "not_finite", "first_rank"]
+FILE = FindingsFile.model_construct()
 UNKNOWN, EQUAL, OLDER, OTHER, NOT_FINITE = range(5)
 
 
 def mapped(frame: pd.DataFrame) -> Chart | None:
     empty = pd.DataFrame()
-    return checksum_map.draw(Run("unstable", Path("unstable"), {}, empty, empty, empty, frame, {}))
+    return checksum_map.draw(Run("unstable", Path("unstable"), {}, FILE, empty, empty, empty, frame, {}))
 
 
 def drawn(*rows: tuple[str, int, int, int, int, int, int]) -> Chart:

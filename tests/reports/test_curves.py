@@ -17,6 +17,7 @@ from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Label, Line
 from reports.charts import curves
 from reports.charts.frame import Chart
 from reports.data.loading import Run
+from reports.data.schema import FindingsFile, _Divergence, _WrongLoss, _WrongParameter
 
 
 def run(
@@ -33,9 +34,11 @@ def run(
     for at, column in enumerate(("gradient_norm", "reference_gradient_norm")):
         steps[column] = [(norms or {}).get(step, (nan, nan))[at] for step in steps["step"]]
     steps["equal"] = (steps["loss"] == steps["reference_loss"]) | steps[["loss", "reference_loss"]].isna().all(axis=1)
-    divergence = {"parameter": None, "loss": None if first is None else {"step": first}}
+    loss = None if first is None else _WrongLoss(step=first, micro_batch=1, rank=0, value=1.0, reference=2.0)
+    divergence = _Divergence(parameter=None, loss=loss, final=[], growth=[], compared=0)
+    file = FindingsFile.model_construct(**{"divergence": divergence, "steps_done": 2**53, **findings})
     empty = pd.DataFrame()
-    return Run(name, Path(name), {"divergence": divergence, **findings}, steps, empty, empty, empty, {})
+    return Run(name, Path(name), {}, file, steps, empty, empty, empty, {})
 
 
 def line(chart: Chart, name: str) -> dict[int, float]:
@@ -93,7 +96,9 @@ def test_the_tooltip_has_seven_digits_and_the_extremes_over_ranks() -> None:
 
 def test_the_first_difference_is_that_of_the_earliest_run() -> None:
     late = run([(1, 0, 3.0, 3.0), (2, 0, 3.0, 3.0), (3, 0, 3.0, 2.0)], name="late", first=3)
-    wrong = {"parameter": {"step": 2}, "loss": {"step": 3}}  # a parameter is wrong before the loss shows it
+    parameter = _WrongParameter.model_construct(step=2)  # it is wrong before the loss shows it
+    loss = _WrongLoss.model_construct(step=3)
+    wrong = _Divergence.model_construct(parameter=parameter, loss=loss)
     early = run([(1, 0, 3.0, 3.0), (2, 0, 3.0, 3.0), (3, 0, 4.0, 2.0)], name="early", divergence=wrong)
     chart = curves.draw([late, early])["loss"]
     assert [label.text for label in chart.figure.select(Label)] == ["first difference: step 2"]

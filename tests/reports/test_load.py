@@ -23,6 +23,8 @@ from tests.reports.run_folders import PARAMETERS, SCENARIO, TOKEN, run_folder, t
 
 Damage = Callable[[Path], object]
 
+EARLIER = Path(__file__).parent / "earlier" / "findings.json"  # as version 1 was written in November 2026
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -80,7 +82,7 @@ def test_a_race_is_a_row_and_its_two_accesses_are_rows(folder: Path) -> None:
     first, second = run.accesses.to_dict("records")
     assert (first["side"], first["access"], first["phase"]) == ("first", "write", "forward")
     assert (second["side"], second["access"], second["phase"]) == ("second", "read", "backward")
-    assert second["end_ns"] - first["end_ns"] == race["margin_ns"] == -3_000_000
+    assert second["end_ns"] - first["end_ns"] == race["slack_ns"] == -3_000_000
     assert run.sources[race["first_place"]].text[1] == "    param.ds_secondary_tensor.copy_("
 
 
@@ -151,7 +153,10 @@ def test_names_that_look_like_something_else_stay_names(tmp_path: Path) -> None:
 
 def test_a_race_is_the_same_read_back(tmp_path: Path) -> None:
     for race in told(tmp_path, "p", 4, clean=False):
-        assert loading.race_from_dict(json.loads(json.dumps(race.as_dict()))) == race
+        file = tmp_path / "findings.json"
+        write_json(file, {**json.loads(EARLIER.read_text(encoding="utf-8")), "races": [race.as_dict()]})
+        (read,) = load(tmp_path).file.races
+        assert read == schema.Judged(**vars(race))
 
 
 def test_a_notebook_gets_it_from_the_package_which_asks_for_pandas_only_then(folder: Path) -> None:
@@ -188,17 +193,31 @@ def test_a_run_that_was_killed_is_known_by_its_scenario(folder: Path) -> None:
     assert bundle.report([run])
 
 
+def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today(tmp_path: Path) -> None:
+    """Races had ``shown`` and ``margin_ns`` then."""
+    earlier = json.loads(EARLIER.read_text(encoding="utf-8"))
+    assert earlier["races"][0]["margin_ns"] == -3_000_000 and earlier["races"][0]["examples"][0]["shown"] is True
+    write_json(tmp_path / "findings.json", earlier)
+    run = load(tmp_path)
+    (race,) = run.file.races
+    assert (race.manifested, race.slack_ns, race.examples[0].manifested) == (1, -3_000_000, True)
+    now = json.loads((run_folder(tmp_path / "now") / "findings.json").read_text(encoding="utf-8"))
+    assert run.findings == now
+    assert list(run.findings) == list(now) and list(run.findings["races"][0]) == list(now["races"][0])
+    assert "this timing shows 1 of them" in bundle.report([run])
+
+
 def test_what_earlier_versions_did_not_say_is_filled_in(folder: Path) -> None:
     file = folder / "findings.json"
     data = json.loads(file.read_text(encoding="utf-8"))
     for name in ("distance", "watch", "uncovered", "causes"):
         del data[name]
-    del data["races"][0]["margin_ns"], data["races"][0]["witness"], data["races"][0]["examples"][0]["margin_ns"]
+    del data["races"][0]["slack_ns"], data["races"][0]["witness"], data["races"][0]["examples"][0]["slack_ns"]
     data["scenario"] = {"model": "llama"}
     write_json(file, data)
     run = load(folder)
     assert run.findings["watch"] is None and run.findings["uncovered"] == []
-    assert run.races.iloc[0]["token"] == "" and run.races.iloc[0]["margin_ns"] == 0
+    assert run.races.iloc[0]["token"] == "" and run.races.iloc[0]["slack_ns"] == 0
     assert bundle.report([run])
 
 

@@ -9,10 +9,11 @@ import pytest
 from bokeh.embed import components
 from bokeh.models import Arrow, GlyphRenderer, HoverTool, Label
 
+from detectors import Moment, Race, Side
 from reports.charts import moment_chart
 from reports.charts.frame import Chart
 from reports.timelines import moment
-from reports.timelines.moment import Moment
+from reports.timelines.moment import Window
 from simgpu.trace import Begin, HostWait, TraceWriter
 from tests.detectors.story import Story
 
@@ -28,11 +29,11 @@ def written(story: Story, folder: Path) -> Path:
     return path
 
 
-def side(op: int | None, start: int, end: int) -> dict[str, Any]:
-    return {"op": op, "step": 1, "micro_batch": 1, "phase": "forward", "start": start, "end": end}
+def side(op: int | None, start: int, end: int) -> Moment:
+    return Moment(op, 1, 1, "forward", start, end)
 
 
-def hpz(*, middle: int = 0, apart: int = 1_000_000) -> tuple[Story, dict[str, Any], dict[str, Any]]:
+def hpz(*, middle: int = 0, apart: int = 1_000_000) -> tuple[Story, Moment, Moment]:
     """A copy on compute that an all-gather does not wait for: it reads ``apart`` nanoseconds earlier."""
     story = Story()
     nccl, compute, gather = story.streams("nccl hpz", "compute", "all-gather")
@@ -44,7 +45,7 @@ def hpz(*, middle: int = 0, apart: int = 1_000_000) -> tuple[Story, dict[str, An
     for number in range(middle):
         compute.runs(time=(5_000_000 + 100 * number, 5_000_050 + 100 * number))
     gather.runs(kernel="aten::cat", time=(5_050_000, 5_060_000))
-    story.says(HostWait(0, "synchronize", 0, 5_400_000, 5_200_000))
+    story.adds(HostWait(0, "synchronize", 0, 5_400_000, 5_200_000))
     story.labels(secondary, "secondary", "layers.0.weight")  # later than what it explains
     story.phase(2, 1, "forward")
     compute.runs(kernel="aten::mm", time=(90_000_000, 91_000_000))
@@ -55,19 +56,16 @@ def hpz(*, middle: int = 0, apart: int = 1_000_000) -> tuple[Story, dict[str, An
     )
 
 
-def seen(folder: Path, **more: Any) -> Moment:
+def seen(folder: Path, **more: Any) -> Window:
     story, first, second = hpz(**more)
-    found = moment.moment(written(story, folder), first, second)
+    found = moment.window(written(story, folder), first, second)
     assert found is not None
     return found
 
 
-def race(first: str = "write", second: str = "read", kernel: str = "aten::copy_") -> dict[str, Any]:
-    return {
-        "kind": "write-read",
-        "first": {"access": first, "kernel": kernel, "stream": "compute"},
-        "second": {"access": second, "kernel": "nccl::all_gather", "stream": "nccl hpz", "issuer": "all-gather"},
-    }
+def race(first: Any = "write", second: Any = "read", kernel: str = "aten::copy_") -> Race:
+    sides = Side(kernel, first, "compute"), Side("nccl::all_gather", second, "nccl hpz", "all-gather")
+    return Race("write-read", *sides, occurrences=1, manifested=1, slack_ns=-1, ranks=(0,), names=(), examples=())
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -96,13 +94,13 @@ def test_the_two_are_told_with_parameter_and_place(tmp_path: Path) -> None:
 
 def test_a_short_moment_has_twenty_microseconds_around_it(tmp_path: Path) -> None:
     story, first, second = hpz(apart=0)
-    found = moment.moment(written(story, tmp_path), {**first, "end": 5_000_010}, {**second, "end": 5_000_010})
+    found = moment.window(written(story, tmp_path), *(one._replace(end=5_000_010) for one in (first, second)))
     assert found is not None and (found.start, found.end) == (4_980_000, 5_020_010)
 
 
 def test_of_too_many_slices_the_nearest_are_kept(tmp_path: Path) -> None:
     story, first, second = hpz(middle=8_000)
-    found = moment.moment(written(story, tmp_path), first, second, most=102)
+    found = moment.window(written(story, tmp_path), first, second, most=102)
     assert found is not None and len(found.slices) == 102 and found.left_out == 8_002 - 100
     assert {found.first, found.second} <= set(found.slices)
     assert all(one.start <= 5_100_000 for one in found.slices if one != found.first)  # these overlap the all-gather
@@ -111,7 +109,7 @@ def test_of_too_many_slices_the_nearest_are_kept(tmp_path: Path) -> None:
 
 def test_a_free_is_the_hosts(tmp_path: Path) -> None:
     story, _, second = hpz()
-    found = moment.moment(written(story, tmp_path), second, side(None, 5_500_000, 5_500_000))
+    found = moment.window(written(story, tmp_path), second, side(None, 5_500_000, 5_500_000))
     assert found is not None
     assert (found.second.lane, found.second.kind, found.second.start) == ("host", "free", 5_500_000)
     assert "issued second: memory freed" in texts(moment_chart.draw(found, race("read", "free")))
@@ -131,13 +129,12 @@ def test_a_damaged_trace_gives_nothing(tmp_path: Path, damage: str) -> None:
             path.touch()
         elif damage == "folder":
             path.mkdir()
-    assert moment.moment(path, first, second) is None
+    assert moment.window(path, first, second) is None
 
 
-@pytest.mark.parametrize("foreign", [{}, {"op": "x", "start": 0, "end": 1}, {"op": 1, "start": None, "end": 1}])
-def test_foreign_findings_give_nothing(tmp_path: Path, foreign: dict[str, Any]) -> None:
+def test_what_the_trace_does_not_hold_gives_nothing(tmp_path: Path) -> None:
     story, first, _ = hpz()
-    assert moment.moment(written(story, tmp_path), first, foreign) is None
+    assert moment.window(written(story, tmp_path), first, side(10**9, 0, 1)) is None
 
 
 @pytest.mark.parametrize(("steps", "read"), [(4, True), (3, False)])
@@ -148,7 +145,7 @@ def test_what_comes_long_after_is_not_read(tmp_path: Path, steps: int, read: boo
         story.phase(step, 1, "forward")
     path = written(story, tmp_path)
     path.write_bytes(path.read_bytes() + b"\xc1" * 100)  # no reader gets past this
-    assert (moment.moment(path, first, second) is not None) == read
+    assert (moment.window(path, first, second) is not None) == read
 
 
 # -- drawing --------------------------------------------------------------------------------------
@@ -189,7 +186,7 @@ def test_the_arrow_runs_from_the_first_issued_to_the_second(tmp_path: Path) -> N
 
 def test_a_race_that_did_not_show_says_so(tmp_path: Path) -> None:
     story, first, second = hpz()
-    found = moment.moment(written(story, tmp_path), second, first)
+    found = moment.window(written(story, tmp_path), second, first)
     assert found is not None
     assert "after the first, but nothing makes it wait" in moment_chart.draw(found, race("read", "write")).text
 
@@ -214,7 +211,7 @@ def test_names_of_strangers_are_tame(tmp_path: Path) -> None:
     story.labels(block, "secondary", EVIL)
     for stream in streams:
         stream.writes(block, kernel=f"aten::{EVIL}", time=(0, 100))
-    found = moment.moment(written(story, tmp_path), side(0, 0, 100), side(29, 0, 100))
+    found = moment.window(written(story, tmp_path), side(0, 0, 100), side(29, 0, 100))
     assert found is not None
     chart = moment_chart.draw(found, race(kernel=f"aten::{EVIL}"))
     assert "streams are left out" in chart.text

@@ -149,7 +149,7 @@ def test_a_race_is_an_arrow_between_its_two_accesses(tmp_path: Path) -> None:
         "race 1: write-read, issued first (write)",
         "race 1: write-read, issued second (read)",
     }
-    assert {mark["args"]["margin_ns"] for mark in marks.values()} == {499}
+    assert {mark["args"]["slack_ns"] for mark in marks.values()} == {499}
 
 
 def test_an_arrow_runs_forward_in_time_where_the_order_was_reversed(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_arrow_runs_forward_in_time_where_the_order_was_reversed(tmp_path: Pa
     names = tracks(events)
     (start,), (end,) = of(events, "s"), of(events, "f")
     assert (names[start["tid"]], names[end["tid"]]) == ("nccl world", "compute")
-    assert of(events, "i")[0]["args"]["shown"] is True
+    assert of(events, "i")[0]["args"]["manifested"] is True
 
 
 def test_a_free_is_the_hosts_and_lies_in_its_phase(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_free_is_the_hosts_and_lies_in_its_phase(tmp_path: Path) -> None:
     compute.runs(time=(0, 10))
     gather.reads(a, time=(5, 40))
     story.frees(a, time=20)
-    story.says(End(40))
+    story.adds(End(40))
     events = events_of(story, tmp_path)
     names = tracks(events)
     (start,), (end,) = of(events, "s"), of(events, "f")
@@ -180,10 +180,10 @@ def test_phases_hold_the_waits_of_the_host(tmp_path: Path) -> None:
     story = Story()
     (compute,) = story.streams("compute")
     story.phase(1, 1, "forward")
-    story.says(HostWait(compute.records(), "read", 0, 50, 0))  # begins with its phase
+    story.adds(HostWait(compute.records(), "read", 0, 50, 0))  # begins with its phase
     story.phase(1, 1, "backward")
-    story.says(HostWait(compute.records(), "synchronize", 0, 90, 70))
-    story.says(HostWait(compute.records(), "query", 0, 95, 95))
+    story.adds(HostWait(compute.records(), "synchronize", 0, 90, 70))
+    story.adds(HostWait(compute.records(), "query", 0, 95, 95))
     story.phase(1, 1, "step")
     events = events_of(story, tmp_path)
     assert [(event["name"], event["ts"], event["dur"]) for event in of(events, "X")] == [
@@ -197,7 +197,7 @@ def test_phases_hold_the_waits_of_the_host(tmp_path: Path) -> None:
 def test_memory_is_counted_once_for_each_moment(tmp_path: Path) -> None:
     story = Story()
     for record in (Alloc(1, 100, 0, 5), Alloc(2, 50, 0, 5), Alloc(3, 9, -1, 6), Free(1, 7), Free(9, 8)):
-        story.says(record)
+        story.adds(record)
     counts = of(events_of(story, tmp_path), "C")
     assert [(event["ts"], event["args"]) for event in counts] == [
         (0.005, {"bytes": 150}),
@@ -211,7 +211,7 @@ def test_only_some_steps(tmp_path: Path) -> None:
     compute, gather = story.streams("compute", "gather")
     for step in range(1, 5):
         story.phase(step, 1, "forward")
-        story.says(Alloc(100 + step, 10, 0, 30 * step))
+        story.adds(Alloc(100 + step, 10, 0, 30 * step))
         a = story.block()
         compute.writes(a, at=1)
         gather.reads(a, at=2)
@@ -226,10 +226,10 @@ def test_names_of_any_characters_survive(tmp_path: Path) -> None:
     name = 'a "quoted"\nname\\ with \u2028, \U0001f600 and </script>'
     story = Story()
     (stream,) = story.streams("compute")
-    story.says(StreamName(0, name))
+    story.adds(StreamName(0, name))
     a = story.block()
     stream.writes(a)
-    story.says(Label(a.block, a.lo, a.hi, "primary", name))
+    story.adds(Label(a.block, a.lo, a.hi, "primary", name))
     events = events_of(story, tmp_path)
     assert name in tracks(events).values()
     assert of(events, "X")[-1]["name"] == f"copy_ {name}"

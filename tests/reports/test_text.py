@@ -18,4 +18,4 @@ def test_how_close_the_two_came(ends: int, said: str) -> None:
     a = story.block()
     compute.writes(a, time=(0, 10_000))
     gather.reads(a, time=(1_000, ends))
-    assert closeness(story.races()[0].margin_ns) == said
+    assert closeness(story.races()[0].slack_ns) == said

@@ -32,7 +32,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Findings
     """
     references: dict[str, Values] = {}
 
-    def call(*, folder: Path, **options: Any) -> Findings:
+    def call(*, folder: Path, rests: bool = False, **options: Any) -> Findings:
         made = scenario(**{"size": "tiny", "steps": 3, "sequence": 32, **options})
         made.check()
         where = folders.of_scenario(folder, made, overwrite=False)
@@ -40,7 +40,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Findings
         with Progress(Console(quiet=True), "", made.steps) as progress:
             if key not in references:
                 references[key] = session.reference_of(made, tmp_path_factory.mktemp("reference"), progress)
-            return session.simulate(made, where, references[key], progress, rests=False)
+            return session.simulate(made, where, references[key], progress, rests=rests)
 
     return call
 

@@ -88,7 +88,7 @@ def test_the_race_is_found_without_a_value(tmp_path: Path) -> None:
     assert len(expected) == len(found) == 2
     for whole, mine in zip(expected, found, strict=True):
         assert (mine.kind, mine.first, mine.second, mine.names) == (whole.kind, whole.first, whole.second, whole.names)
-        assert mine.occurrences * 4 == whole.occurrences and mine.shown == whole.shown == 0
+        assert mine.occurrences * 4 == whole.occurrences and mine.manifested == whole.manifested == 0
         assert mine.examples == tuple(one for one in whole.examples if one.rank == 0)
         assert mine.ranks == (0,)
     for left, right in zip(told(live), told(dry), strict=True):

@@ -81,7 +81,7 @@ def test_without_the_sync_the_race_is_found_where_the_secondary_is_quantized(run
         "quantize",
         "_all_gather_sequential",
     ]
-    assert coalesced.shown > 0
+    assert coalesced.manifested > 0
 
 
 def test_quantized_gradients_alone_leave_the_race_where_it_was(run: Run) -> None:

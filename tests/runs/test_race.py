@@ -46,7 +46,7 @@ def test_without_the_sync_training_goes_wrong_and_the_two_lines_are_named(unstab
     coalesced, single = readers["aten::cat", "all-gather"], readers["nccl::all_gather", "nccl hpz"]
     assert where(coalesced)[1] == "_all_gather_dtype"
     assert "_all_gather_sequential" in [frame.function.rpartition(".")[2] for frame in single.second.stack]
-    assert coalesced.shown > 0
+    assert coalesced.manifested > 0
 
 
 def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Path]) -> None:
@@ -67,7 +67,7 @@ def test_the_first_wrong_parameter_is_the_right_one(unstable: tuple[Findings, Pa
     assert bad["step"].min() == wrong.step
     assert wrong.phase == "backward"  # the secondary is read for the backward pass
     assert wrong.name in {name.name for race in found.races for name in race.names}
-    moment = next(one for race in found.races for one in race.examples if one.rank == wrong.rank and one.shown)
+    moment = next(one for race in found.races for one in race.examples if one.rank == wrong.rank and one.manifested)
     assert (moment.second.step, moment.second.micro_batch) == (wrong.step, wrong.micro_batch)
     loss = found.divergence.loss
     assert loss is not None
@@ -94,7 +94,7 @@ def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None
     assert not found.divergence.diverged
     assert found.verdict is Verdict.HIDDEN
     assert {where(race)[0] for race in found.races} == {"_partition_param_sec"}
-    assert sum(race.shown for race in found.races) == 0
+    assert sum(race.manifested for race in found.races) == 0
 
 
 # One live run for each fix, under timings that move other things. All fixes under all of them are wide tests, and in

@@ -18,7 +18,7 @@ from studies import sites
 from studies.sites import Site
 
 Run = Callable[..., Findings]
-Live = Callable[[Site | None], sites.Outcome]
+Live = Callable[[Site | None], sites.SiteOutcome]
 
 TIMINGS: dict[str, dict[str, Any]] = {
     "the scenario's": {},
@@ -73,9 +73,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Live:
     made = scenario(**{**sites.SCENARIO, "steps": 2})
     folder = tmp_path_factory.mktemp("sites")
     expected = sites.reference(made, folder / "reference")
-    known: dict[Site | None, sites.Outcome] = {}
+    known: dict[Site | None, sites.SiteOutcome] = {}
 
-    def call(site: Site | None) -> sites.Outcome:
+    def call(site: Site | None) -> sites.SiteOutcome:
         if site not in known:
             known[site] = sites.live(made, folder / f"run{len(known)}", expected, site)
         return known[site]

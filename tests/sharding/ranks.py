@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from simgpu.device import Device
-from simgpu.hardware import Timing, load_profile
+from simgpu.hardware import HardwareTiming, load_profile
 from simgpu.ranks.cluster import Rank, run_ranks
 from simgpu.trace import file_of
 
@@ -34,9 +34,9 @@ class Result(NamedTuple):
 
 def timing_of(
     world: int, *, profile: str = "a100-100gbps", nodes_of: tuple[int, ...] | None = None, **timing: Any
-) -> Timing:
+) -> HardwareTiming:
     """``nodes_of``: by rank; None: all on one."""
-    return Timing(load_profile(profile), nodes_of or (0,) * world, **timing)
+    return HardwareTiming(load_profile(profile), nodes_of or (0,) * world, **timing)
 
 
 def together(

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scenarios.sharding.lanes import Lane, NoStreams, Order, Streams, TracedStreams
+from scenarios.sharding.lanes import Lane, LaneOrder, NoStreams, Streams, TracedStreams
 from scenarios.sharding.rings import Collectives, FlatRing, HierarchicalRing, HoRing, TorchCollectives
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
 
 CHUNK = 5  # elements
-RINGS: dict[str, Callable[[Topology, Order], Collectives]] = {
+RINGS: dict[str, Callable[[Topology, LaneOrder], Collectives]] = {
     "flat": FlatRing,
     "hierarchical": HierarchicalRing,
     "ho": HoRing,

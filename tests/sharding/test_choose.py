@@ -18,7 +18,7 @@ from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import memory
 from scenarios.sharding.schemes import schemes
 from scenarios.sharding.strategy import ShardingError
-from studies.choose import COLUMNS, GB, KINDS, PEFT, Question, fewest, question, study
+from studies.choose import COLUMNS, GB, KINDS, PEFT, ShardingQuestion, fewest, question, study
 
 PAPER = {"model": "65e9", "gpu_memory": 80.0, "within": 2000.0, "between": 80.0}
 
@@ -46,7 +46,7 @@ def rows(shown: str) -> dict[str, list[str]]:
     return {line.split()[0]: line.split() for line in lines if line and line.split()[0] in known}
 
 
-def asked(**options: Any) -> Question:
+def asked(**options: Any) -> ShardingQuestion:
     return question(**{**PAPER, **options})
 
 

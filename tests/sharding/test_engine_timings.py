@@ -17,7 +17,7 @@ from detectors import RaceDetector
 from fuzz.campaign import campaign
 from fuzz.subject import Subject
 from fuzz.witness import witness
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import RINGS, HoRing
 from scenarios.sharding.strategy import strategy
 from scenarios.sharding.synchronisations import Sync, of_engine
@@ -83,7 +83,7 @@ def test_without_any_wait_of_ho_ring_there_is_a_harmful_timing(tmp_path: Path) -
         for step, (operation, wait) in enumerate(calls, 1):
             dist.batch_isend_irecv = two_works if wait in BY_NCCL["ho in chunks", operation] else by_nccl
             device.phase(step, 1, "step")
-            ring = HoRing(topology, Order(TracedStreams(device), {wait}), chunk=5)
+            ring = HoRing(topology, LaneOrder(TracedStreams(device), {wait}), chunk=5)
             part = torch.arange(10.0, device="cuda") + 100 * me.rank
             whole = torch.arange(60.0, device="cuda") * (me.rank + 1)
             if operation == "all_gather":

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from metrics import TrafficMetrics
 from scenarios.models import FULL_SIZE
 from scenarios.sharding.formulas import (
-    Exchange,
-    Kind,
     Memory,
-    Phase,
+    PlannedExchange,
     Sent,
     Size,
+    StateKind,
+    StepPhase,
     communication,
     computation,
     exchanges,
@@ -29,15 +29,15 @@ from scenarios.sharding.formulas import (
     sent,
 )
 from scenarios.sharding.layout import padded
-from scenarios.sharding.schemes import HPZ, Cluster, Ring, Scheme, Where, scheme, schemes
+from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
-from simgpu.hardware import Clock, Timing, load_profile
+from simgpu.hardware import Clock, HardwareTiming, load_profile
 from simgpu.trace import TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
 
-WITHIN, BETWEEN, ACROSS = Where
-GATHER, SCATTER, REDUCE = Kind
+WITHIN, BETWEEN, ACROSS = RingPlace
+GATHER, SCATTER, REDUCE = StateKind
 ALL = pytest.mark.parametrize("one", schemes(), ids=str)
 
 # -- as the paper prints it ---------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_padded_units_to_the_byte() -> None:
 # -- what is exchanged, by hand -----------------------------------------------------------------------------------
 
 
-def plain(found: tuple[Exchange, ...], phase: Phase) -> list[tuple[Where, Kind, float, int]]:
+def plain(found: tuple[PlannedExchange, ...], phase: StepPhase) -> list[tuple[RingPlace, StateKind, float, int]]:
     return [(one.where, one.kind, one.nbytes, one.times) for one in found if one.phase is phase]
 
 
@@ -148,7 +148,7 @@ def test_the_collectives_of_a_step_of_three_micro_batches(
     letters: str, parameters: object, gradients: object, to_state: object, from_state: object
 ) -> None:
     found = exchanges(scheme(letters), SIZE, SMALL, accumulation=3)
-    assert [plain(found, phase) for phase in Phase] == [parameters, gradients, to_state, from_state]
+    assert [plain(found, phase) for phase in StepPhase] == [parameters, gradients, to_state, from_state]
 
 
 # By letters: what a micro-batch and the boundary take, in G, I and X.
@@ -194,12 +194,12 @@ def test_a_trained_parameter_takes_six_flops_a_token_and_a_frozen_one_four() -> 
 
 def test_rings_by_hand() -> None:
     """12 ranks on 3 nodes of 4: of a ring across all 3 of 12 links leave a node."""
-    gather = Exchange(Phase.PARAMETERS, ACROSS, GATHER, 1200, 2)
+    gather = PlannedExchange(StepPhase.PARAMETERS, ACROSS, GATHER, 1200, 2)
     assert moved(gather, SMALL) == 2 * 1100
     assert sent([gather], SMALL) == Sent(0, 2200, 550)
     assert sent([gather], SMALL).of_node(4) == Sent(0, 8800, 2200)
-    within = Exchange(Phase.GRADIENTS, WITHIN, SCATTER, 1200, 1)
-    between = Exchange(Phase.TO_STATE, BETWEEN, REDUCE, 300, 1)
+    within = PlannedExchange(StepPhase.GRADIENTS, WITHIN, SCATTER, 1200, 1)
+    between = PlannedExchange(StepPhase.TO_STATE, BETWEEN, REDUCE, 300, 1)
     assert sent([within, between], SMALL) == Sent(900, 400, 400)
 
 
@@ -227,7 +227,7 @@ LAYOUT = pytest.mark.parametrize(
 )
 
 
-def members(cluster: Cluster) -> Mapping[Where, tuple[int, ...]]:
+def members(cluster: Cluster) -> Mapping[RingPlace, tuple[int, ...]]:
     """The ranks with which rank 0 talks."""
     return {
         WITHIN: tuple(range(cluster.group)),
@@ -242,7 +242,9 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
     found = exchanges(one, Size(32 * 32 * 100, 32 * 32 * 50), cluster, accumulation=2)
     records: list[TraceRecord] = [begin(world=cluster.ranks), *groups(*members(cluster).values())]
     for exchange in found:
-        records += [collective(exchange.kind, list(Where).index(exchange.where), int(exchange.nbytes))] * exchange.times
+        records += [
+            collective(exchange.kind, list(RingPlace).index(exchange.where), int(exchange.nbytes))
+        ] * exchange.times
     metric = TrafficMetrics([rank // cluster.gpus for rank in range(cluster.ranks)])
     metric.feed(records)
     counted = metric.result()
@@ -253,11 +255,11 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
 @pytest.mark.parametrize("name", ["dgx-a100-roce", "a100-100gbps", "v100"])
 def test_the_simulator_takes_as_long_but_for_latency(name: str, cluster: Cluster) -> None:
     profile = replace(load_profile(name), intra_node_latency_us=0.0, inter_node_latency_us=0.0)
-    clock = Clock(Timing(profile, tuple(rank // cluster.gpus for rank in range(cluster.ranks))), 0)
+    clock = Clock(HardwareTiming(profile, tuple(rank // cluster.gpus for rank in range(cluster.ranks))), 0)
     rates = profile_rates(cluster, profile)
     for where, ranks in members(cluster).items():
-        for kind in Kind:
-            exchange = Exchange(Phase.TO_STATE, where, kind, 32 * 10**9, 1)
+        for kind in StateKind:
+            exchange = PlannedExchange(StepPhase.TO_STATE, where, kind, 32 * 10**9, 1)
             if len(ranks) == 1:
                 assert communication([exchange], cluster, rates) == 0
                 continue
@@ -268,7 +270,7 @@ def test_the_simulator_takes_as_long_but_for_latency(name: str, cluster: Cluster
 def test_gpus_of_a_node_share_its_network_between_groups_and_a_ring_over_all_has_it_alone() -> None:
     dgx = load_profile("dgx-a100-roce")
     assert profile_rates(PAPER, dgx) == {WITHIN: 2400, BETWEEN: 448 / 8, ACROSS: 100}
-    assert PAPER.ring(BETWEEN) == Ring(ranks=4, nodes=4, flows=8)
+    assert PAPER.ring(BETWEEN) == RingShape(ranks=4, nodes=4, flows=8)
     halves, pairs = replace(PAPER, group=4), replace(PAPER, group=16)
     assert profile_rates(halves, dgx) == {WITHIN: 2400, BETWEEN: 100, ACROSS: 100}  # 4 flows: no more than one gets
     assert profile_rates(pairs, dgx) == {WITHIN: 100, BETWEEN: 448 / 8, ACROSS: 100}
@@ -321,10 +323,10 @@ def test_each_letter_speaks_for_itself(one: Scheme, other: Scheme, size: Size, c
     assert g is not g2 or mine.gradients == theirs.gradients
     assert o is not o2 or mine.state == theirs.state
     said = {
-        Phase.PARAMETERS: ((p, one.copy), (p2, other.copy)),
-        Phase.GRADIENTS: (g, g2),
-        Phase.TO_STATE: ((g, o), (g2, o2)),
-        Phase.FROM_STATE: ((o, p), (o2, p2)),
+        StepPhase.PARAMETERS: ((p, one.copy), (p2, other.copy)),
+        StepPhase.GRADIENTS: (g, g2),
+        StepPhase.TO_STATE: ((g, o), (g2, o2)),
+        StepPhase.FROM_STATE: ((o, p), (o2, p2)),
     }
     found = exchanges(one, size, cluster, accumulation=3), exchanges(other, size, cluster, accumulation=3)
     for phase, (here, there) in said.items():

@@ -21,8 +21,8 @@ from scenarios.models import FULL_SIZE
 from scenarios.named import named
 from simgpu.hardware import load_profile
 from studies import paro, paro_paper, paro_sweep
-from studies.paro_paper import CLAIMS, RATES, Case, Claim, Scaling
-from studies.paro_timed import Timed, on_flow, timed
+from studies.paro_paper import CLAIMS, RATES, Claim, PaperCase, Scaling
+from studies.paro_timed import StepTimes, on_flow, timed
 from tests.sharding.training import forked
 
 
@@ -83,7 +83,7 @@ def test_a_race_is_told_and_is_an_exit_status(tmp_path: Path, capsys: pytest.Cap
 def test_a_figure_that_differs_is_marked() -> None:
     figures = {name: 4.0 for figure in paro.FIGURES for name in (figure, f"{figure}_formula")}
     row = {"strategy": "IIG", "title": "IIG", "loss_difference": 0.0, "begins_equal": True, **figures}
-    good = {**row, "step_ns": 1, "races": 0, "shown": 0}
+    good = {**row, "step_ns": 1, "races": 0, "manifested": 0}
     bad = {**good, "strategy": "GGG", "state": 5.0, "begins_equal": False, "races": 2}
     frame = pd.DataFrame([good, bad])
     assert list(paro.wrong(frame)) == [False, True]
@@ -176,8 +176,8 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     """A step of GGG that waits for the network alone, and one of IIG that does not."""
     claim = CLAIMS[0]
     mine, other = claim.cases
-    waits = Timed({rate: round(1e11 / rate) for rate in RATES}, parameters=4, trained=4, peak=1 << 30)
-    computes = Timed(dict.fromkeys(RATES, 500_000_000), parameters=4, trained=4, peak=90 << 30)
+    waits = StepTimes({rate: round(1e11 / rate) for rate in RATES}, parameters=4, trained=4, peak=1 << 30)
+    computes = StepTimes(dict.fromkeys(RATES, 500_000_000), parameters=4, trained=4, peak=90 << 30)
     frame = paro_paper.gains([claim], {mine: computes, other: waits})
     row = frame.iloc[0]
     assert (row.ours, row.together) == (2.0, waits.steps[448.0] / 5e8)
@@ -197,8 +197,8 @@ def test_scaling_is_throughput_per_gpu() -> None:
     claim = Scaling("GGG", 0.63)
     few, many = claim.cases
     found = {
-        few: Timed(dict.fromkeys(RATES, 9), 1, 1, 1),
-        many: Timed(dict.fromkeys(RATES, 10), 1, 1, 1),
+        few: StepTimes(dict.fromkeys(RATES, 9), 1, 1, 1),
+        many: StepTimes(dict.fromkeys(RATES, 10), 1, 1, 1),
     }
     frame = paro_paper.scaling([claim], found)
     assert list(frame.ranks) == [16, 128]
@@ -241,7 +241,7 @@ def test_every_case_is_run_once_and_is_a_job() -> None:
     for case in cases:
         made = paro_paper.job_of(case)
         assert (made.ranks, made.sharding, made.accumulation) == (case.ranks, case.strategy, 10)
-    assert Claim("llama-65b", "all", "IIG", "GGG", 1.86).cases[0] == Case("llama-65b", "all", 32, "IIG")
+    assert Claim("llama-65b", "all", "IIG", "GGG", 1.86).cases[0] == PaperCase("llama-65b", "all", 32, "IIG")
 
 
 # -- other networks -----------------------------------------------------------------------------------------------

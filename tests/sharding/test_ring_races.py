@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from detectors import RaceDetector
 from scenarios.sharding import ring_hops, rings
-from scenarios.sharding.lanes import Mark, Order, Streams
+from scenarios.sharding.lanes import LaneOrder, Mark, Streams
 from scenarios.sharding.rings import Collectives
 from scenarios.sharding.synchronisations import Sync
 from scenarios.sharding.topology import Topology
@@ -65,7 +65,7 @@ class Step(NamedTuple):
     batched: bool = False  # a send and its receive are one work
 
 
-class Looked(Order):
+class Looked(LaneOrder):
     """Notes the places from which it is waited, and leaves out the waits of one."""
 
     def __init__(self, streams: Streams, step: Step) -> None:

@@ -30,7 +30,7 @@ from benchmarks import rings as benched
 from detectors import RaceDetector
 from replay.graph import Graph
 from replay.recording import Recording
-from scenarios.sharding.lanes import Order, TracedStreams
+from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import CHUNK, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
@@ -133,7 +133,7 @@ def test_live_ranks_take_as_long(rings: list[str], of: Shape, chunk: int, tmp_pa
 
     def program(me: Rank, device: Device | None) -> Any:
         assert device is not None
-        topology, order = Topology.of(of.group), Order(TracedStreams(device))
+        topology, order = Topology.of(of.group), LaneOrder(TracedStreams(device))
         make = {**benched.RINGS, "HO-Ring": partial(HoRing, chunk=chunk)}
         return [
             (ring, operation, benched.virtual_ms(make[ring](topology, order), operation, of.elements, of.ranks))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from detectors import find_races
-from scenarios.sharding.lanes import NoStreams, Order
+from scenarios.sharding.lanes import LaneOrder, NoStreams
 from scenarios.sharding.rings import FlatRing, HierarchicalRing, HoRing
 from simgpu.device import Device
 from simgpu.ranks.cluster import Rank
@@ -47,7 +47,7 @@ def test_they_give_what_torch_gives(world: int, simulated: bool, share: int, tmp
 
     def program(me: Rank, device: Device | None) -> Any:
         streams, found = of.streams_of(device), []
-        order, place = Order(streams), streams.device
+        order, place = LaneOrder(streams), streams.device
         for shape, topology in of.topologies(SHAPES[world]).items():
             rings = {name: make(topology, order) for name, make in of.RINGS.items()}
             results = [
@@ -69,7 +69,7 @@ def test_they_give_what_torch_gives(world: int, simulated: bool, share: int, tmp
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     def program(me: Rank, device: Device | None) -> Any:
         topology = of.topologies([(1, 1)])[1, 1]
-        order = Order(NoStreams())
+        order = LaneOrder(NoStreams())
         for ring in (FlatRing(topology, order), HierarchicalRing(topology, order), HoRing(topology, order)):
             with pytest.raises(ValueError, match=r"4 elements of torch.float32 are not 1 blocks of 3 of torch.float32"):
                 ring.all_gather(torch.zeros(4), torch.zeros(3))

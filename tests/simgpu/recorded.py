@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from replay.recording import Recording
-from replay.replayer import Outcome, Replayer
+from replay.replayer import Replayer, ReplayOutcome
 from simgpu import costs, hardware
 from simgpu.clocked import clocked
 from simgpu.launch import traced
@@ -24,7 +24,12 @@ Look = tuple[int, str, int]
 
 
 def live(
-    program: Program, folder: Path, timing: str = "t1", *, world: int = 1, profile: hardware.Timing | None = None
+    program: Program,
+    folder: Path,
+    timing: str = "t1",
+    *,
+    world: int = 1,
+    profile: hardware.HardwareTiming | None = None,
 ) -> Recording:
     """Run ``program`` on each rank in this timing, recorded into ``folder``. ``profile``: on such hardware."""
     folder.mkdir(parents=True)
@@ -73,14 +78,14 @@ def replayed_times(replayer: Replayer, timing: str) -> dict[tuple[int, int], tup
     return {key: (when[graph.launches[key]], when[graph.begins[key]], when[graph.ends[key]]) for key in graph.ends}
 
 
-def replayed(replayer: Replayer, timing: str) -> tuple[dict[Look, int], Outcome]:
+def replayed(replayer: Replayer, timing: str) -> tuple[dict[Look, int], ReplayOutcome]:
     """The checksums of all probes of a replay in this timing."""
     outcome = replayer.run(replayer.recording.deviated(Timing.parse(timing).deviations))
     looks = zip(replayer.looks, outcome.checksums, strict=True)
     return {(one.rank, one.kind, one.probe): told for one, told in looks}, outcome
 
 
-def same(replayer: Replayer, there: Recording, timing: str) -> Outcome:
+def same(replayer: Replayer, there: Recording, timing: str) -> ReplayOutcome:
     """The live run in this timing and the replay in it agree in every time and in every checksum."""
     assert replayed_times(replayer, timing) == times(there)
     told, outcome = replayed(replayer, timing)

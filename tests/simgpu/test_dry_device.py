@@ -14,9 +14,9 @@ from simgpu.trace import HostStep, HostWait, TraceReader
 def begin(folder: Path, *, answers: bool = True) -> Any:
     from simgpu import dry
     from simgpu.device import Device
-    from simgpu.hardware import Timing, load_profile
+    from simgpu.hardware import HardwareTiming, load_profile
 
-    timing = Timing(load_profile("a100-100gbps"), (0,))
+    timing = HardwareTiming(load_profile("a100-100gbps"), (0,))
     dry.install(dry.World(), profile=timing.profile, answers=answers)
     device = Device(timing)
     device.begin(folder / "rank0.trace", {})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simgpu.hardware import Clock, Profile, ProfileError, Scale, Timing, load_profile, profile_names
+from simgpu.hardware import Clock, HardwareTiming, Profile, ProfileError, Scale, load_profile, profile_names
 
 pytestmark = pytest.mark.host
 GOOD = Path(load_profile.__code__.co_filename).with_name("profiles") / "h100.toml"
@@ -21,7 +21,7 @@ def own(folder: Path, change: tuple[str, str]) -> str:
 
 
 def clock(rank: int = 0, world: int = 1, **timing: Any) -> Clock:
-    return Clock(Timing(load_profile("a100-100gbps"), (0,) * world, **timing), rank)
+    return Clock(HardwareTiming(load_profile("a100-100gbps"), (0,) * world, **timing), rank)
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -118,7 +118,9 @@ def test_jitter_is_drawn_from_the_seed() -> None:
 
 
 def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:
-    timing = Timing(load_profile("h100"), (0, 0, 1, 1), slow={"link:nccl*": 2.0, "rank:1": 9.0}, jitter=0.5, seed=4)
+    timing = HardwareTiming(
+        load_profile("h100"), (0, 0, 1, 1), slow={"link:nccl*": 2.0, "rank:1": 9.0}, jitter=0.5, seed=4
+    )
     for number in range(5):
         clocks = [Clock(timing, rank) for rank in range(4)]
         took = {one.collective("nccl::all_gather", 1 << 20, (0, 1, 2, 3), "nccl", 7, number) for one in clocks}
@@ -126,7 +128,7 @@ def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:
 
 
 def test_collectives_between_nodes_take_longer_and_all_reduce_goes_round_twice() -> None:
-    one = Clock(Timing(load_profile("h100"), (0, 0, 1)), 0)
+    one = Clock(HardwareTiming(load_profile("h100"), (0, 0, 1)), 0)
     within = one.collective("nccl::all_gather", 1 << 30, (0, 1), "nccl", 1, 1)
     between = one.collective("nccl::all_gather", 1 << 30, (1, 2), "nccl", 1, 1)
     assert between > 5 * within
@@ -136,7 +138,7 @@ def test_collectives_between_nodes_take_longer_and_all_reduce_goes_round_twice()
 
 def sends(profile: Profile, per_node: int) -> Clock:
     """The clock of rank 0 on two nodes of ``per_node`` ranks."""
-    return Clock(Timing(profile, (0,) * per_node + (1,) * per_node), 0)
+    return Clock(HardwareTiming(profile, (0,) * per_node + (1,) * per_node), 0)
 
 
 def sent(one: Clock, pair: tuple[int, int], origin: tuple[int, ...], nbytes: int = 1_000_000_000) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from detectors import find_races
 from detectors.order.races import Race
-from fuzz.live.examine import Witness, examine
+from fuzz.live.examine import LiveWitness, examine
 from fuzz.live.runs import Runner
 from simgpu.timing import Delay, Timing
 from simgpu.trace import file_of
@@ -106,7 +106,7 @@ def judged(runner: Runner, folder: Path, script: str, *options: str) -> tuple[li
 
 def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(tmp_path: Path, runner: Runner) -> None:
     races, command = judged(runner, tmp_path, FOUR_RACES)
-    assert [race.shown for race in races] == [0, 0, 2, 0]
+    assert [race.manifested for race in races] == [0, 0, 2, 0]
     witnesses = examine(tmp_path, races, command, limit=3, runner=runner)
     assert [witness.race for witness in witnesses] == races
     assert [(witness.verdict, witness.reason) for witness in witnesses] == [
@@ -136,10 +136,10 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
     done = with_simulated_gpu().run("-m", "simgpu", "--trace", str(trace), *shlex.split(harmful.command)[3:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["nan", "32.0"]
-    assert find_races(tmp_path / "again")[0].shown == 1
+    assert find_races(tmp_path / "again")[0].manifested == 1
 
 
-def deviations(witness: Witness) -> list[Delay]:
+def deviations(witness: LiveWitness) -> list[Delay]:
     return [one for one in Timing.parse(witness.token).deviations if isinstance(one, Delay)]
 
 

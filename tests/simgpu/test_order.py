@@ -194,9 +194,9 @@ def test_accesses_are_byte_ranges_with_their_holes() -> None:
 def test_looking_takes_no_time_issues_nothing_and_orders_nothing() -> None:
     """:meth:`simgpu.device.Device.observe`."""
     from simgpu.device import Device
-    from simgpu.hardware import Timing, load_profile
+    from simgpu.hardware import HardwareTiming, load_profile
 
-    device = Device(Timing(load_profile("a100-100gbps"), (0,)))
+    device = Device(HardwareTiming(load_profile("a100-100gbps"), (0,)))
 
     def program(*, observed: bool) -> tuple[list[list[float]], list[object]]:
         seen: list[list[float]] = []

@@ -93,7 +93,7 @@ def named_streams(rank: int, world: int, device: str) -> Any:
 
 @pytest.mark.parametrize("what", ["stream:side", "kernel:aten::mm", "link:nccl*", "rank:1", "host", "host:1"])
 def test_a_run_on_a_hardware_profile_is_stretched_by_names(what: str, tmp_path: Path) -> None:
-    plain = hardware.Timing(hardware.load_profile("a100-100gbps"), (0, 1), slow={"kernel:aten::copy_": 1.5})
+    plain = hardware.HardwareTiming(hardware.load_profile("a100-100gbps"), (0, 1), slow={"kernel:aten::copy_": 1.5})
     program, deviation = on_the_device(named_streams), Stretch(what, 7)
     replayer = Replayer(live(program, tmp_path / "recorded", world=2, profile=plain))
     replayer.verify()

@@ -115,7 +115,7 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())
     assert found["accumulation"] == 2 and found["micro_batch"] == 1
     assert {"primary", "secondary", "master", "optimizer", "gradient", "activations"} <= set(found["memory"]["kinds"])
-    assert all(race["margin_ns"] for race in found["races"]) and len(found["races"]) == 2
+    assert all(race["slack_ns"] for race in found["races"]) and len(found["races"]) == 2
     timeline = json.loads(gzip.decompress((tmp_path / "runs" / "it" / "timeline.json.gz").read_bytes()))
     arrows = [event for event in timeline["traceEvents"] if event["ph"] == "s"]
     assert arrows

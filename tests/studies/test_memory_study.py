@@ -12,7 +12,7 @@ from reports.pictures import memory as memory_chart
 from scenarios import rehearsal
 from scenarios.base import ScenarioError
 from scenarios.full_size import subject
-from studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, Case, cases, limits, study
+from studies.memory import AT_PEAK, COLUMNS, GIB, MODELS, MemoryCase, cases, limits, study
 
 SMALL = {"nodes": 2, "gpus": 4, "sequence": 64}
 RANKS = 8
@@ -85,16 +85,16 @@ def test_what_nobody_says_is_a_few_minutes_work() -> None:
     assert len(todo) == 24
     assert [case.group for case in cases(ranks=8) if case.model == "llama-2-7b"] == [1, 2, 4, 8, 8]
     assert cases(["llama-65b"], [16]) == [
-        Case("llama-65b", 1, False),
-        Case("llama-65b", 16, False),
-        Case("llama-65b", 16, True),
+        MemoryCase("llama-65b", 1, False),
+        MemoryCase("llama-65b", 16, False),
+        MemoryCase("llama-65b", 16, True),
     ]
-    assert cases(["llama-65b"], qwz=True) == [Case("llama-65b", 1, False), Case("llama-65b", 8, True)]
+    assert cases(["llama-65b"], qwz=True) == [MemoryCase("llama-65b", 1, False), MemoryCase("llama-65b", 8, True)]
 
 
 def test_a_group_that_does_not_divide_is_one_sentence(model: str, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="an hpZ group of 3 does not divide 8 GPUs"):
-        study([Case(model, 3, False)], tmp_path, workers=1, **SMALL)
+        study([MemoryCase(model, 3, False)], tmp_path, workers=1, **SMALL)
 
 
 def test_the_picture_is_drawn(frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from frameworks.deepspeed.fixes import Fix
 from reports.pictures import placements as placement_chart
+from reports.pictures.figures import png
 from repro.commands import placements as command
 from scenarios.base import ScenarioError
 from studies import placements
@@ -27,7 +28,7 @@ ROWS = [
 def frame() -> pd.DataFrame:
     rows = [
         {"model": "m", "gbits": 100.0, "fix": str(fix), "where": "", "what": "", "race_free": free, "races": 1 - free,
-         "shown": 0, "pairs": "", "memory": "", "example": "", "step_s": step, "slowdown": step / 10.1,
+         "manifested": 0, "pairs": "", "memory": "", "example": "", "step_s": step, "slowdown": step / 10.1,
          "host_blocked_s": blocked, "waits": 0, "waited_s": waited}
         for fix, free, step, blocked, waited in ROWS
     ]  # fmt: skip
@@ -48,7 +49,7 @@ def test_all_fixes_are_tried_by_default_and_the_large_model_on_one_network() -> 
 
 def test_the_picture_is_drawn_even_where_nothing_is_race_free(frame: pd.DataFrame, tmp_path: Path) -> None:
     for name, rows in {"all": frame, "racy": frame[~frame.race_free]}.items():
-        placement_chart.draw(rows, tmp_path / f"{name}.png")
+        png(placement_chart.draw(rows).figure, tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 

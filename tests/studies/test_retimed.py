@@ -20,7 +20,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
 
 
 def shown(found: Rehearsed) -> list[tuple[int, int, int]]:
-    return [(race.occurrences, race.shown, race.margin_ns) for race in found.races]
+    return [(race.occurrences, race.manifested, race.slack_ns) for race in found.races]
 
 
 def test_as_recorded_it_is_what_was_recorded(recorded: Rehearsed) -> None:
@@ -37,7 +37,7 @@ def test_on_another_network_it_is_what_a_fresh_dry_run_gives(
     again = Retimer(recorded.folder / "trace", recorded.races).at(network=network)
     fresh = rehearse(small(tmp_path, fix="none", network=network), tmp_path, answers=False, examples=None)
     assert again.step_ns == fresh.step.time
-    assert [(race.occurrences, race.shown, race.margin_ns) for race in again.races] == shown(fresh)
+    assert [(race.occurrences, race.manifested, race.slack_ns) for race in again.races] == shown(fresh)
 
 
 def test_what_deepspeed_asks_costs_microseconds(recorded: Rehearsed, tmp_path: Path) -> None:

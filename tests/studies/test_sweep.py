@@ -10,6 +10,7 @@ from PIL import Image
 
 from frameworks.deepspeed.fixes import Fix
 from reports.pictures import sweep as sweep_charts
+from reports.pictures.figures import png
 from studies import sweep as study
 from tests.studies.small import small
 
@@ -32,7 +33,7 @@ def test_every_point_is_there_once(frame: pd.DataFrame) -> None:
 def test_the_race_is_told_for_hpz_without_a_fix_alone(frame: pd.DataFrame) -> None:
     racing = frame[frame.pairs > 0]
     assert set(racing.configuration) == {"hpZ none"}
-    assert ((racing.shown > 0) == (racing.margin_us < 0)).all()
+    assert ((racing.manifested > 0) == (racing.slack_us < 0)).all()
 
 
 def test_hpz_gains_on_a_slow_network_what_it_saves_on_it(frame: pd.DataFrame) -> None:
@@ -53,9 +54,8 @@ def test_where_hpz_stops_paying_lies_between_two_networks() -> None:
 
 
 def test_the_pictures_are_drawn(frame: pd.DataFrame, tmp_path: Path) -> None:
-    for path in (
-        sweep_charts.phase_diagram(frame, "hpZ none", "a title", tmp_path / "phase.png"),
-        sweep_charts.throughput(frame, "a title", tmp_path / "throughput.png"),
-    ):
+    for chart in (sweep_charts.phases(frame, "hpZ none"), sweep_charts.throughput(frame)):
+        path = tmp_path / "drawn.png"
+        png(chart.figure, path)
         with Image.open(path) as picture:
             assert picture.width > 500 and len(picture.convert("RGB").getcolors(1 << 24) or ()) > 20

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from frameworks.deepspeed.fixes.copy_event import CopyEvent
 from frameworks.deepspeed.fixes.device_sync import DeviceSync
-from frameworks.deepspeed.fixes.event import Event
+from frameworks.deepspeed.fixes.event import EventFix
 from frameworks.deepspeed.fixes.fetch_event import FetchEvent
 from frameworks.deepspeed.fixes.fetch_sync import FetchSync
 from frameworks.deepspeed.fixes.module_event import ModuleEvent
@@ -32,7 +32,7 @@ class Fix(StrEnum):
 
     NONE = "none", Nothing
     STREAM_SYNC = "stream-sync", StreamSync
-    EVENT = "event", Event
+    EVENT = "event", EventFix
     DEVICE_SYNC = "device-sync", DeviceSync
     MODULE_EVENT = "module-event", ModuleEvent
     TURN_SYNC = "turn-sync", TurnSync

@@ -7,7 +7,7 @@ from typing import Any
 from frameworks.deepspeed.fixes.ordering import Ordering, Where
 
 
-class Event(Ordering):
+class EventFix(Ordering):
     where = Where.COPY
     what = "the all-gather stream waits for an event behind the copy"
     cures = True

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fuzz.campaign import Campaign, campaign
+from fuzz.campaign import CampaignResult, campaign
 from fuzz.interval import wilson
 from fuzz.subject import Subject
-from fuzz.verdict import Verdict
-from replay.deviations import Delay, Deviation
+from fuzz.verdict import ReplayVerdict
+from replay.deviations import Deviation, OperationDelay
 from replay.tokens import Token
 
 US = 1000
@@ -21,11 +21,11 @@ Subjects = Callable[[str], Subject]
 
 
 @pytest.fixture(scope="module")
-def found(subject: Subjects) -> Campaign:
+def found(subject: Subjects) -> CampaignResult:
     return campaign(subject("none"), examples=40, seed=1)
 
 
-def test_a_failing_timing_is_found_and_made_small(subject: Subjects, found: Campaign) -> None:
+def test_a_failing_timing_is_found_and_made_small(subject: Subjects, found: CampaignResult) -> None:
     assert found.first is not None
     assert found.first + found.shrinking <= 200
     assert found.smallest is not None
@@ -58,7 +58,7 @@ def test_the_fix_leaves_nothing_to_find(subject: Subjects) -> None:
     assert 0.05 < high < 0.07
 
 
-def test_the_table_and_the_data(found: Campaign) -> None:
+def test_the_table_and_the_data(found: CampaignResult) -> None:
     table = pd.DataFrame(found.rows())
     assert list(table.columns) == [
         "number", "deviations", "diverged", "wrong_values", "bad_numbers", "loss_difference", "first_wrong", "departed",
@@ -86,10 +86,10 @@ class Made:
         self.condition = condition
         self.ran: list[tuple[Deviation, ...]] = []
 
-    def run(self, deviations: tuple[Deviation, ...]) -> Verdict:
+    def run(self, deviations: tuple[Deviation, ...]) -> ReplayVerdict:
         self.ran.append(tuple(deviations))
         wrong = (0,) if self.condition(tuple(deviations)) else ()
-        return Verdict(wrong, None, 0, float("nan") if wrong else 0.0, False, None)
+        return ReplayVerdict(wrong, None, 0, float("nan") if wrong else 0.0, False, None)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def made(small: Subject) -> Callable[[Callable[[tuple[Deviation, ...]], bool]], 
 
 
 def two_late(timing: tuple[Deviation, ...]) -> bool:
-    return len({one.operation for one in timing if isinstance(one, Delay) and one.ns >= 100 * US}) >= 2
+    return len({one.operation for one in timing if isinstance(one, OperationDelay) and one.ns >= 100 * US}) >= 2
 
 
 def test_the_race_of_a_small_program(small: Subject) -> None:
@@ -121,7 +121,7 @@ def test_no_timing_is_executed_twice(made: Any) -> None:
     assert len(set(executed)) == len(executed) == found.timings + found.shrinking
     assert found.timings == 60
     assert found.smallest is not None
-    assert {one.ns for one in found.smallest if isinstance(one, Delay)} == {128 * US}
+    assert {one.ns for one in found.smallest if isinstance(one, OperationDelay)} == {128 * US}
     assert len(found.smallest) == 2
 
 

@@ -12,15 +12,15 @@ import pytest
 
 from fuzz.confirm import checksums
 from fuzz.subject import Subject
-from replay.deviations import Delay, Deviation, Jitter, Stretch
+from replay.deviations import Deviation, Jitter, OperationDelay, Stretch
 from replay.graph import Graph
 from replay.recording import Recording
 from scenarios import program
 from scenarios.named import named
-from simgpu.hardware import Timing
+from simgpu.hardware import HardwareTiming
 
 
-def ends(recording: Recording, timing: Timing | None = None) -> dict[tuple[int, int], int]:
+def ends(recording: Recording, timing: HardwareTiming | None = None) -> dict[tuple[int, int], int]:
     """When each operation ends, by rank and number."""
     graph = Graph(recording)
     times = graph.times(timing)
@@ -36,9 +36,9 @@ def test_four_ranks_of_deepspeed_too(fix: str, recorded: Callable[[str], Path], 
         Jitter(40, 7),
         Stretch("host:3", 4),
         Stretch("link:nccl hpz", 8),
-        Delay(gather, "late", 3_000_000),
-        Delay(gather, "long", 2_000_000),
-        Delay(copy, "long", 50_000_000),
+        OperationDelay(gather, "late", 3_000_000),
+        OperationDelay(gather, "long", 2_000_000),
+        OperationDelay(copy, "long", 50_000_000),
     ]
     if fix != "none":  # or the race shows, and the live host goes its own way
         deviations.append(Stretch("rank:0", 2))

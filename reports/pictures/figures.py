@@ -1,0 +1,62 @@
+"""Figures of matplotlib that pages and files share: on a page an image without scripts or fonts, beside it a PNG.
+
+Colours are of middle lightness, and the ground is transparent on a page, so that they can be read in the light and in
+the dark.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.charts.frame import TEXT, tame
+
+_SETTINGS = threading.Lock()  # matplotlib's are the process's, and pages are made in threads
+
+
+def panels(rows: int, columns: int, width: float, height: float, **more: Any) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of ``rows`` x ``columns`` axes, in inches. ``more``: as for ``Figure.subplots``."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+    axes = figure.subplots(rows, columns, squeeze=False, **more)
+    for one in axes.flat:
+        one.set_facecolor("none")
+        one.tick_params(colors=TEXT, labelsize=8)
+        one.spines[:].set_color(TEXT)
+        one.xaxis.label.set_color(TEXT)
+        one.yaxis.label.set_color(TEXT)
+    return figure, axes.tolist()
+
+
+def key(figure: Figure, handles: Sequence[Any], columns: int = 2) -> None:
+    """What the colours stand for, below the panels."""
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, labelcolor=TEXT
+    )
+
+
+def plain(text: str, most: int = 40) -> str:
+    """``text`` to stand in a figure as it is: without TeX, and without characters that its font lacks."""
+    return "".join(one if ord(one) < 0x250 else "·" for one in tame(text, most)).replace("$", r"\$")
+
+
+def svg(figure: Figure) -> Markup:
+    """An image for a page: the same figure gives the same bytes, and as data in an image nothing in it can run."""
+    with _SETTINGS, mpl.rc_context({"svg.hashsalt": "reports"}):
+        text = BytesIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    data = base64.b64encode(text.getvalue()).decode()
+    return Markup('<img alt="" src="data:image/svg+xml;base64,{}">').format(data)
+
+
+def png(figure: Figure, path: Path, dots: int = 150) -> None:
+    """A picture on white ground, for slides."""
+    figure.savefig(path, dpi=dots, facecolor="white", metadata={"Software": None})

@@ -1,0 +1,115 @@
+"""A table, described once: columns with their formats, and rows of values.
+
+Three renderers draw it: the terminal (``console.print(table)``, by rich), pages (the macro ``table`` of
+``pages/templates/parts.html``) and Markdown (:func:`reports.pages.markdown.table`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rich import table as rich
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+_NAME = 24  # characters of a row's name that is not wrapped
+STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
+
+
+class Cell(NamedTuple):
+    """A value that is not like the others of its column.
+
+    ``tone``: good, warn or bad for a verdict, soft for an aside, strong for a sum. ``below``: a second line, soft.
+    """
+
+    text: str
+    tone: str = ""
+    below: str = ""
+
+
+class Column(str):
+    """A column's name. ``form`` formats what is no text, as ``.2f`` or ``{:.2f} s``; its column stands on the right."""
+
+    form: str
+    right: bool
+
+    def __new__(cls, name: str, form: str = "", *, right: bool = False) -> Column:
+        made = super().__new__(cls, name)
+        made.form, made.right = form, right or bool(form)
+        return made
+
+    @property
+    def name(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values: text, a :class:`Cell`, or what the format of the column is for; None and NaN are empty.
+
+    A column by its name alone is text. ``key``: the id of the table on a page. ``brief``: in the text for an issue,
+    too. ``sides``: the first column has the names of the rows, and the table needs no head.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""
+    key: str = ""
+    brief: bool = True
+    sides: bool = False
+
+    @property
+    def head(self) -> list[Column]:
+        return [one if isinstance(one, Column) else Column(one) for one in self.columns]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows as they are shown."""
+        return [[_cell(value, one) for value, one in zip(row, self.head, strict=True)] for row in self.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = self._rich(1)
+        if Measurement.get(console, options.update(width=10_000), drawn).maximum > options.max_width:
+            drawn = self._rich(0)  # 80 columns, which is what a pipe has
+        yield drawn
+        if self.note:
+            yield Text(self.note)
+
+    def _rich(self, padding: int) -> rich.Table:
+        drawn = rich.Table(
+            title=self.title or None,
+            title_justify="left",
+            box=None if self.sides else SIMPLE_HEAD,
+            show_header=not self.sides,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, padding, 0, 0),
+        )
+        for at, column in enumerate(self.head):
+            justify: JustifyMethod = "right" if column.right else "left"
+            named = not at and all(len(row[0].text) <= _NAME for row in self.cells)
+            drawn.add_column(Text(column), justify=justify, no_wrap=column.right or named, overflow="fold")
+        for row in self.cells:
+            drawn.add_row(*(_text(cell) for cell in row))
+        return drawn
+
+
+def _cell(value: Any, column: Column) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    if isinstance(value, str):
+        return Cell(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return Cell("")
+    return Cell(column.form.format(value) if "{" in column.form else format(value, column.form))
+
+
+def _text(cell: Cell) -> Text:
+    text = Text(cell.text, STYLES.get(cell.tone, ""))
+    return text.append(f"\n{cell.below}", "dim") if cell.below else text
