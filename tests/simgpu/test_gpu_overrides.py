@@ -40,7 +40,7 @@ def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, fu
     assert len(told.races) == races
 
 
-def test_a_override_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
+def test_an_override_for_another_file_or_operation_takes_out_nothing_and_a_read_is_none() -> None:
     nothing = [Override("stream.wait_stream", "order", "other.py", lambda stream: None)]
     others = [one for one in OPERATIONS if one != "stream.wait_stream"]
     nothing += [Override(one, "order", "test_gpu_overrides.py", lambda stream: None) for one in others]
@@ -68,7 +68,7 @@ def test_what_stands_there_instead_is_done() -> None:
 
 
 @pytest.mark.host
-def test_a_override_that_could_never_stand_anywhere_is_refused() -> None:
+def test_an_override_that_could_never_stand_anywhere_is_refused() -> None:
     with pytest.raises(ValueError, match="no override can take out 'event.record' here"):
         put([Override("event.record", "order", "train.py", lambda stream: None)])
 
@@ -91,7 +91,7 @@ def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() 
     assert {site.operation for site in counts if site not in here} <= {"device.synchronize"}
 
 
-def test_what_a_override_takes_out_is_not_counted() -> None:
+def test_what_an_override_takes_out_is_not_counted() -> None:
     counts = count()
     put([Override("event.wait", "order", "test_gpu_overrides.py", lambda stream: None)])
     with story():
