@@ -26,7 +26,7 @@ from simgpu.tokens import TokenError
 _FOLDER = "recordings"
 _MOST = 20  # recordings that are kept, the newest ones
 _ROOT = Path(__file__).resolve().parents[2]
-_OURS = ("repro", "detectors", "scenarios", "frameworks", "simgpu")
+_OURS = ("repro", "detectors", "scenarios", "frameworks", "replay", "simgpu")
 
 
 def token_of(text: str) -> Token:
