@@ -62,13 +62,13 @@ def test_where_types_decide_the_order_the_bytes_are_the_library_s(tmp_path: Path
 
 
 def test_a_name_that_is_half_a_character_costs_nothing_else(tmp_path: Path) -> None:
-    write_rank(tmp_path, 0, looks=[], batch={"\ud800": torch.ones(2), "\\ud800": torch.zeros(2)}, rng={})
+    write_rank(tmp_path, 0, probes=[], batch={"\ud800": torch.ones(2), "\\ud800": torch.zeros(2)}, rng={})
     read = load_file(tmp_path / "rank-0" / "batch.safetensors")
     assert {name: tensor.tolist() for name, tensor in read.items()} == {"\\ud800": [1, 1], "\\ud800_": [0, 0]}
     assert json.loads((tmp_path / "rank-0" / "batch.safetensors").read_bytes()[8:].partition(b"}}")[0] + b"}}")
 
 
 def test_a_tensor_without_memory_is_told_as_text(tmp_path: Path) -> None:
-    write_rank(tmp_path, 0, looks=[], batch={"sharded": Wrapped(torch.ones(3)), "plain": torch.ones(2)}, rng={})
+    write_rank(tmp_path, 0, probes=[], batch={"sharded": Wrapped(torch.ones(3)), "plain": torch.ones(2)}, rng={})
     assert set(load_file(tmp_path / "rank-0" / "batch.safetensors")) == {"plain"}
     assert set(json.loads((tmp_path / "rank-0" / "batch.json").read_text())) == {"sharded"}
