@@ -14,7 +14,8 @@ Left out, as two versions may differ in it and still find the same:
 * where the project's *own* code stood: file, line and function of frames in its packages, how many of them follow each
   other, and the lines of such files in ``sources.json``; likewise Python's multiprocessing, which starts the ranks.
   Frames of torch, DeepSpeed, transformers and the program that is checked are compared whole. Stacks are compared where
-  they are used, not by the numbers they have in a file.
+  they are used, not by the numbers they have in a file; where they end in the project's own code, they end before it;
+* whether a field without a value is written as null or not at all, and whether a whole number is written 1 or 1.0.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ _LEFT_OUT_FOLDERS = {"logs", ".hypothesis", "examples"}
 _LEFT_OUT_FIELDS = {"host_s", "digest"}
 _DONE = "done.json"
 _OWN = {"file": "own code"}
+_ENDS = (_OWN, _OWN["file"])  # as a frame, and as the text of one
 _NONE = "nothing"
 _LONGEST = 200  # characters of a value that differs
 
@@ -215,8 +217,8 @@ class Left:
             yield file.read_bytes().hex()
 
     def _read(self, text: str) -> Any:
-        """JSON with its numbers as they are written: 1 and 1.0 differ."""
-        return self._comparable(json.loads(self._anywhere(text), parse_float=str, parse_constant=str))
+        """JSON with its numbers to the last digit that is written."""
+        return self._comparable(json.loads(self._anywhere(text), parse_float=_number, parse_constant=str))
 
     def _anywhere(self, text: str) -> str:
         return text.replace(str(self._folder), "FOLDER").replace(str(self._checkout.path), "CHECKOUT")
@@ -229,16 +231,22 @@ class Left:
         if isinstance(value, dict):
             if isinstance(file := value.get("file"), str) and self._is_own(file):
                 return _OWN
-            kept = ((name, one) for name, one in value.items() if name not in _LEFT_OUT_FIELDS)
+            kept = ((name, one) for name, one in value.items() if name not in _LEFT_OUT_FIELDS and one is not None)
             return {self._renamed.get(name, name): self._comparable(one) for name, one in kept}
         if isinstance(value, list):
             found = [self._comparable(one) for one in value]
+            while found and found[-1] in _ENDS:
+                found.pop()
             return [one for at, one in enumerate(found) if one is not _OWN or found[at - 1 : at] != [_OWN]]
         return _PLACE.sub(self._place, value) if isinstance(value, str) and ".py:" in value else value
 
     def _place(self, found: re.Match[str]) -> str:
         own = self._is_own(found["file"]) or f"{found['file']}:{found['line']}" in self._own_places
         return _OWN["file"] if own else found[0]
+
+
+def _number(text: str) -> int | str:
+    return int(float(text)) if float(text).is_integer() else text
 
 
 def difference(old: Any, new: Any, where: str = "") -> str:
