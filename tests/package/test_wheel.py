@@ -11,20 +11,9 @@ from zipfile import ZipFile
 import pytest
 
 from tests.package.conftest import ROOT, EnvironmentOf
+from tests.packages import PACKAGES
 
 pytestmark = pytest.mark.package
-PACKAGES = (
-    "repro",
-    "reports",
-    "studies",
-    "scenarios",
-    "frameworks",
-    "fuzz",
-    "replay",
-    "metrics",
-    "detectors",
-    "simgpu",
-)
 EXTRAS = ("", "watch", "deepspeed", "reports")
 
 TRAINING = """

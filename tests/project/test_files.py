@@ -8,19 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from tests.packages import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "repro",
-    "reports",
-    "studies",
-    "scenarios",
-    "frameworks",
-    "fuzz",
-    "replay",
-    "metrics",
-    "detectors",
-    "simgpu",
-)
 MOST_LINES = 450
 
 NEVER_IMPORTED = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}

@@ -17,22 +17,12 @@ from typing import Any
 import pytest
 from setuptools import find_packages
 
+from tests.packages import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-PACKAGES = (
-    "repro",
-    "reports",
-    "studies",
-    "scenarios",
-    "frameworks",
-    "fuzz",
-    "replay",
-    "metrics",
-    "detectors",
-    "simgpu",
-)
 # Callbacks for trainers, and the plugin: who imports them has what they are for.
 OF_OTHERS = {"transformers", "lightning", "pytorch_lightning", "pytest"}
 COMES_WITH = {"pydantic_core": "pydantic"}

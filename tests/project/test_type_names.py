@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
-from tests.project.test_files import PACKAGES, name_of, sources, tree_of
+from tests.packages import PACKAGES
+from tests.project.test_files import name_of, sources, tree_of
 
 
 def test_no_public_class_has_the_name_of_another() -> None:
