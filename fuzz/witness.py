@@ -16,8 +16,8 @@ from fuzz.verdict import ReplayVerdict
 from replay.deviations import Deviation, OperationDelay
 from replay.graph import Graph, Times
 from replay.recording import Recording
+from simgpu.tokens import rounded
 
-_US = 1000
 _WITHOUT_EFFECT = "one of the two was done when it was issued: a replay has no other time for it"
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 
@@ -79,7 +79,7 @@ def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurren
         needed = max(2 * needed, times[graph.effects[second].node] - times[graph.effects[first].node] + 1)
         if needed > _MOST:
             return Reversal(race, occurrence, (), _why_none(race))
-        deviations = (OperationDelay(operation, how, _rounded(needed)),)
+        deviations = (OperationDelay(operation, how, rounded(needed)),)
         times = graph.times(recording.deviated(deviations))
     return Reversal(race, occurrence, deviations)
 
@@ -96,14 +96,6 @@ def _place(graph: Graph, rank: int, moment: Moment, side: Side) -> int | None:
 def _comes_before(graph: Graph, one: int, other: int, times: Times) -> bool:
     """In the order in which effects take place: by time, then as issued."""
     return (times[graph.effects[one].node], one) < (times[graph.effects[other].node], other)
-
-
-def _rounded(ns: int) -> int:
-    """The next power of two of microseconds: short in a token, and with room for small differences."""
-    us = 1
-    while us * _US < ns:
-        us *= 2
-    return us * _US
 
 
 def _why_none(race: Race) -> str:

@@ -152,3 +152,11 @@ def decoded(text: str, also: str = "") -> str:
         return unquote_to_bytes(text).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise Wrong("has percent codes that are not UTF-8") from None
+
+
+def rounded(ns: int) -> int:
+    """The next power of two of microseconds: short in a token, and with room for small differences."""
+    us = 1
+    while us * _UNITS["us"] < ns:
+        us *= 2
+    return us * _UNITS["us"]

@@ -19,10 +19,10 @@ from detectors.order.races import Occurrence, Race, Side
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from simgpu.timing import Delay, Place, Timing
+from simgpu.tokens import rounded
 
 LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
-_US = 1000
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 _EXAMPLES = 3  # of a race are tried at most, each with a run of its own
 _HOST = "host"  # the stream that stands for what the host itself does to pinned memory
@@ -191,7 +191,7 @@ class Examination:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1
         while needed <= _MOST:
-            ns = _rounded(needed)
+            ns = rounded(needed)
             delay = Delay(place, "late" if touch == "start" else "long", ns)
             timing = Timing((*self._timing.deviations, delay))
             outcome = self._program.run(timing)
@@ -229,14 +229,6 @@ def _spread(examples: Sequence[Occurrence]) -> list[Occurrence]:
 
 def _touch(side: Side) -> Touch:
     return "start" if side.access == "read" and side.kernel.startswith("nccl::") else "end"
-
-
-def _rounded(ns: int) -> int:
-    """The next power of two of microseconds: short in a token, and with room for small differences."""
-    us = 1
-    while us * _US < ns:
-        us *= 2
-    return us * _US
 
 
 def _short(place: Place) -> str:
