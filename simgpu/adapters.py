@@ -46,6 +46,10 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+FORMER = {"detectors::look.default": "detectors::probe.default"}
+"""Operators of recordings of before, by the names they had then."""
+
+
 def define(namespace: str) -> bool:
     """Have the operators of one of :data:`OPERATORS` there. False: of nobody known."""
     if namespace not in OPERATORS:

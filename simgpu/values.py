@@ -103,7 +103,7 @@ def decoded(data: Any, tensor: Callable[[Any], Tensor], generator: torch.Generat
 
 def operator(name: str) -> OpOverload:
     """The operator ``aten::add.Tensor``. Raises :class:`ValueFault` for one that does not compute with tensors only."""
-    namespace, _, rest = name.partition("::") if isinstance(name, str) else ("", "", "")
+    namespace, _, rest = adapters.FORMER.get(name, name).partition("::") if isinstance(name, str) else ("", "", "")
     packet, _, overload = rest.partition(".")
     found = None
     if packet.isidentifier() and (namespace == "aten" or adapters.define(namespace)):

@@ -27,6 +27,7 @@ from scenarios.scenario import load
 from scenarios.sharding import checkpoint
 from simgpu.timing import Timing
 from simgpu.trace import file_of
+from simgpu.values import operator
 from tests.sharding.interrupted import begun, bits
 from tests.sharding.training import values
 
@@ -87,3 +88,7 @@ def test_a_checkpoint_is_loaded_with_every_bit() -> None:
     made = begun(1, None, "GGG", 1)
     assert checkpoint.load(made, HERE / "checkpoint") == 2
     assert bits(values(made)) == 3329955377
+
+
+def test_what_the_watch_recorded_is_called_by_the_name_of_today() -> None:
+    assert operator("detectors::look.default") is operator("detectors::probe.default")
