@@ -1,0 +1,52 @@
+"""What is assumed of hardware and of NCCL, with where each figure comes from: ``facts.toml``, the one file of them.
+
+A fact is a table of ``value`` and ``source``, and ``unit`` where it has one. Facts of one subject share a section. No
+figure in it is fitted to a row of a paper that is predicted with it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FILE = Path(__file__).with_name("facts.toml")
+
+
+class Fact(NamedTuple):
+    """``value``: a number, a text, or a list of them (a measured curve); ``source``: a paper, page, or file and function."""
+
+    name: str
+    value: Any
+    unit: str
+    source: str
+
+
+def facts(prefix: str = "") -> dict[str, Fact]:
+    """All whose name (``section.subsection.name``) begins with ``prefix``."""
+    return {name: one for name, one in _all().items() if name.startswith(prefix)}
+
+
+def fact(name: str) -> Any:
+    """The value of one. Raises KeyError for a name that is not there."""
+    return _all()[name].value
+
+
+@cache
+def _all() -> dict[str, Fact]:
+    return {one.name: one for one in _read(tomllib.loads(FILE.read_text(encoding="utf-8")), ())}
+
+
+def _read(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Fact]:
+    name = ".".join(path)
+    if "value" in table:
+        if not str(table.get("source", "")).strip() or table.keys() - {"value", "unit", "source"}:
+            raise ValueError(f"{FILE.name}: {name} has no source, or something beside value, unit and source")
+        yield Fact(name, table["value"], str(table.get("unit", "")), str(table["source"]))
+        return
+    for key, below in table.items():
+        if not isinstance(below, Mapping):
+            raise ValueError(f"{FILE.name}: {'.'.join((*path, key))} is no table with a value and its source")
+        yield from _read(below, (*path, key))

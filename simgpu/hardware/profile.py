@@ -1,0 +1,81 @@
+"""A machine: what its makers say of it, and what work reaches of that."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+
+_PROFILES = Path(__file__).with_name("profiles")
+
+
+class ProfileError(Exception):
+    """A hardware profile that does not exist or is not complete."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine. Rates are per GPU, network per flow and per node."""
+
+    name: str
+    description: str
+    tflops: float  # dense bf16 matrix multiplication, peak
+    efficiency: float  # the part of the peak that large matrix multiplications reach
+    memory_gbytes_per_s: float
+    kernel_us: float  # the shortest kernel
+    launch_us: float  # what a launch costs the host
+    synchronize_us: float  # what a blocking call costs the host beyond the wait
+    intra_node_gbits_per_s: float  # one way, per GPU
+    inter_node_gbits_per_s: float  # one flow between nodes
+    intra_node_latency_us: float
+    inter_node_latency_us: float
+    gpus_per_node: int = 8
+    memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
+    node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of one GPU."""
+        return round(self.memory_gbytes * (1 << 30))
+
+    def flow_gbits_per_s(self, flows: int) -> float:
+        """What each of ``flows`` that leave a node at once gets, Gbit/s."""
+        of_node = self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
+        return min(self.inter_node_gbits_per_s, of_node / flows)
+
+    def on_network(self, gbits_per_s: float) -> Profile:
+        """The same machine, where a node has one network card of this rate."""
+        return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None)
+
+
+def profile_names() -> list[str]:
+    """The profiles that come with the project."""
+    return sorted(path.stem for path in _PROFILES.glob("*.toml"))
+
+
+def load_profile(name_or_file: str) -> Profile:
+    """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
+    path = Path(name_or_file) if name_or_file.endswith(".toml") else _PROFILES / f"{name_or_file}.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ProfileError(
+            f"there is no hardware profile '{name_or_file}': choose one of {', '.join(profile_names())}, "
+            "or name a .toml file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ProfileError(f"hardware profile {path} cannot be read: {error}") from error
+    wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
+    optional = {item.name for item in fields(Profile) if item.default is not MISSING}
+    if missing := sorted(wanted.keys() - table.keys() - optional):
+        raise ProfileError(f"hardware profile {path} lacks {', '.join(missing)}")
+    if unknown := sorted(table.keys() - wanted.keys()):
+        raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
+    for key, value in table.items():
+        if wanted[key] == "str":
+            if not isinstance(value, str):
+                raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    return Profile(name=path.stem, **table)
