@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("facts.toml")
 
 
 class Fact(NamedTuple):
-    """``value``: a number, a text, or a list of them (a measured curve); ``source``: a paper, page, or file and function."""
+    """``value``: a number, a text, or a list of them (a curve); ``source``: a paper, a page, or a file and its function."""
 
     name: str
     value: Any
