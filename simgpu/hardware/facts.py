@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("facts.toml")
 
 
 class Fact(NamedTuple):
-    """``value``: a number, a text, or a list of them (a curve); ``source``: a paper, a page, or a file and its function."""
+    """``value``: a number, a text, or a list (a curve); ``source``: a paper, a page, or a file and its function."""
 
     name: str
     value: Any
