@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 FILE = Path(__file__).with_name("facts.toml")
 
 
-class Fact(NamedTuple):
+class Assumed(NamedTuple):
     """``value``: a number, a text, or a list (a curve); ``source``: a paper, a page, or a file and its function."""
 
     name: str
@@ -24,7 +24,7 @@ class Fact(NamedTuple):
     source: str
 
 
-def facts(prefix: str = "") -> dict[str, Fact]:
+def facts(prefix: str = "") -> dict[str, Assumed]:
     """All whose name (``section.subsection.name``) begins with ``prefix``."""
     return {name: one for name, one in _all().items() if name.startswith(prefix)}
 
@@ -35,16 +35,16 @@ def fact(name: str) -> Any:
 
 
 @cache
-def _all() -> dict[str, Fact]:
+def _all() -> dict[str, Assumed]:
     return {one.name: one for one in _read(tomllib.loads(FILE.read_text(encoding="utf-8")), ())}
 
 
-def _read(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Fact]:
+def _read(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Assumed]:
     name = ".".join(path)
     if "value" in table:
         if not str(table.get("source", "")).strip() or table.keys() - {"value", "unit", "source"}:
             raise ValueError(f"{FILE.name}: {name} has no source, or something beside value, unit and source")
-        yield Fact(name, table["value"], str(table.get("unit", "")), str(table["source"]))
+        yield Assumed(name, table["value"], str(table.get("unit", "")), str(table["source"]))
         return
     for key, below in table.items():
         if not isinstance(below, Mapping):

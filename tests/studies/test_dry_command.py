@@ -155,7 +155,7 @@ def test_a_model_that_reads_values_is_told_where(dry: Any) -> None:
 
 
 def test_a_job_that_does_not_fit_is_told_where_and_what_to_do(dry: Any, tmp_path: Path) -> None:
-    from simgpu.hardware import _PROFILES
+    from simgpu.hardware.profile import _PROFILES
 
     small_gpu = tmp_path / "small.toml"
     text = (_PROFILES / f"{profile_names()[0]}.toml").read_text()
