@@ -41,6 +41,7 @@ STUDIES = {
         "memory --overwrite",
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
+    "network": Study("network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
     "paro-paper": Study("paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}),
     "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
