@@ -74,9 +74,14 @@ def _load_folder(folder: Path, splits: Sequence[str]) -> list[Question]:
     files = [(file, split) for split in splits for file in sorted((folder / split).glob("*.csv"))]
     if not files:
         raise DataError(
-            f"{folder}: no CSV file in {'/, '.join(splits)}/; give the folder that holds dev/, val/ and test/."
+            f"{folder}: no CSV file in {_listed(splits)}; give the folder that holds dev/, val/ and test/."
         )
     return [question for file, split in files for question in _read(file, file.stem.removesuffix(f"_{split}"))]
+
+
+def _listed(splits: Sequence[str]) -> str:
+    *others, last = (f"{split}/" for split in splits)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _read(file: Path, subject: str) -> Iterator[Question]:
