@@ -73,9 +73,7 @@ def _load_folder(folder: Path, splits: Sequence[str]) -> list[Question]:
         raise DataError(f"{folder}: no such folder; give a folder in MMLU's format, {DATASET}, or {SAMPLE}.")
     files = [(file, split) for split in splits for file in sorted((folder / split).glob("*.csv"))]
     if not files:
-        raise DataError(
-            f"{folder}: no CSV file in {_listed(splits)}; give the folder that holds dev/, val/ and test/."
-        )
+        raise DataError(f"{folder}: no CSV file in {_listed(splits)}; give the folder that holds dev/, val/ and test/.")
     return [question for file, split in files for question in _read(file, file.stem.removesuffix(f"_{split}"))]
 
 

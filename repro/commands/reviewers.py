@@ -13,8 +13,9 @@ from rich.console import Console
 from repro.commands import flags
 from repro.commands.frames import among
 
+_BY_FORMULA = {"pareto"}  # which need no run
 _TEXT = "What to answer, with commas"
-PARTS = ("validation",)
+PARTS = ("validation", "pareto")
 
 
 @click.command()
@@ -24,7 +25,8 @@ PARTS = ("validation",)
 def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
     """What the reviewers of both papers ask for: a table and a picture for each question.
 
-    validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live.
+    validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. pareto:
+    memory against communication of all ways to shard, beside a lower bound.
     """
     from reports.screen.terminal import doing
     from repro.sessions import folders
@@ -36,9 +38,10 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     folder = folders.marked(
         runs / name, "reviewers.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
     )
-    with doing(console, "importing DeepSpeed"):
-        program.preload()
-    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation}
+    if set(wanted) - _BY_FORMULA:
+        with doing(console, "importing DeepSpeed"):
+            program.preload()
+    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation, "pareto": _pareto}
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
@@ -55,6 +58,18 @@ def _validation(console: Console, folder: Path, *, workers: int | None) -> list[
     picture.draw(frame, folder / "validation.png")
     report.validation(console, frame)
     return ["validation.csv", "validation.png"]
+
+
+def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:
+    from reports.pictures import pareto as picture
+    from reports.screen import reviewers as report
+    from studies import pareto as study
+
+    frame = study.study(study.cases())
+    _write(frame, folder / "pareto.csv")
+    picture.draw(frame, folder / "pareto.png", [study.TradeCase("llama-65b"), study.TradeCase("llama-65b", "1/16")])
+    report.pareto(console, frame)
+    return ["pareto.csv", "pareto.png"]
 
 
 def _write(frame: Any, path: Path) -> None:
