@@ -6,6 +6,7 @@ is taken from the other rows of that cluster (:mod:`studies.unknowns`), never fr
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from studies.live import losses_of
 from studies.published import Published, clusters, published, settings
 from studies.shortened import Shortened, few_layers, shortened
 from studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations
-from studies.varied import Variation, VariedRecording
+from studies.varied import Variation
 
 CLAIM = published("constrained", quantity="most")[0].value  # 98 % more throughput than without hpZ
 MODELS = tuple(one.model for one in published("constrained", quantity="most"))
@@ -50,11 +51,22 @@ def recorded_of(row: Published) -> Recorded:
     return Recorded(row.cluster, same, row.setting)
 
 
-def job_of(row: Published, **changed: Any) -> Job:
-    """The job of a row that says a time. Raises :class:`scenarios.base.ScenarioError`."""
+def job_of(row: Published, folder: Path | None = None) -> Job:
+    """The job of a row that says a time. ``folder`` takes its DeepSpeed configuration, where the setting has one.
+
+    Raises :class:`scenarios.base.ScenarioError`.
+    """
     place, setting = clusters()[row.cluster], settings()[row.setting]
-    options = {**setting.options, **changed}
-    return job(model=row.model, nodes=place.nodes, gpus=place.gpus, hardware=place.hardware, **options)
+    made = job(model=row.model, nodes=place.nodes, gpus=place.gpus, hardware=place.hardware, **setting.options)
+    if not setting.zero or folder is None:
+        return made
+    config = made.deepspeed_config(None)
+    config |= {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+    config["zero_optimization"] |= setting.zero
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "deepspeed.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return made.model_copy(update={"config": str(file)})
 
 
 @dataclass(frozen=True)
@@ -96,19 +108,15 @@ def timed_rows(
 
 
 def _variations(network: float) -> dict[str, list[Variation]]:
-    return {one.name: [one.vary(value, network) for value in one.values] for one in UNKNOWNS}
+    return {one.key: [one.vary(value, network) for value in one.values] for one in UNKNOWNS}
 
 
 def _short(item: tuple[Published, tuple[float, ...]], *, folder: Path) -> Shortened:
     row, networks = item
     wanted = [Variation(network=network) for network in networks]
     wanted += [each for network in networks for those in _variations(network).values() for each in those]
-    name = f"{row.cluster}-{row.model}-{row.setting}"
-
-    def variations(recording: VariedRecording) -> tuple[Variation, ...]:
-        return tuple(dict.fromkeys(wanted))
-
-    return shortened(job_of(row), folder / name, variations=variations)
+    mine = folder / f"{row.cluster}-{row.model}-{row.setting}"
+    return shortened(job_of(row, mine), mine, variations=tuple(dict.fromkeys(wanted)))
 
 
 def _timed(row: Published, found: Shortened) -> TimedRow:
@@ -120,9 +128,7 @@ def _timed(row: Published, found: Shortened) -> TimedRow:
     samples = made.ranks * made.micro_batch * made.accumulation
     flops = found.flops.at(layers, made.accumulation)
     theirs, low, high = (row.seconds(value, flops=flops, samples=samples) for value in (row.value, row.low, row.high))
-    curves = {
-        one.name: Curve(one, tuple(ours(each) for each in _variations(row.network)[one.name])) for one in UNKNOWNS
-    }
+    curves = {one.key: Curve(one, tuple(ours(each) for each in _variations(row.network)[one.key])) for one in UNKNOWNS}
     return TimedRow(row, theirs, low, high, ours(Variation(network=row.network)), curves)
 
 
@@ -140,7 +146,7 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
         theirs = [one.theirs for one in of]
         told = explanations([one.curves for one in of], theirs)
         errors = calibrating(told, theirs)
-        able = [one.name for one in UNKNOWNS if not math.isnan(errors[one.name])]
+        able = [one.key for one in UNKNOWNS if not math.isnan(errors[one.key])]
         chosen = min(able, key=lambda unknown: errors[unknown]) if able else ""
         for one, options in zip(of, told, strict=True):
             found.append(_row(one, options, errors, chosen))
@@ -149,7 +155,7 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
 
 def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) -> dict[str, Any]:
     row = one.row
-    by = next((each for each in options if each.unknown.name == chosen), None)
+    by = next((each for each in options if each.unknown.key == chosen), None)
     why = best(options, errors) if abs(one.error) > 0.10 else None
     scale = one.theirs * row.value if row.quantity != "seconds" else math.nan  # quantity times seconds
     made: dict[str, Any] = {
@@ -173,7 +179,7 @@ def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) 
         "fits_others": why.seconds / one.theirs - 1 if why else math.nan,
     }
     for each in options:
-        made[f"needs_{each.unknown.name}"] = each.value
+        made[f"needs_{each.unknown.key}"] = each.value
     return made
 
 
@@ -204,7 +210,7 @@ def candidates(timed: Sequence[TimedRow]) -> pd.DataFrame:
                     "most": needed.max(),
                     "low": unknown.low,
                     "high": unknown.high,
-                    "error": errors[unknown.name],
+                    "error": errors[unknown.key],
                     "facts_error": sum(abs(one.error) for one in of) / len(of),
                 }
             )
@@ -286,7 +292,7 @@ def gained_at(times: Sequence[tuple[float, float]], gain: float) -> float:
 
 def _gain(item: Job, *, folder: Path) -> Shortened:
     name = f"{item.model}-{item.micro_batch}-{item.hpz}"
-    return shortened(item, folder / name, variations=lambda recording: (Variation(),))
+    return shortened(item, folder / name)
 
 
 # -- losses -------------------------------------------------------------------------------------------------------

@@ -34,10 +34,11 @@ class PublishedCluster:
 
 @dataclass(frozen=True)
 class PublishedSetting:
-    """What was trained: options of :func:`scenarios.job.job`."""
+    """What was trained: options of :func:`scenarios.job.job`. ``zero``: more of DeepSpeed's ``zero_optimization``."""
 
     title: str
     options: Mapping[str, Any]
+    zero: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,9 @@ def read(
     for name, one in data.get("settings", {}).items():
         if "title" not in one:
             raise PublishedError(f"setting {name} has no title: say in a few words what it is")
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in one.items()}
-        trained[name] = PublishedSetting(str(options.pop("title")), options)
+        others = {key: value for key, value in one.items() if key not in ("title", "zero")}
+        options = {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
+        trained[name] = PublishedSetting(str(one["title"]), options, one.get("zero", {}))
     rows = []
     for number, one in enumerate(data.get("rows", ()), 1):
         row = _made(Published, one, f"row {number}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def few_layers(model: FullModel) -> tuple[int, int]:
     return (first, second) if first + second < model.layers else (model.layers, model.layers)
 
 
-def shortened(job: Job, folder: Path, *, variations: Callable[[VariedRecording], tuple[Variation, ...]]) -> Shortened:
+def shortened(job: Job, folder: Path, *, variations: Sequence[Variation] = (Variation(),)) -> Shortened:
     """Record ``job``, of a model of :data:`scenarios.models.FULL_SIZE`, with few layers and micro-batches.
 
     ``variations``: under which the step is timed. ``folder`` is removed again.
@@ -93,8 +93,8 @@ def shortened(job: Job, folder: Path, *, variations: Callable[[VariedRecording],
             found = rehearse(short, mine / "run", answers=False, races=False)
             recording = VariedRecording(mine / "run" / "trace")
             peaks[key], flops[key] = found.memory.peak, found.flops
-            for variation in variations(recording):
-                seconds.setdefault(variation, {})[key] = recording.seconds(variation)
+            for variation, took in recording.seconds(variations).items():
+                seconds.setdefault(variation, {})[key] = took
             shutil.rmtree(mine)
     return Shortened(
         seconds={one: Line(layers, micro_batches, values) for one, values in seconds.items()},

@@ -28,7 +28,8 @@ class Unknown(NamedTuple):
     """``title``: in a few words; ``form``: of a value; ``low`` to ``high``: plausible, from ``source``.
 
     ``values``: at which steps are timed, from far below what is plausible to far above it; ``vary``: what a value
-    means, given the nominal network (Gbit/s); ``inverse``: a step's time goes with the inverse of the value.
+    means, given the nominal network (Gbit/s); ``inverse``: a step's time goes with the inverse of the value;
+    ``alone``: nothing else is otherwise; if not, nothing hides anything either.
     """
 
     name: str
@@ -37,6 +38,12 @@ class Unknown(NamedTuple):
     values: tuple[float, ...]
     vary: Callable[[float, float], Variation]
     inverse: bool = False
+    alone: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name; with what goes with it."""
+        return self.name if self.alone else f"serial {self.name}"
 
     @property
     def low(self) -> float:
@@ -57,7 +64,7 @@ class Unknown(NamedTuple):
         return self.form.format(value)
 
 
-UNKNOWNS = (
+_ALONE = (
     Unknown("network", "network, of its nominal rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
             lambda value, nominal: Variation(network=value * nominal), inverse=True),
     Unknown("kernels", "kernels take as long, times", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
@@ -69,6 +76,17 @@ UNKNOWNS = (
     Unknown("hidden", "communication and computing hide each other", "{:.0%}", (0.0, 1.0),
             lambda value, nominal: Variation(network=nominal, hidden=value)),
 )  # fmt: skip
+
+
+def _serial(of: Unknown) -> Unknown:
+    def vary(value: float, nominal: float) -> Variation:
+        return of.vary(value, nominal)._replace(hidden=0.0)
+
+    return of._replace(title=f"nothing hidden; {of.title}", vary=vary, alone=False)
+
+
+UNKNOWNS = (*_ALONE, *(_serial(one) for one in _ALONE if one.name != "hidden"))
+"""Each alone, and each where communication and computing come one after the other."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +135,7 @@ def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float])
     """By row of a cluster and by unknown. ``theirs``: seconds of each row."""
     found: list[list[Explanation]] = [[] for _ in theirs]
     for unknown in UNKNOWNS:
-        needed = [of[unknown.name].value(seconds) for of, seconds in zip(curves, theirs, strict=True)]
+        needed = [of[unknown.key].value(seconds) for of, seconds in zip(curves, theirs, strict=True)]
         for at, of in enumerate(curves):
             others = predicted(needed, at)
             found[at].append(
@@ -126,7 +144,7 @@ def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float])
                     needed[at],
                     not math.isnan(needed[at]) and unknown.plausible(needed[at]),
                     others,
-                    math.nan if math.isnan(others) else of[unknown.name].at(others),
+                    math.nan if math.isnan(others) else of[unknown.key].at(others),
                 )
             )
     return found
@@ -144,14 +162,17 @@ def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float])
     errors = {}
     for at, unknown in enumerate(UNKNOWNS):
         each = [abs(of[at].seconds / seconds - 1) for of, seconds in zip(found, theirs, strict=True)]
-        errors[unknown.name] = sum(each) / len(each)
+        errors[unknown.key] = sum(each) / len(each)
     return errors
 
 
 def best(found: Sequence[Explanation], errors: Mapping[str, float]) -> Explanation | None:
-    """Which single unknown explains a row: of those that plausibly do, what explains its cluster best; or None."""
+    """Which single unknown explains a row: of those that plausibly do, what explains its cluster best; or None.
+
+    Where none does alone, one does perhaps where nothing is hidden either.
+    """
     able = [one for one in found if one.plausible]
-    return min(able, key=lambda one: _known(errors[one.unknown.name])) if able else None
+    return min(able, key=lambda one: (not one.unknown.alone, _known(errors[one.unknown.key])), default=None)
 
 
 def _known(error: float) -> float:

@@ -44,26 +44,40 @@ class VariedRecording(Retimer):
         super().__init__(folder, ())
         records = self._recording.records[0]
         self._collectives = [record.op for record in records if isinstance(record, Collective)]
-        self._kernels = [(record.op, record.end - record.start) for record in records if isinstance(record, Launch)]
+        kernels = [record for record in records if isinstance(record, Launch)]
+        ends, begins = self._graph.ends, self._graph.begins
+        self._kernel_ends = np.array([ends[0, record.op] for record in kernels], dtype=np.int64)
+        self._kernel_times = np.array([record.end - record.start for record in kernels], dtype=np.int64)
+        self._begins = np.array([begins[0, op] for op in self._collectives], dtype=np.int64)
+        self._ends = np.array([ends[0, op] for op in self._collectives], dtype=np.int64)
 
-    def seconds(self, variation: Variation) -> float:
-        """Of the last step."""
+    def seconds(self, variations: Iterable[Variation]) -> dict[Variation, float]:
+        """Of the last step. Variations that differ in what is hidden alone take one timing."""
+        found: dict[Variation, float] = {}
+        timed: dict[Variation, tuple[int, int, int]] = {}
+        for variation in variations:
+            of = variation._replace(hidden=None)
+            if of not in timed:
+                timed[of] = self._timed(of)
+            step, at_once, shorter = timed[of]
+            if variation.hidden is not None:
+                step = step + at_once - round(variation.hidden * shorter)
+            found[variation] = step / 1e9
+        return found
+
+    def _timed(self, variation: Variation) -> tuple[int, int, int]:
+        """Nanoseconds: of the step; in which computing and communication go on at once; of the shorter of them."""
         times = self._graph.times(self._varied(variation))
         first, before = self._last_step
         began = max(times[first], max((times[place] for place in before), default=0))
-        step = max(times) - began
-        if variation.hidden is None:
-            return step / 1e9
-        ends = {op: times[node] for (_, op), node in self._graph.ends.items()}
-        computing = _joined(
-            [(ends[op] - round(took * variation.kernels), ends[op]) for op, took in self._kernels], began
-        )
-        begins = {op: times[self._graph.begins[0, op]] for op in self._collectives}
-        communicating = _joined([(begins[op], ends[op]) for op in self._collectives], began)
-        either = _length(_joined([*map(tuple, computing), *map(tuple, communicating)], began))
-        lengths = _length(computing), _length(communicating)
-        one_after_the_other = step + sum(lengths) - either
-        return (one_after_the_other - variation.hidden * min(lengths)) / 1e9
+        at = np.array(times, dtype=np.int64)
+        ends = at[self._kernel_ends]
+        took = np.rint(self._kernel_times * variation.kernels).astype(np.int64)
+        computing = joined(np.stack([ends - took, ends], axis=1), began)
+        communicating = joined(np.stack([at[self._begins], at[self._ends]], axis=1), began)
+        lengths = length(computing), length(communicating)
+        either = length(joined(np.concatenate([computing, communicating]), began))
+        return max(times) - began, sum(lengths) - either, min(lengths)
 
     def _varied(self, variation: Variation) -> DeviceTiming:
         recorded = self._recording.by_profile
@@ -82,15 +96,18 @@ class VariedRecording(Retimer):
         return timing
 
 
-def _joined(spans: Iterable[tuple[int, int]], began: int) -> Spans:
-    """Where at least one is, from ``began`` on: no two of them meet."""
-    found = np.array(sorted((max(first, began), last) for first, last in spans if last > began), dtype=np.int64)
+def joined(spans: Spans, began: int) -> Spans:
+    """Where at least one of the spans (rows of begin and end) is, from ``began`` on: no two of them meet."""
+    found = spans[spans[:, 1] > began]
     if not len(found):
-        return found.reshape(0, 2)
+        return found
+    found = np.maximum(found[np.argsort(found[:, 0], kind="stable")], began)
     ends = np.maximum.accumulate(found[:, 1])
     starts = np.flatnonzero(np.concatenate([[True], found[1:, 0] > ends[:-1]]))
-    return np.stack([found[starts, 0], np.maximum.reduceat(found[:, 1], starts)], axis=1)
+    joint: Spans = np.stack([found[starts, 0], np.maximum.reduceat(found[:, 1], starts)], axis=1)
+    return joint
 
 
-def _length(spans: Spans) -> int:
+def length(spans: Spans) -> int:
+    """Of spans of which no two meet."""
     return int((spans[:, 1] - spans[:, 0]).sum())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -30,7 +29,14 @@ def show_rows(console: Console, frame: pd.DataFrame) -> None:
             ]
             for row in _rows(found)
         ]
-        columns = ["model", "Gbit/s", "", "theirs / ours", Column("error", right=True), Column("one figure", right=True)]
+        columns = [
+            "model",
+            "Gbit/s",
+            "",
+            "theirs / ours",
+            Column("error", right=True),
+            Column("one figure", right=True),
+        ]
         console.print(Table(str(cluster), columns, cells))
         for sentence in cluster_sentences(found):
             console.print(sentence, highlight=False)
@@ -43,12 +49,12 @@ def cluster_sentences(frame: pd.DataFrame) -> list[str]:
     told = [f"Mean absolute error of step time: {frame.error.abs().mean():.1%} from the facts alone"]
     known = frame[frame.calibrated_error.notna()]
     if len(known):
-        told.append(
-            f"{known.calibrated_error.abs().mean():.1%} with one figure of the other rows ({known.by.iloc[0]})"
-        )
+        told.append(f"{known.calibrated_error.abs().mean():.1%} with one figure of the other rows ({known.by.iloc[0]})")
     found = [", ".join(told) + "."]
     found += [
-        f"{row.model}, {row.setting}: {row.ours_s:.1f} s is within what they report." for row in _rows(frame) if row.in_range
+        f"{row.model}, {row.setting}: {row.ours_s:.1f} s is within what they report."
+        for row in _rows(frame)
+        if row.in_range
     ]
     return found
 
@@ -138,7 +144,7 @@ def gain_sentences(frame: pd.DataFrame) -> list[str]:
     found = []
     for model, those in frame.groupby("model", sort=False):
         fitting = those[those.fits & those.zero3_fits]
-        most = fitting.loc[fitting.gain.idxmax()] if len(fitting) else None
+        most = max(_rows(fitting), key=lambda row: row.gain, default=None)
         reached = fitting[fitting.claimed_at.notna()].drop_duplicates("micro_batch")
         if most is None:
             found.append(

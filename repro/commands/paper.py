@@ -49,7 +49,7 @@ def paper(
     wanted = among("--parts", parts, PARTS)
     times = [row for row in published() if row.is_time]
     places = among("--clusters", clusters, list(dict.fromkeys(row.cluster for row in times))) if clusters else []
-    known = list(dict.fromkeys(row.model for row in times)) + [one for one in study.MODELS]
+    known = list(dict.fromkeys(row.model for row in times)) + list(study.MODELS)
     of_models = among("--models", models, list(dict.fromkeys(known))) if models else known
     batches, steps = numbers("--micro-batches", micro_batches, int), numbers("--accumulations", accumulations, int)
     chosen = [row for row in times if row.model in of_models and (not places or row.cluster in places)]
