@@ -7,6 +7,8 @@ import tomllib
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 
+from simgpu.hardware.kernels.gpu import GPUS
+
 _PROFILES = Path(__file__).with_name("profiles")
 
 
@@ -33,6 +35,12 @@ class Profile:
     gpus_per_node: int = 8
     memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
     node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+    gpu: str | None = None  # whose kernels are timed by shape (simgpu/hardware/kernels); None: ``efficiency`` for all
+    matmul_fraction: float | None = None  # of the peak, in a full wave of products; None: as measured of that GPU
+    attention_fraction: float | None = None  # likewise of flash attention, long sequences
+    attention_backward_fraction: float | None = None
+    memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
+    host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
 
     @property
     def capacity(self) -> int:
@@ -73,9 +81,11 @@ def load_profile(name_or_file: str) -> Profile:
     if unknown := sorted(table.keys() - wanted.keys()):
         raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
     for key, value in table.items():
-        if wanted[key] == "str":
+        if str(wanted[key]).startswith("str"):
             if not isinstance(value, str):
                 raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    if table.get("gpu", GPUS[0]) not in GPUS:
+        raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {table['gpu']!r}")
     return Profile(name=path.stem, **table)

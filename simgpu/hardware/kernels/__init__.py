@@ -1,0 +1,10 @@
+"""How long a kernel takes by itself on a GPU: by its shapes and types, from what others have measured.
+
+Every figure stands with its source in ``simgpu/hardware/facts.toml``, section kernels.
+"""
+
+from simgpu.hardware.kernels.gpu import GPUS, Gpu
+from simgpu.hardware.kernels.model import Kernels
+from simgpu.hardware.kernels.signature import DTYPES, Shape, Signature
+
+__all__ = ["DTYPES", "GPUS", "Gpu", "Kernels", "Shape", "Signature"]
