@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from simgpu.hardware.kernels import attention, gemm, memory
 from simgpu.hardware.kernels.gpu import Gpu, Machine
 from simgpu.hardware.kernels.signature import Signature
@@ -28,9 +27,4 @@ class Kernels:
     @staticmethod
     def of(profile: Machine) -> Kernels | None:
         """Those of a profile that names its GPU."""
-        return None if profile.gpu is None else _of(profile)
-
-
-@lru_cache(maxsize=16)
-def _of(profile: Machine) -> Kernels:
-    return Kernels(Gpu.of(profile))
+        return None if profile.gpu is None else Kernels(Gpu.of(profile))
