@@ -47,10 +47,11 @@ STUDIES = {
     "paper": Study(
         "paper --overwrite",
         {
-            "llama.csv": "paper-llama.csv",
+            "rows.csv": "paper-rows.csv",
+            "unknowns.csv": "paper-unknowns.csv",
+            "gains.csv": "paper-gains.csv",
             "losses.csv": "paper-losses.csv",
             "quantization.csv": "paper-quantization.csv",
-            "zero++.csv": "paper-zeropp.csv",
         },
     ),
     "placements": Study(

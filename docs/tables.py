@@ -68,7 +68,7 @@ def _form(name: str, form: str = ".2f", none: str = "") -> Callable[[Row], str]:
 
 def _error(name: str) -> Callable[[Row], str]:
     """An error relative to what is reported, bold where it is larger than a quarter."""
-    text = _form(name, "+.0%")
+    text = _form(name, "+.0%", none="none")
     return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
 
 
@@ -144,6 +144,49 @@ def releases(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+_QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs per GPU", "samples": "samples/s"}
+
+
+def _explained(row: Row) -> str:
+    """The figure that explains an error of more than a tenth, and at which value."""
+    if abs(row.error) <= 0.1:
+        return ""
+    return "no single figure" if pd.isna(row.explained_by) else f"{row.explained_by}: {row.needs:.3g}"
+
+
+def errors(frame: pd.DataFrame) -> list[Cells]:
+    """Mean absolute errors of step times, by cluster and of all rows."""
+    best = frame.calibrated_error.fillna(frame.error)
+    of = [(str(name), frame.cluster == name) for name in frame.cluster.unique()]
+    of.append(("**all**", frame.cluster.notna()))
+    return [
+        {
+            "cluster": name,
+            "rows": f"{here.sum()}",
+            "from the facts alone": f"{frame.error[here].abs().mean():.1%}",
+            "with one figure of the other rows": f"{best[here].abs().mean():.1%}",
+            "which figure": "" if here.all() or frame.by[here].isna().all() else str(frame.by[here].iloc[0]),
+            "off by more than a quarter": f"{(frame.error[here].abs() > 0.25).sum()}",
+            "of these without an explanation": f"{(frame.explained_by[here & (frame.error.abs() > 0.25)].isna()).sum()}",
+        }
+        for name, here in of
+    ]
+
+
+def gains(frame: pd.DataFrame) -> list[Cells]:
+    """By model and micro-batch: how many times as fast hpZ is, by accumulation; and whether it fits."""
+    rows = []
+    for (model, batch), found in frame.groupby(["model", "micro_batch"], sort=False):
+        cells = {"model": str(model).replace("-", "&#8209;"), "micro-batch": f"{batch}"}
+        cells |= {f"s = {row.accumulation}": f"{row.gain:.2f}" for row in _rows(found)}
+        last = found.iloc[0]
+        cells["98 % at s"] = "never" if pd.isna(last.claimed_at) else f"{last.claimed_at:.1f}"
+        cells["hpZ, GiB"] = f"{last.peak_gib:.0f}" if last.fits else f"**{last.peak_gib:.0f}**"
+        cells["ZeRO-3, GiB"] = f"{last.zero3_peak_gib:.0f}" if last.zero3_fits else f"**{last.zero3_peak_gib:.0f}**"
+        rows.append(cells)
+    return rows
+
+
 TABLES = {
     "sweep": Table("sweep.csv", sweep),
     "memory": Table(
@@ -168,18 +211,36 @@ TABLES = {
             "which lies": lambda row: "beyond the models measured" if row.beyond else "between two models measured",
         },
     ),
-    "paper-llama": Table(
-        "paper-llama.csv",
+    "paper-rows": Table(
+        "paper-rows.csv",
         {
-            "micro-batch": lambda row: f"{row.micro_batch}",
-            "accumulation s": lambda row: f"{row.accumulation}",
-            "hpZ, seconds a step": _form("hpz_step_s"),
-            "ZeRO-3, seconds a step": _form("zero3_step_s"),
-            "gain": _form("gain"),
-            "3s/(s+1)": _form("derived"),
-            "within what users report": lambda row: "yes" if row.in_thread else "no",
+            "cluster": lambda row: row.cluster,
+            "model": _model,
+            "Gbit/s": _form("network", "g"),
+            "": lambda row: row.setting,
+            "reported": lambda row: f"{row.theirs:g} {_QUANTITIES[row.quantity]}",
+            "ours": _form("ours", ".3g"),
+            "error": _error("error"),
+            "with one figure of the other rows": _form("calibrated_s", ".1f"),
+            "its error": _error("calibrated_error"),
+            "would be explained by": lambda row: _explained(row),
         },
     ),
+    "paper-errors": Table("paper-rows.csv", errors),
+    "paper-unknowns": Table(
+        "paper-unknowns.csv",
+        {
+            "cluster": lambda row: row.cluster,
+            "figure": lambda row: row.unknown,
+            "rows": lambda row: f"{row.rows}",
+            "come out with it": lambda row: f"{row.explained}",
+            "plausibly": lambda row: f"{row.plausible}",
+            "needed": lambda row: "" if pd.isna(row.least) else f"{row.least:.3g} to {row.most:.3g}",
+            "plausible": lambda row: f"{row.low:g} to {row.high:g}",
+            "error, as the others need it": _form("error", ".0%"),
+        },
+    ),
+    "paper-gains": Table("paper-gains.csv", gains),
     "paper-losses": Table(
         "paper-losses.csv",
         {
@@ -201,20 +262,6 @@ TABLES = {
             "peak": _form("peak_gib"),
             "loss changes by": lambda row: f"{row.loss_change:.4f}" if row.loss_change else "nothing",
             "races": lambda row: f"{row.races}",
-        },
-    ),
-    "paper-zeropp": Table(
-        "paper-zeropp.csv",
-        {
-            "model": _model,
-            "Gbit/s": lambda row: f"{row.network}",
-            "tokens": lambda row: f"{row.tokens}",
-            "ZeRO-3, theirs / ours": lambda row: f"{row.zero3_theirs} / {row.zero3_ours:.1f}",
-            "ZeRO++, theirs / ours": lambda row: f"{row.plus_theirs} / {row.plus_ours:.1f}",
-            "speed-up, theirs / ours": lambda row: f"{row.gain_theirs:.2f} / {row.gain_ours:.2f}",
-            "error": _error("error"),
-            "calibrated": lambda row: f"{row.gain_calibrated:.2f} at {row.calibrated_gbit:.0f} Gbit/s",
-            "its error": _error("calibrated_error"),
         },
     ),
     "placements": Table("placements.csv", placements),
