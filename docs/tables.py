@@ -68,7 +68,7 @@ def _form(name: str, form: str = ".2f", none: str = "") -> Callable[[Row], str]:
 
 def _error(name: str) -> Callable[[Row], str]:
     """An error relative to what is reported, bold where it is larger than a quarter."""
-    text = _form(name, "+.0%", none="none")
+    text = _form(name, "+.0%")
     return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
 
 
@@ -156,7 +156,7 @@ def _explained(row: Row) -> str:
 
 def errors(frame: pd.DataFrame) -> list[Cells]:
     """Mean absolute errors of step times, by cluster and of all rows."""
-    best = frame.calibrated_error.fillna(frame.error)
+    best, far = frame.calibrated_error.fillna(frame.error), frame.error.abs() > 0.25
     of = [(str(name), frame.cluster == name) for name in frame.cluster.unique()]
     of.append(("**all**", frame.cluster.notna()))
     return [
@@ -166,8 +166,8 @@ def errors(frame: pd.DataFrame) -> list[Cells]:
             "from the facts alone": f"{frame.error[here].abs().mean():.1%}",
             "with one figure of the other rows": f"{best[here].abs().mean():.1%}",
             "which figure": "" if here.all() or frame.by[here].isna().all() else str(frame.by[here].iloc[0]),
-            "off by more than a quarter": f"{(frame.error[here].abs() > 0.25).sum()}",
-            "of these without an explanation": f"{(frame.explained_by[here & (frame.error.abs() > 0.25)].isna()).sum()}",
+            "off by more than a quarter": f"{(here & far).sum()}",
+            "of these, without an explanation": f"{(here & far & frame.explained_by.isna()).sum()}",
         }
         for name, here in of
     ]
