@@ -37,6 +37,9 @@ COMMANDS = {
     "memory": Command(
         "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
     ),
+    "reviewers": Command(
+        "reviewers", "deepspeed,reports", "What the papers' reviewers ask for: validation loss, scale, costs.", gpu=True
+    ),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "paro": Command(
         "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
