@@ -42,7 +42,17 @@ STUDIES = {
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
-    "paro-paper": Study("paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}),
+    "paro-paper": Study(
+        "paro --paper --overwrite",
+        {
+            "gains.csv": "paro-gains.csv",
+            "scaling.csv": "paro-scaling.csv",
+            "rings.csv": "paro-rings.csv",
+            "slow-node.csv": "paro-slow-node.csv",
+            "sizes.csv": "paro-sizes.csv",
+            "large.csv": "paro-large.csv",
+        },
+    ),
     "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
     "paper": Study(
         "paper --overwrite",

@@ -187,6 +187,23 @@ def gains(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+def large(frame: pd.DataFrame) -> list[Cells]:
+    """By model and number of GPUs: which strategies' states fit, the fastest first."""
+    rows = []
+    for (model, ranks), found in frame.groupby(["model", "ranks"], sort=False):
+        fits = found[found.fits].sort_values("step_s")
+        rows.append(
+            {
+                "model": str(model).replace("-", "&#8209;"),
+                "GPUs": f"{ranks}",
+                "states that fit 80 GB, fastest first": ", ".join(
+                    f"{row.scheme} ({row.states_gb:.0f} GB, {row.step_s:.0f} s)" for row in _rows(fits)
+                ),
+            }
+        )
+    return rows
+
+
 TABLES = {
     "sweep": Table("sweep.csv", sweep),
     "memory": Table(
@@ -312,6 +329,8 @@ TABLES = {
             "ours, all links": _form("together"),
             "its error": _error("together_error"),
             "equal at, Gbit/s": _form("rate", ".0f", none="no rate"),
+            "ours, at what the others need": _form("calibrated"),
+            "the error of that": _error("calibrated_error"),
         },
     ),
     "paro-scaling": Table(
@@ -323,6 +342,42 @@ TABLES = {
             "ours, one flow": _form("ours"),
             "ours, all links": _form("together"),
             "closed form, nothing hidden": _form("closed"),
+            "equal with this part of the network": _form("share"),
+            "ours, as the others need it": _form("calibrated"),
+            "its error": _error("calibrated_error"),
         },
     ),
+    "paro-rings": Table(
+        "paro-rings.csv",
+        {
+            "GPUs": lambda row: f"{row.ranks}",
+            "flat ring, ms": lambda row: f"{row.flat_s * 1e3:.1f}",
+            "HO-Ring, ms": lambda row: f"{row.ho_ring_s * 1e3:.1f}",
+            "less time": _form("less", ".1%"),
+            "paper": _form("theirs", ".1%"),
+            "equal where the flat ring has, Gbit/s": _form("needs_gbit", ".0f"),
+            "flows": _form("needs_flows", ".1f"),
+        },
+    ),
+    "paro-slow-node": Table(
+        "paro-slow-node.csv",
+        {
+            "strategy": lambda row: row.strategy,
+            "one node has": lambda row: f"{row.share:g}",
+            "seconds a step": _form("step_s"),
+            "times as long as with 1": _form("slower"),
+            "times as fast as ZeRO-3": _form("gain"),
+            "closed form, nothing hidden": _form("closed"),
+        },
+    ),
+    "paro-sizes": Table(
+        "paro-sizes.csv",
+        {
+            "strategy": lambda row: row.strategy,
+            "GPUs of the nodes": lambda row: row.sizes,
+            "seconds a step": _form("step_s"),
+            "times as fast as ZeRO-3": _form("gain"),
+        },
+    ),
+    "paro-large": Table("paro-large.csv", large),
 }
