@@ -25,10 +25,10 @@ def show_rings(console: Console, frame: pd.DataFrame) -> None:
     console.print(Table("HO-Ring: all-gather of 1 GB", columns, cells))
     row = frame.iloc[0]
     console.print(
-        f"The paper saves {row.theirs:.1%} ({row.low:.1%} to {row.high:.1%}). Ours would save as much where the flat "
-        f"ring has {frame.needs_gbit.min():.0f} to {frame.needs_gbit.max():.0f} Gbit/s of each node, "
-        f"{frame.needs_flows.min():.1f} to {frame.needs_flows.max():.1f} flows (equal at): NCCL lays several rings over "
-        "several cards.",
+        f"The paper saves {row.theirs:.1%} ({row.low:.1%} to {row.high:.1%}). Ours would save as much where the "
+        f"flat ring has {frame.needs_gbit.min():.0f} to {frame.needs_gbit.max():.0f} Gbit/s of each node, "
+        f"{frame.needs_flows.min():.1f} to {frame.needs_flows.max():.1f} flows (equal at): NCCL lays several rings "
+        "over several cards.",
         highlight=False,
     )
 

@@ -199,15 +199,15 @@ def test_scaling_is_throughput_per_gpu() -> None:
     claim = Scaling("GGG", 0.63)
     few, many = claim.cases
     found = {
-        few: StepTimes(dict.fromkeys((*RATES, *SHARES), 9), 1, 1, 1),
-        many: StepTimes(dict.fromkeys(RATES, 10) | {share: round(10 / share) for share in SHARES}, 1, 1, 1),
+        few: StepTimes(dict.fromkeys((*RATES, *SHARES), 9000), 1, 1, 1),
+        many: StepTimes(dict.fromkeys(RATES, 10000) | {share: round(10000 / share) for share in SHARES}, 1, 1, 1),
     }
     frame = paro_paper.scaling([claim], found)
     assert list(frame.ranks) == [16, 128]
     assert list(frame.ours) == [1.0, 0.9]
     assert math.isnan(frame.theirs[0])
     assert frame.error[1] == 0.9 / 0.63 - 1
-    assert frame.share[1] == pytest.approx(0.7, abs=0.01), "as where a switch gives 7 of 10"
+    assert frame.share[1] == pytest.approx(0.7, abs=1e-4), "as where a switch gives 7 of 10"
     assert math.isnan(frame.calibrated[1]), "of no other strategy is it known"
 
 
