@@ -1,4 +1,4 @@
-"""PaRO beyond its paper: what a slow node costs, nodes of other sizes, larger models; closed forms, and one dry ring."""
+"""PaRO beyond its paper: a slow node, nodes of other sizes, larger models in closed form; and one dry ring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from studies.paro_timed import StepTimes
 def test_a_slow_node_holds_up_what_goes_between_nodes() -> None:
     """ZeRO-3's step waits for the network alone, IIG's not at all."""
     zero3 = PaperCase("llama-2-7b", "all", 32, "GGG")
-    waits = StepTimes({rate: 8000 for rate in RATES} | {share: round(8000 / share) for share in SHARES}, 1, 1, 1)
+    waits = StepTimes(dict.fromkeys(RATES, 8000) | {share: round(8000 / share) for share in SHARES}, 1, 1, 1)
     computes = StepTimes(dict.fromkeys((*RATES, *SHARES), 4000), 1, 1, 1)
     frame = paro_uneven.slow_node({zero3: waits, zero3._replace(strategy="IIG"): computes})
     assert frame.slower.tolist() == [1, 2, 4, 1, 1, 1]

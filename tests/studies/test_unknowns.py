@@ -51,7 +51,7 @@ def test_what_is_not_plausible_explains_nothing() -> None:
     steps = [(1.0, 1.0), (1.0, 1.0)]
     found = explanations([curves(*step) for step in steps], [20.0, 20.0])
     assert math.isnan(found[0][1].value), "kernels: at no value that was timed"
-    assert best(found[0], calibrating(found, [20.0, 20.0])) is None
+    assert best(found[0], calibrating(found, [20.0, 20.0]), 20.0) is None
 
 
 def test_of_two_explanations_that_of_the_whole_cluster_is_taken() -> None:
@@ -60,8 +60,20 @@ def test_of_two_explanations_that_of_the_whole_cluster_is_taken() -> None:
     theirs = [4.0 / 0.8 + 1.0, 2.0 / 0.8 + 8.0]
     found = explanations([curves(*step) for step in steps], theirs)
     errors = calibrating(found, theirs)
-    assert [one.unknown.name for one in (best(options, errors) for options in found) if one] == ["network", "network"]
+    told = [best(options, errors, seconds) for options, seconds in zip(found, theirs, strict=True)]
+    assert [one.unknown.name for one in told if one] == ["network", "network"]
     assert errors["network"] < errors["kernels"]
+
+
+def test_what_the_others_do_not_need_explains_nothing() -> None:
+    """A row that needs half of the network, which no other row does: a figure for that row alone."""
+    steps = [(8.0, 0.1)] * 4
+    theirs = [8.1, 8.1, 8.1, 16.1]
+    found = explanations([curves(*step) for step in steps], theirs)
+    assert found[3][0].plausible
+    assert found[3][0].value == pytest.approx(0.5)
+    assert found[3][0].of_others == pytest.approx(1)
+    assert best(found[3], calibrating(found, theirs), theirs[3]) is None
 
 
 def test_every_unknown_has_a_plausible_range_with_a_source() -> None:
