@@ -138,8 +138,8 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
     ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best
     for its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
     ``explained_by``: the unknown that explains an error of more than 10 % (:func:`studies.unknowns.best`), ``needs``:
-    at which value, ``fits_others``: the error of the row at what the others need of it. ``theirs`` and ``ours``: in the row's
-    own quantity.
+    at which value, ``fits_others``: the error of the row at what the others need of it. ``theirs`` and ``ours``: in the
+    row's own quantity.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):
