@@ -214,7 +214,7 @@ def _releases(frame: pd.DataFrame, older: Sequence[str]) -> Table:
     for name in (_UNFIXED, *older):
         found = frame[frame.configuration == name]
         starts = matters_from(frame, name)
-        for batch in starts.index:
+        for batch, start in starts.items():
             by_network = found[found.micro_batch == batch].set_index("network")
             cells = []
             for network in sorted(frame.network.unique()):
@@ -222,7 +222,6 @@ def _releases(frame: pd.DataFrame, older: Sequence[str]) -> Table:
                 bad, all_of = int(one.harmful_manifested), int(one.harmful)
                 tone = "bad" if bad and bad == all_of else "warn" if bad else ""
                 cells.append(Cell(f"{bad} of {all_of}", tone))
-            start = starts[batch]
             text = "every" if start == 0 else "none" if math.isnan(start) else f"{start:.0f}"
             rows.append([f"{_release(name)}, micro-batch {batch}", *cells, text])
     networks = [Column(f"{network:g}", right=True) for network in sorted(frame.network.unique())]
