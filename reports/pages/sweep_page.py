@@ -184,19 +184,17 @@ def _released(frame: pd.DataFrame) -> list[str]:
 
 def _matters(frame: pd.DataFrame, configuration: str) -> str:
     """From which bandwidth on a harmful pair is reversed, over all micro-batches."""
-    starts = matters_from(frame, configuration)
+    starts = {int(str(batch)): float(start) for batch, start in matters_from(frame, configuration).items()}
     lowest = frame.network.min()
-    everywhere = [str(batch) for batch in starts.index[starts == 0]]
+    everywhere = [str(batch) for batch, start in starts.items() if start == 0]
     if len(everywhere) == len(starts):
         return f"on every network from {lowest:g} Gbit/s on"
     told = [f"on every network from {lowest:g} Gbit/s on (micro-batch {', '.join(everywhere)})"] if everywhere else []
-    between = starts[starts > 0]
-    if len(between):
-        ends = dict.fromkeys((between.idxmin(), between.idxmax()))
-        told.append(
-            "from " + " … ".join(f"{between[batch]:.0f} Gbit/s (micro-batch {batch})" for batch in ends) + " on"
-        )
-    nowhere = [str(batch) for batch in starts.index[starts.isna()]]
+    between = sorted((start, batch) for batch, start in starts.items() if start > 0)
+    if between:
+        ends = dict.fromkeys((between[0], between[-1]))
+        told.append("from " + " … ".join(f"{start:.0f} Gbit/s (micro-batch {batch})" for start, batch in ends) + " on")
+    nowhere = [str(batch) for batch, start in starts.items() if math.isnan(start)]
     if nowhere:
         told.append(f"nowhere up to {frame.network.max():g} Gbit/s (micro-batch {', '.join(nowhere)})")
     return "; ".join(told)
