@@ -63,10 +63,11 @@ Report = TrainingBegan | StepDone | Validated | WatchFound | CallsCounted | Trai
 
 
 class ModelBuilt(NamedTuple):
-    """In a dry run. Elements."""
+    """In a dry run. Elements; ``sizes``: of the parameters, each size once."""
 
     parameters: int
     trained: int
+    sizes: list[int]
 
 
 class RehearsalBegan(NamedTuple):
