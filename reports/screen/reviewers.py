@@ -45,3 +45,29 @@ def pareto(console: Console, frame: pd.DataFrame) -> None:
         "case, beaten by none.",
         highlight=False,
     )
+
+
+def failure(console: Console, frame: pd.DataFrame, events: pd.DataFrame) -> None:
+    """A row for each case and strategy, at the rate of failures of Llama 3; and how well both ways to compute agree."""
+    rows = [
+        [
+            f"{row['model']}, {row['ranks']:,}",
+            f"{row['strategy']}, {row['group']}",
+            row["between_h"],
+            row["best_s"] / 60,
+            row["recovery_s"] / 60,
+            *(100 * row[name] for name in ("lost_best", "lost_1h", "lost_3h")),
+        ]
+        for row in frame[frame.rate == frame.rate.iloc[0]].to_dict("records")
+    ]
+    columns = [
+        "model, GPUs", "strategy, group", Column("h between", ".1f"),
+        Column("best, min", ".1f"), Column("recovery, min", ".1f"), Column("lost", ".2f"), Column("at 1 h", ".2f"),
+        Column("at 3 h", ".2f"),
+    ]  # fmt: skip
+    console.print(Table("What interruptions cost, % of the throughput, at Llama 3's rate of them", columns, rows))
+    console.print(
+        f"Event by event the closed form comes out within {events.deviation.abs().max():.1f} standard errors in all "
+        f"{len(events)} cases.",
+        highlight=False,
+    )

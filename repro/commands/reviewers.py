@@ -13,9 +13,9 @@ from rich.console import Console
 from repro.commands import flags
 from repro.commands.frames import among
 
-_BY_FORMULA = {"pareto"}  # which need no run
+_BY_FORMULA = {"pareto", "failure"}  # which need no run
 _TEXT = "What to answer, with commas"
-PARTS = ("validation", "pareto")
+PARTS = ("validation", "pareto", "failure")
 
 
 @click.command()
@@ -26,7 +26,8 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     """What the reviewers of both papers ask for: a table and a picture for each question.
 
     validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. pareto:
-    memory against communication of all ways to shard, beside a lower bound.
+    memory against communication of all ways to shard, beside a lower bound. failure: what
+    interruptions cost, by checkpoint interval, strategy and scale.
     """
     from reports.screen.terminal import doing
     from repro.sessions import folders
@@ -41,7 +42,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     if set(wanted) - _BY_FORMULA:
         with doing(console, "importing DeepSpeed"):
             program.preload()
-    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation, "pareto": _pareto}
+    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation, "pareto": _pareto, "failure": _failure}
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
@@ -70,6 +71,19 @@ def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:
     picture.draw(frame, folder / "pareto.png", [study.TradeCase("llama-65b"), study.TradeCase("llama-65b", "1/16")])
     report.pareto(console, frame)
     return ["pareto.csv", "pareto.png"]
+
+
+def _failure(console: Console, folder: Path, **_: Any) -> list[str]:
+    from reports.pictures import failure as picture
+    from reports.screen import reviewers as report
+    from studies import failure as study
+
+    frame, events = study.study(), study.events()
+    _write(frame, folder / "failure.csv")
+    _write(events, folder / "failure-events.csv")
+    picture.draw(events, folder / "failure.png")
+    report.failure(console, frame, events)
+    return ["failure.csv", "failure-events.csv", "failure.png"]
 
 
 def _write(frame: Any, path: Path) -> None:
