@@ -1,7 +1,8 @@
 """How long work takes: a hardware profile, and what a timing changes about it.
 
 Durations are integers, nanoseconds. A kernel takes the longer of its arithmetic and its memory
-traffic (the roofline of Williams et al. 2009), and never less than a launch's own time. A collective
+traffic (the roofline of Williams et al. 2009), and never less than a launch's own time;
+:mod:`simgpu.hardware.kernels` knows better, where shapes and GPU are known. A collective
 on a ring of n ranks moves (n-1)/n of its bytes over the slowest link (Patarasuk and Yuan 2009), a send
 all of them: between nodes over the node's network, within a node NVLink.
 """
@@ -16,6 +17,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from simgpu.hardware.kernels import Kernels, Signature
 from simgpu.hardware.network import Collectives, Place
 from simgpu.hardware.profile import Profile
 
@@ -81,6 +83,7 @@ class Clock:
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
         self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0)  # stretches them on this rank
         self._kernel_ns = profile.kernel_us * 1000
+        self._kernels = Kernels.of(profile) if timing.scale == Scale() else None
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
         self._bytes_per_ns = profile.memory_gbytes_per_s / timing.scale.parameter_bytes
         self._random = random.Random(f"{timing.seed}/{rank}")
@@ -94,8 +97,14 @@ class Clock:
         """The timing of which it is one rank's view."""
         return self._timing
 
-    def kernel(self, name: str, flops: int, nbytes: int) -> int:
-        """A kernel by itself, before anything stretches it. ``nbytes``: read and written."""
+    def kernel(self, name: str, flops: int, nbytes: int, signature: Signature | None = None) -> int:
+        """A kernel by itself, before anything stretches it. ``nbytes``: read and written.
+
+        By its ``signature`` where the profile names a GPU whose kernels are known; else one efficiency stands for all,
+        as it does for a small model that stands for a large one: its shapes are not those of the large one.
+        """
+        if self._kernels is not None and signature is not None:
+            return round(self._kernels.nanoseconds(signature))
         return round(max(self._kernel_ns, flops / self._flops_per_ns, nbytes / self._bytes_per_ns))
 
     def stretched(self, duration: int, kernel: str, stream: str) -> int:

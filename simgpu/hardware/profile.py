@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from simgpu.hardware.kernels.gpu import GPUS
 from simgpu.hardware.network import Fabric, Network
 
 _PROFILES = Path(__file__).with_name("profiles")
@@ -37,6 +38,12 @@ class Profile:
     gpus_per_node: int = 8
     memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
     node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+    gpu: str | None = None  # whose kernels are timed by shape (simgpu/hardware/kernels); None: ``efficiency`` for all
+    matmul_fraction: float | None = None  # of the peak, in a full wave of products; None: as measured of that GPU
+    attention_fraction: float | None = None  # likewise of flash attention, long sequences
+    attention_backward_fraction: float | None = None
+    memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
+    host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
     network: Network | None = None  # None: collectives are one ring, held up by its slowest link
 
     @classmethod
@@ -104,9 +111,11 @@ def load_profile(name_or_file: str) -> Profile:
                 table[key] = Network.of(value if isinstance(value, dict) else {"": value})
             except ValueError as error:
                 raise ProfileError(f"hardware profile {path}: {error}") from error
-        elif wanted[key] == "str":
+        elif str(wanted[key]).startswith("str"):
             if not isinstance(value, str):
                 raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    if table.get("gpu", GPUS[0]) not in GPUS:
+        raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {table['gpu']!r}")
     return Profile(name=path.stem, **table)
