@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory network placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -59,6 +59,9 @@ memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B besid
 
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
 	@$(BIN)/python -m repro sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
+
+network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
+	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
 	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)

@@ -72,6 +72,11 @@ def _error(name: str) -> Callable[[Row], str]:
     return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
 
 
+def _bytes(count: int) -> str:
+    unit, name = next(one for one in ((GIB, "GiB"), (1 << 20, "MiB"), (1, "B")) if count >= one[0])
+    return f"{count / unit:.3g} {name}"
+
+
 def _model(row: Row) -> str:
     """Its name, which is not broken at a hyphen."""
     return str(row.model).replace("-", "&#8209;")
@@ -304,6 +309,31 @@ TABLES = {
         },
     ),
     "releases": Table("releases.csv", releases),
+    "network": Table(
+        "network.csv",
+        {
+            "machine": lambda row: row.machine,
+            "collective": lambda row: f"{row.collective.replace('_', '-')}, {_bytes(row.bytes)}",
+            "theirs": lambda row: f"{row.reported:,.4g} {row.unit}",
+            "ours": lambda row: f"{row.ours:,.4g} {row.unit}",
+            "ours is faster by": _error("error"),
+            "by": lambda row: row.way,
+            "what the model does not have": _form("why", ""),
+            "source": lambda row: row.source,
+        },
+    ),
+    "network-rings": Table(
+        "network-rings.csv",
+        {
+            "GPUs": _form("ranks", ".0f"),
+            "NCCL's rings use, cards": _form("cards", ".0f"),
+            "NCCL's ring, ms": _form("nccl_ms", ".1f"),
+            "HO-Ring, ms": _form("ho_ms", ".1f"),
+            "HO-Ring saves": _form("saved", ".0%"),
+            "NCCL's rings reach, GB/s": _form("nccl_gbytes", ".1f"),
+            "and would have to, for 40 to 25 %": lambda row: f"{row.needed_least:.0f} to {row.needed_most:.0f}",
+        },
+    ),
     "paro": Table(
         "paro-live.csv",
         {

@@ -20,6 +20,7 @@ from scenarios.job import Job, job
 from scenarios.models import FULL_SIZE
 from scenarios.named import named
 from simgpu.hardware import load_profile
+from simgpu.hardware.facts import fact
 from studies import paro, paro_paper, paro_sweep
 from studies.paro_paper import CLAIMS, RATES, SHARES, Claim, PaperCase, Scaling
 from studies.paro_timed import StepTimes, on_flow, timed
@@ -264,7 +265,8 @@ def test_a_sweep_tells_from_where_on_it_pays(tmp_path: Path, capsys: pytest.Capt
     assert (frame.gain[frame.what == frame.against] == 1).all()
     rows = frame.set_index(["what", "ratio", "cards"])
     # (n-1)/n V over one card of 100 Gbit/s, and the hops of the ring besides
-    assert rows.seconds["flat", 24, 1] == pytest.approx(31 / 32 * 8 / 100, rel=0.01)
+    card = 100 * fact("network.wire.roce")
+    assert rows.seconds["flat", 24, 1] == pytest.approx(31 / 32 * 8 / card, rel=0.01)
     # (g-1)/n V of each of 8 GPUs over their part of the card: what one card gains is what does not pass it twice
     assert rows.gain["HO-Ring", 96, 1] == pytest.approx(31 / 24, rel=0.01)
     assert rows.gain["HO-Ring", 96, 8] == pytest.approx(8 * 31 / 24, rel=0.02)
