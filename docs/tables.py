@@ -317,6 +317,7 @@ TABLES = {
             "theirs": lambda row: f"{row.reported:,.4g} {row.unit}",
             "ours": lambda row: f"{row.ours:,.4g} {row.unit}",
             "ours is faster by": _error("error"),
+            "SimAI": _form("simai", ".0f"),
             "by": lambda row: row.way,
             "what the model does not have": _form("why", ""),
             "source": lambda row: row.source,

@@ -18,10 +18,10 @@ from simgpu.hardware.network import Collectives, Network, Place
 
 ROWS = Path(__file__).with_name("network.toml")
 COLUMNS = (
-    "machine", "collective", "bytes", "way", "reported", "ours", "unit", "error", "why", "source",
+    "machine", "collective", "bytes", "way", "reported", "ours", "unit", "error", "simai", "why", "source",
 )  # fmt: skip
 """Of the frame. ``reported`` and ``ours`` in ``unit``; ``error``: how much faster ours is, as a part of the reported
-rate (of our time, where a time is reported)."""
+rate (of our time, where a time is reported); ``simai``: GB/s that SimAI has."""
 
 
 def bus_bytes(collective: str, nbytes: int, ranks: int) -> float:
@@ -70,7 +70,7 @@ def _predicted(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "machine": row["machine"], "collective": row["collective"], "bytes": row["bytes"],
         "way": f"{way.algorithm}, {way.protocol}", "reported": reported, "ours": ours, "unit": unit, "error": faster,
-        "why": row.get("why", ""), "source": row["source"],
+        "simai": row.get("simai", float("nan")), "why": row.get("why", ""), "source": row["source"],
     }  # fmt: skip
 
 

@@ -43,10 +43,10 @@ def _show(console: Console, frame: pd.DataFrame) -> None:
         what = f"{row['collective'].replace('_', '-')}, {_size(row['bytes'])}"
         figures = [f"{row[which]:,.{0 if row[which] > 999 else 1}f}" for which in ("reported", "ours")]
         machine = Cell(row["machine"], below=row["why"])
-        rows.append(
-            [machine, Cell(what, below=row["way"]), *figures, row["unit"], Cell(error, "bad") if off else error]
-        )
+        shown = Cell(error, "bad") if off else error
+        rows.append([machine, Cell(what, below=row["way"]), *figures, row["unit"], shown, row["simai"]])
     numbers = [Column("theirs", right=True), Column("ours", right=True), "", Column("faster", right=True)]
+    numbers.append(Column("SimAI", ".0f"))
     title = "Collectives, reported and predicted (below a machine: what of it the model does not have)"
     console.print(Table(title, ["machine", "collective", *numbers], rows))
     for what, those in (("all", frame), ("without a reason of their own", frame[frame.why == ""])):

@@ -37,9 +37,16 @@ def test_rows_without_a_reason_are_within_a_quarter_and_a_tenth_on_average(frame
 def test_a_machine_is_described_and_no_figure_of_nccl(frame: pd.DataFrame) -> None:
     known = {
         "machine", "profile", "cards", "gpus", "network", "collective", "algorithm", "nodes", "gpus_per_node", "bytes",
-        "busbw", "us", "source", "why",
+        "busbw", "us", "simai", "source", "why",
     }  # fmt: skip
     assert {key for row in network.published() for key in row} <= known
+
+
+def test_simai_has_the_same_of_large_messages(frame: pd.DataFrame) -> None:
+    """Its analytical mode has rates without latency, and NVLS."""
+    alike = frame[frame.simai.notna() & (frame.why == "") & (frame.bytes >= 1 << 30)]
+    assert len(alike) >= 6
+    assert ((alike.ours / alike.simai - 1).abs() < 0.03).all()
 
 
 def test_ho_ring_saves_less_than_half_against_rings_on_all_cards() -> None:
