@@ -318,7 +318,7 @@ TABLES = {
             "ours": lambda row: f"{row.ours:,.4g} {row.unit}",
             "ours is faster by": _error("error"),
             "SimAI": _form("simai", ".0f"),
-            "by": lambda row: row.way,
+            "algorithm, protocol": lambda row: row.way,
             "what the model does not have": _form("why", ""),
             "source": lambda row: row.source,
         },
