@@ -71,7 +71,9 @@ def read(path: Path) -> Recorded:
             continue
         key = (number,) if placed.key is None else (placed.key,)
         before = together.get(key)
-        together[key] = (before[0] if before else placed, took + (before[1] if before else 0.0))
+        # Of a product's kernels (its parts, their sum) any may say that it ran on tensor cores.
+        tensor = before is None or "tf32" in placed.signature.dtypes
+        together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
     took = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
     return Recorded(ran, left, tuple(one for one in took if one), _device(made), len(kernels))

@@ -28,6 +28,7 @@ ROWS = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", 
 FLASH = "aten::_scaled_dot_product_flash_attention"
 # Where "Concrete Inputs" say whether the mask is causal.
 _CAUSAL = {FLASH: 4, f"{FLASH}_backward": 11}
+_ALIGNED = 16  # bytes (NVIDIA, Matrix Multiplication Background User's Guide, section Requirements to Use Tensor Cores)
 _OURS = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _COPIES = {"Memcpy HtoD (Pinned": ("host", "cudaMemcpyAsync HtoD"), "Memcpy DtoH (Device -> Pinned": ("host", "cudaMemcpyAsync DtoH"), "Memcpy DtoD": ("memory", "cudaMemcpyAsync DtoD")}  # fmt: skip
 
@@ -52,8 +53,8 @@ def copied(event: Mapping[str, Any]) -> Placed | None:
     return None
 
 
-def placed(event: Mapping[str, Any], kernel: str) -> Placed | None:
-    """What an operator's call is, one of whose kernels is ``kernel``; None for one whose work is not known."""
+def placed(event: Mapping[str, Any], kernel: str) -> Placed | str | None:
+    """What an operator's call is, one of whose kernels is ``kernel``; None for one whose work is not known, or why."""
     name, args = str(event.get("name")), event.get("args")
     if not isinstance(args, dict):
         return None
@@ -73,7 +74,7 @@ def placed(event: Mapping[str, Any], kernel: str) -> Placed | None:
     return Placed("memory", _signature(name, all_shapes, all_dtypes), id(event))
 
 
-def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key: int) -> Placed | None:
+def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key: int) -> Placed | str | None:
     at = 1 if "add" in name else 0
     if len(shapes) < at + 2 or min(len(shapes[at]), len(shapes[at + 1])) < 2:
         return None
@@ -82,14 +83,16 @@ def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key
     tensor = dtypes[at] == "float32" and any(word in kernel for word in ("tf32", "s1688", "s16816"))
     used = ["tf32" if tensor and dtype == "float32" else dtype for dtype in dtypes[: at + 2]]
     shape = (*left[:-1], right[-1])
+    if any(size * SIZES[dtypes[at]] % _ALIGNED for size in (left[-1], right[-1], left[-2])):
+        return f"{name} of rows that are no multiple of 16 bytes"  # which have slower kernels of their own
     return Placed("matmul", _signature(name, (*shapes[: at + 2], shape), (*used, used[at])), key)
 
 
-def _attention(name: str, shapes: list[Shape], dtypes: list[str], args: Mapping[str, Any], key: int) -> Placed | None:
+def _attention(name: str, shapes: list[Shape], dtypes: list[str], args: Mapping[str, Any], key: int) -> Placed | str | None:
     concrete = args.get("Concrete Inputs")
     at = _CAUSAL[name]
     if not isinstance(concrete, list) or len(concrete) <= at or concrete[at] not in ("True", "False"):
-        return None  # half the work or all of it: nobody knows
+        return f"{name} that does not tell its mask"  # half the work or all of it
     backward = name.endswith("_backward")
     need = 4 if backward else 3
     if len(shapes) < need or any(len(shape) != 4 for shape in shapes[:need]):
