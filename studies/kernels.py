@@ -22,7 +22,7 @@ SOURCES: Mapping[str, str] = {
     "triton-01": "Triton's documentation, tutorial 01-vector-add, torch's column (docs of main, commit 001d977d)",
     "triton-02": "Triton's documentation, tutorial 02-fused-softmax, torch's column",
     "triton-03": "Triton's documentation, tutorial 03-matrix-multiplication, cuBLAS' column, fp16",
-    "deepbench": "baidu-research/DeepBench, results/train/DeepBench_NV_V100.xlsx, 16 bit inputs, 32 bit sums, N N",
+    "deepbench": "baidu-research/DeepBench, results/train/DeepBench_NV_V100.xlsx, 16 bit inputs, 32 bit sums, N N, some rows",
     "fa3": "FlashAttention-3 (arXiv 2407.08608), figures 5 and 6: FlashAttention-2 on an H100 SXM5",
 }
 COLUMNS = ("gpu", "kernel", "shape", "dtype", "theirs_us", "ours_us", "error", "source")

@@ -2,15 +2,15 @@
 
 One figure after the other, each from the kernels that it decides: the shortest kernel from those with few bytes, memory
 from those with many, products and attention from those that arithmetic bounds. Each such kernel says the figure at
-which the model would take as long as it did; of these the median is taken, weighted by the time that they took: a
-long kernel's is worth more than a short one's.
+which the model would take as long as it did; of these the median is taken, weighted by the time that the model
+gives them: a long kernel's is worth more than a short one's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ _ROUNDS = 8  # each figure is found with the others as they are: more change not
 _SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: of a kernel that is its start alone, and of one that is not
 _BOUND = 1.2  # arithmetic over memory, from where on it decides
 _STARTS = 3.0  # times as long as the shortest kernel
-_FRACTIONS = {"matmul": "matmul_fraction", "attention": "attention_fraction", "attention backward": "attention_backward_fraction"}  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -43,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """``fitted``: the profile's figures that changed, and from how many calls or launches; ``kept``: why others did not."""
+    """``fitted``: figures of the profile, each from how many calls or launches; ``kept``: why others are the base's."""
 
     profile: Profile
     fitted: Mapping[str, tuple[float, int]]
@@ -61,17 +60,19 @@ def calibrate(recorded: Recorded, base: Profile, name: str) -> Calibrated:
         raise ScenarioError("none of the trace's kernels belongs to an operator whose work is known: nothing is fitted")
     fitted: dict[str, tuple[float, int]] = {}
     kept: dict[str, str] = {}
-    profile, used = base, {}
+    profile, used = base, dict[str, int]()
     for _ in range(_ROUNDS):
-        for figure, (kind, of, why) in _FIGURES.items():
+        for figure, (kind, of, why) in _figures().items():
             found = of(recorded.ran, _kernels(profile))
             used[kind] = max(used.get(kind, 0), len(found)) if figure != "kernel_us" else used.get(kind, 0)
             if not found:
                 kept[figure] = why
                 continue
+            kept.pop(figure, None)
             value = _median(found)
             fitted[figure] = (value, len(found))
-            profile = replace(profile, **{figure: value})
+            changed: dict[str, Any] = {figure: value}
+            profile = replace(profile, **changed)
     if recorded.launches:
         fitted["launch_us"] = (float(np.median(recorded.launches)), len(recorded.launches))
         profile = replace(profile, launch_us=fitted["launch_us"][0])
@@ -119,19 +120,25 @@ def _ratio(ran: Iterable[Ran], kernels: Kernels, now: float) -> Found:
     found = []
     for one in ran:
         theirs = one.us * 1000 - kernels.gpu.floor_ns
+        ours = kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns
         if theirs > 0:
-            found.append((now * (kernels.nanoseconds(one.signature) - kernels.gpu.floor_ns) / theirs, one.us))
+            found.append((now * ours / theirs, ours))  # by our time: one that was held up counts no more for it
     return found
 
 
-_FIGURES: Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Found], str]] = {
-    "kernel_us": ("memory", _shortest, "no elementwise kernel of at most 32 KiB"),
-    "memory_fraction": ("memory", _memory, "no elementwise kernel or copy of at least 4 MiB"),
-    "host_gbytes_per_s": ("host", _host, "no copy of at least 1 MiB from or to pinned memory"),
-    "matmul_fraction": ("matmul", _arithmetic("matmul", lambda one: one.gpu.matmul), "no product that arithmetic bounds"),
-    "attention_fraction": ("attention", _arithmetic("attention", lambda one: one.gpu.attention), "no flash attention whose mask is told (Concrete Inputs)"),
-    "attention_backward_fraction": ("attention backward", _arithmetic("attention backward", lambda one: one.gpu.attention_backward), "no backward pass of flash attention whose mask is told (Concrete Inputs)"),
-}  # fmt: skip
+def _figures() -> Mapping[str, tuple[str, Callable[[Iterable[Ran], Kernels], Found], str]]:
+    mask = "whose mask is told (Concrete Inputs)"
+    forward = _arithmetic("attention", lambda one: one.gpu.attention)
+    backward = _arithmetic("attention backward", lambda one: one.gpu.attention_backward)
+    product = _arithmetic("matmul", lambda one: one.gpu.matmul)
+    return {
+        "kernel_us": ("memory", _shortest, "no elementwise kernel of at most 32 KiB"),
+        "memory_fraction": ("memory", _memory, "no elementwise kernel or copy of at least 4 MiB"),
+        "host_gbytes_per_s": ("host", _host, "no copy of at least 1 MiB from or to pinned memory"),
+        "matmul_fraction": ("matmul", product, "no product of aligned rows that arithmetic bounds"),
+        "attention_fraction": ("attention", forward, f"no flash attention {mask}"),
+        "attention_backward_fraction": ("attention backward", backward, f"no backward of flash attention {mask}"),
+    }
 
 
 def _median(found: Found) -> float:
@@ -156,11 +163,17 @@ def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str
         theirs = np.array([one.us for one in those])
         ours = np.array([after.nanoseconds(one.signature) / 1000 for one in those])
         first = sum(before.nanoseconds(one.signature) for one in those) / 1e6
-        whole, error = theirs.sum(), np.abs(ours / np.maximum(theirs, 1e-3) - 1)
+        whole, error = float(theirs.sum()), np.abs(ours / np.maximum(theirs, 1e-3) - 1)
         rows.append(
             Row(
-                kind, len(those), used.get(kind, 0), whole / 1000, first, ours.sum() / 1000,
-                ours.sum() / whole - 1 if whole else 0.0, float(np.median(error)),
-            )  # fmt: skip
+                kind,
+                len(those),
+                used.get(kind, 0),
+                whole / 1000,
+                first,
+                ours.sum() / 1000,
+                ours.sum() / whole - 1 if whole else 0.0,
+                float(np.median(error)),
+            )
         )
     return tuple(rows)

@@ -75,8 +75,8 @@ def read(path: Path) -> Recorded:
         tensor = before is None or "tf32" in placed.signature.dtypes
         together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
-    took = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
-    return Recorded(ran, left, tuple(one for one in took if one), _device(made), len(kernels))
+    launched = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
+    return Recorded(ran, left, tuple(one for one in launched if one), _device(made), len(kernels))
 
 
 def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:

@@ -19,18 +19,22 @@ TYPES = {
 }  # fmt: skip
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 # One result of the broadcast shape of all inputs, each read once.
-ELEMENTWISE = {
-    f"aten::{name}{place}"
-    for name in ("add", "sub", "mul", "div", "copy", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "neg", "sqrt", "rsqrt", "pow", "fill", "zero", "threshold_backward", "gelu_backward", "silu_backward")
-    for place in ("", "_")
-}  # fmt: skip
+_NAMES = (
+    "add sub mul div copy relu gelu silu sigmoid tanh exp neg sqrt rsqrt pow fill zero threshold_backward "
+    "gelu_backward silu_backward"
+)
+ELEMENTWISE = {f"aten::{name}{place}" for name in _NAMES.split() for place in ("", "_")}
 ROWS = {"aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_log_softmax_backward_data"}
 FLASH = "aten::_scaled_dot_product_flash_attention"
 # Where "Concrete Inputs" say whether the mask is causal.
 _CAUSAL = {FLASH: 4, f"{FLASH}_backward": 11}
 _ALIGNED = 16  # bytes (NVIDIA, Matrix Multiplication Background User's Guide, section Requirements to Use Tensor Cores)
 _OURS = "aten::_scaled_dot_product_flash_attention_for_cpu"
-_COPIES = {"Memcpy HtoD (Pinned": ("host", "cudaMemcpyAsync HtoD"), "Memcpy DtoH (Device -> Pinned": ("host", "cudaMemcpyAsync DtoH"), "Memcpy DtoD": ("memory", "cudaMemcpyAsync DtoD")}  # fmt: skip
+_COPIES = {
+    "Memcpy HtoD (Pinned": ("host", "cudaMemcpyAsync HtoD"),
+    "Memcpy DtoH (Device -> Pinned": ("host", "cudaMemcpyAsync DtoH"),
+    "Memcpy DtoD": ("memory", "cudaMemcpyAsync DtoD"),
+}
 
 
 class Placed(NamedTuple):
@@ -88,7 +92,9 @@ def _product(name: str, shapes: list[Shape], dtypes: list[str], kernel: str, key
     return Placed("matmul", _signature(name, (*shapes[: at + 2], shape), (*used, used[at])), key)
 
 
-def _attention(name: str, shapes: list[Shape], dtypes: list[str], args: Mapping[str, Any], key: int) -> Placed | str | None:
+def _attention(
+    name: str, shapes: list[Shape], dtypes: list[str], args: Mapping[str, Any], key: int
+) -> Placed | str | None:
     concrete = args.get("Concrete Inputs")
     at = _CAUSAL[name]
     if not isinstance(concrete, list) or len(concrete) <= at or concrete[at] not in ("True", "False"):

@@ -72,7 +72,8 @@ class Gpu(NamedTuple):
         # Our jobs know bf16 and fp32: bf16 stands for whichever 16 bits a GPU multiplies fast (a V100: fp16).
         peaks = {
             **dict.fromkeys(_HALF, profile.tflops),
-            "tf32": here["tf32_tflops"], "float32": here["float32_tflops"],
+            "tf32": here["tf32_tflops"],
+            "float32": here["float32_tflops"],
             "float64": here["float64_tflops"],
         }
         return cls(
