@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pandas as pd
 from rich.console import Console
 
 from reports.table import Column, Table
@@ -48,3 +51,15 @@ def _table(found: Calibrated) -> Table:
         for row in found.rows
     ]
     return Table("The trace's kernels, by the base and by the new profile", columns, rows)
+
+
+def published(console: Console, summary: pd.DataFrame, sources: Mapping[str, str]) -> None:
+    """The model beside what others measured, and who they are."""
+    columns = ["GPU", "kernel", Column("rows", ".0f"), Column("mean error", ".1%"), Column("worst", ".1%"), "source"]
+    rows = [
+        [row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source]
+        for row in summary.itertuples()
+    ]
+    console.print(Table("Microseconds of a kernel, ours beside theirs", columns, rows))
+    for name, source in sources.items():
+        console.print(f"  {name}: {source}", highlight=False, markup=False)

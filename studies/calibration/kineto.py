@@ -11,7 +11,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
 class _Around:
     """Which operators a kernel's launch stands in, innermost first."""
 
-    def __init__(self, operations: list[Event], launches: list[Event]) -> None:
+    def __init__(self, operations: Sequence[Event], launches: Sequence[Event]) -> None:
         self._by_number = {_args(one).get("External id"): one for one in operations}
         self._launches = {_args(one).get("correlation"): one for one in launches}
         self._chains = {id(event): chain for event, chain in _nested([*operations, *launches])}
@@ -107,7 +107,7 @@ class _Around:
         return [named, *self._chains.get(id(named), [])]
 
 
-def _nested(events: list[Event]) -> Iterator[tuple[Event, list[Event]]]:
+def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
     """Each event with those of its thread that it lies within, innermost first."""
     threads: dict[Any, list[tuple[float, float, int, Event]]] = {}
     for number, event in enumerate(events):

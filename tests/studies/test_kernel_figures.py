@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pandas as pd
+from click.testing import CliRunner
+
+from repro.commands.kernels import kernels as command
 from studies import kernels
 
 # Mean absolute errors, as they are: a model that does worse than this has changed.
@@ -29,3 +35,10 @@ def test_the_model_is_as_near_to_what_was_measured_as_is_said() -> None:
     assert errors.keys() == KNOWN.keys()
     for what, error in errors.items():
         assert error <= KNOWN[what], what
+
+
+def test_the_command_tells_them_and_keeps_all_rows(tmp_path: Path) -> None:
+    told = CliRunner().invoke(command, ["--runs", str(tmp_path)], catch_exceptions=False)
+    assert told.exit_code == 0
+    assert "attention forward" in " ".join(told.output.split())
+    assert len(pd.read_csv(tmp_path / "kernels" / "kernels.csv")) == len(kernels.study())
