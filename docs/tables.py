@@ -210,11 +210,11 @@ def kernels(frame: pd.DataFrame) -> list[Cells]:
     return [
         {
             "GPU": str(gpu).upper(),
-            "kernel": kernel,
+            "kernel": str(kernel),
             "rows": f"{len(those)}",
             "mean error": f"{those['absolute'].mean():.1%}",
             "worst": f"{those['absolute'].max():.0%}",
-            "measured by": source,
+            "measured by": str(source),
         }
         for (gpu, kernel, source), those in frame.groupby(["gpu", "kernel", "measured"], sort=False)
     ]

@@ -56,10 +56,7 @@ def _table(found: Calibrated) -> Table:
 def published(console: Console, summary: pd.DataFrame, sources: Mapping[str, str]) -> None:
     """The model beside what others measured, and who they are."""
     columns = ["GPU", "kernel", Column("rows", ".0f"), Column("mean error", ".1%"), Column("worst", ".1%"), "source"]
-    rows = [
-        [row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source]
-        for row in summary.itertuples()
-    ]
+    rows = [[row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source] for row in summary.itertuples()]
     console.print(Table("Microseconds of a kernel, ours beside theirs", columns, rows))
     for name, source in sources.items():
         console.print(f"  {name}: {source}", highlight=False, markup=False)
