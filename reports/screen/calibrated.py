@@ -8,12 +8,12 @@ import pandas as pd
 from rich.console import Console
 
 from reports.table import Column, Table
-from studies.calibration import Calibrated, Recorded
+from studies.calibration import Calibrated, ProfilerTrace
 
 _LEFT = 5  # reasons that are told
 
 
-def show(console: Console, recorded: Recorded, found: Calibrated) -> None:
+def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
     """The sentence, the figures, the errors, what is left."""
     placed = len(recorded.ran)
     left = sum(recorded.left.values())

@@ -17,7 +17,7 @@ import numpy as np
 from scenarios.base import ScenarioError
 from simgpu.hardware import Profile
 from simgpu.hardware.kernels import GPUS, Kernels
-from studies.calibration.kineto import Ran, Recorded
+from studies.calibration.kineto import ProfilerTrace, Ran
 
 _ROUNDS = 8  # each figure is found with the others as they are: more change nothing
 _SMALL, _LARGE = 1 << 15, 1 << 22  # bytes: of a kernel that is its start alone, and of one that is not
@@ -25,7 +25,7 @@ _BOUND = 1.2  # arithmetic over memory, from where on it decides
 _STARTS = 3.0  # times as long as the shortest kernel
 
 
-class Row(NamedTuple):
+class KindOfKernel(NamedTuple):
     """A kind of kernel: how many calls, ms in the trace, by the base profile and by the new one, and the errors.
 
     ``median_error``: of a call, absolute, over the trace's. ``used``: how many calls a figure was fitted to.
@@ -47,10 +47,10 @@ class Calibrated(NamedTuple):
     profile: Profile
     fitted: Mapping[str, tuple[float, int]]
     kept: Mapping[str, str]
-    rows: tuple[Row, ...]
+    rows: tuple[KindOfKernel, ...]
 
 
-def calibrate(recorded: Recorded, base: Profile, name: str) -> Calibrated:
+def calibrate(recorded: ProfilerTrace, base: Profile, name: str) -> Calibrated:
     """``base`` with the figures of ``recorded``. Raises ScenarioError where nothing can be fitted to it."""
     if base.gpu is None:
         raise ScenarioError(
@@ -155,7 +155,7 @@ def _kernels(profile: Profile) -> Kernels:
     return made
 
 
-def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str, int]) -> tuple[Row, ...]:
+def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str, int]) -> tuple[KindOfKernel, ...]:
     rows = []
     before, after = _kernels(base), _kernels(profile)
     for kind in sorted({one.kind for one in ran}):
@@ -165,7 +165,7 @@ def _rows(ran: Sequence[Ran], base: Profile, profile: Profile, used: Mapping[str
         first = sum(before.nanoseconds(one.signature) for one in those) / 1e6
         whole, error = float(theirs.sum()), np.abs(ours / np.maximum(theirs, 1e-3) - 1)
         rows.append(
-            Row(
+            KindOfKernel(
                 kind,
                 len(those),
                 used.get(kind, 0),

@@ -32,7 +32,7 @@ class Ran(NamedTuple):
     us: float
 
 
-class Recorded(NamedTuple):
+class ProfilerTrace(NamedTuple):
     """``ran``: what could be placed; ``left``: what could not, by why, with how many kernels; ``launches``: us each."""
 
     ran: tuple[Ran, ...]
@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
     kernels: int
 
 
-def read(path: Path) -> Recorded:
+def read(path: Path) -> ProfilerTrace:
     """The trace of ``path`` (JSON, may be gzipped). Raises ScenarioError for what says nothing of kernels."""
     made = _json(path)
     events = [event for event in made["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
@@ -76,7 +76,7 @@ def read(path: Path) -> Recorded:
         together[key] = (placed if tensor or before is None else before[0], took + (before[1] if before else 0.0))
     ran = tuple(Ran(placed.kind, placed.signature, took) for placed, took in together.values())
     launched = (_number(event.get("dur")) for event in launches if event.get("name") == "cudaLaunchKernel")
-    return Recorded(ran, left, tuple(one for one in launched if one), _device(made), len(kernels))
+    return ProfilerTrace(ran, left, tuple(one for one in launched if one), _device(made), len(kernels))
 
 
 def _first(chain: Iterable[Event], kernel: str) -> operators.Placed | str:
