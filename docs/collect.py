@@ -74,6 +74,7 @@ STUDIES = {
             "report/placements.png": "placements.png",
         },
     ),
+    "kernels": Study("kernels --overwrite", {"kernels.csv": "kernels.csv"}),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
 }
 

@@ -209,7 +209,24 @@ def large(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+def kernels(frame: pd.DataFrame) -> list[Cells]:
+    """By kind and source: how far the model is off."""
+    frame = frame.assign(absolute=frame["error"].abs())
+    return [
+        {
+            "GPU": str(gpu).upper(),
+            "kernel": str(kernel),
+            "rows": f"{len(those)}",
+            "mean error": f"{those['absolute'].mean():.1%}",
+            "worst": f"{those['absolute'].max():.0%}",
+            "measured by": str(source),
+        }
+        for (gpu, kernel, source), those in frame.groupby(["gpu", "kernel", "measured"], sort=False)
+    ]
+
+
 TABLES = {
+    "kernels": Table("kernels.csv", kernels),
     "sweep": Table("sweep.csv", sweep),
     "memory": Table(
         "memory.csv",

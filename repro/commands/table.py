@@ -41,6 +41,8 @@ COMMANDS = {
     "reviewers": Command(
         "reviewers", "deepspeed,reports", "What the papers' reviewers ask for: validation loss, scale, costs.", gpu=True
     ),
+    "calibrate": Command("calibrate", "reports", "A hardware profile of your own GPU, from a trace of one step."),
+    "kernels": Command("kernels", "reports", "The model of kernels beside what others have measured."),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "paro": Command(
         "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
