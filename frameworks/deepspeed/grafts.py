@@ -31,14 +31,14 @@ class Graft(StrEnum):
     """The name that users give; ``into``: the releases that it can be put into (none: all); ``what`` it does there."""
 
     NONE = "none", (), "nothing"
-    COUNT_AT_FORWARD = "count-at-forward", _OLD, "available parameters are counted from forward on, as in 0.19.8"
+    COUNT_AT_FORWARD = "count-at-forward", _OLD, "live parameters counted from forward on (0.19.8)"
     COUNT_AT_BACKWARD = (
         "count-at-backward",
         (PINNED,),
-        "available parameters are counted from backward's end, as in 0.13.4",
+        "live parameters counted from backward's end (0.13.4)",
     )
-    COPY_ONCE = "copy-once", _OLD, "a secondary that is there is not written again, as in 0.19.8"
-    COPY_EACH = "copy-each", (PINNED,), "a secondary is written at each release, as in 0.13.4"
+    COPY_ONCE = "copy-once", _OLD, "a secondary written once a step (0.19.8)"
+    COPY_EACH = "copy-each", (PINNED,), "a secondary written at each release (0.13.4)"
 
     into: tuple[str, ...]
     what: str
