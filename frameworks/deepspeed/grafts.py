@@ -8,9 +8,9 @@ other release, in memory, so that each can be shown to be the reason (``repro wh
   the end of backward (``stage3.py``, ``backward``: ``reset_step``). The embedding is still gathered then, as its input
   needs no gradient and its hook behind backward never runs; ``step`` releases it, and takes its elements off a second
   time. So the next forward pass begins below zero, and prefetches so many elements more. 0.19.8 sets it to zero at the
-  beginning of forward (``parameter_offload.py``, ``_start_of_forward_hook``).
+  beginning of forward (``parameter_offload.py``, ``_start_of_forward_hook``), as 0.16.9 does and 0.14.5 does not.
 * *How often a secondary is written.* Until 0.13.5 ``_partition_param_sec`` (``partition_parameters.py``) copies at each
-  release; since 0.18.3 it returns at once where the secondary is there already.
+  release; 0.14.5 and later ones return at once where the secondary is there already.
 """
 
 from __future__ import annotations
