@@ -30,12 +30,19 @@ class Study(NamedTuple):
 
 STUDIES = {
     "sweep": Study(
-        "sweep --overwrite",
+        "sweep --overwrite --deepspeed 0.13.4",
         {
             "sweep.csv": "sweep.csv",
             "report/phase-diagram.png": "phase-diagram.png",
             "report/throughput.png": "throughput.png",
         },
+    ),
+    "sweep-2-nodes": Study(
+        "sweep --overwrite --deepspeed 0.13.4 --nodes 2",
+        {"sweep.csv": "sweep-2-nodes.csv", "report/phase-diagram.png": "phase-diagram-2-nodes.png"},
+    ),
+    "why": Study(
+        "why --overwrite", {"why.csv": "why.csv", "losses.csv": "why-losses.csv", "report/why.png": "why.png"}
     ),
     "memory": Study(
         "memory --overwrite",
