@@ -23,7 +23,7 @@ from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
 from studies.published import Published, clusters, published, settings
 from studies.shortened import Shortened, few_layers, shortened
-from studies.unknowns import UNKNOWNS, Curve, best, calibrating, explanations
+from studies.unknowns import EXPLAINED, UNKNOWNS, Curve, best, calibrating, explanations
 from studies.varied import Variation
 
 CLAIM = published("constrained", quantity="most")[0].value  # 98 % more throughput than without hpZ
@@ -137,8 +137,9 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
 
     ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best
     for its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
-    ``explained_by``: the unknown that explains an error of more than 10 %, ``needs``: at which value, ``fits_others``:
-    the error of the row at what the others need of it. ``theirs`` and ``ours``: in the row's own quantity.
+    ``explained_by``: the unknown that explains an error of more than 10 % (:func:`studies.unknowns.best`), ``needs``:
+    at which value, ``fits_others``: the error of the row at what the others need of it. ``theirs`` and ``ours``: in the
+    row's own quantity.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):
@@ -156,7 +157,7 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
 def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) -> dict[str, Any]:
     row = one.row
     by = next((each for each in options if each.unknown.key == chosen), None)
-    why = best(options, errors) if abs(one.error) > 0.10 else None
+    why = best(options, errors, one.theirs) if abs(one.error) > EXPLAINED else None
     scale = one.theirs * row.value if row.quantity != "seconds" else math.nan  # quantity times seconds
     made: dict[str, Any] = {
         "cluster": clusters()[row.cluster].title,

@@ -22,6 +22,7 @@ from simgpu.hardware.facts import facts
 from studies.varied import Variation
 
 EXPLAINED = 0.10  # relative error of a step's time, above which a row is off
+AGREES = 0.25  # the same, of a row with what the others need
 
 
 class Unknown(NamedTuple):
@@ -65,15 +66,15 @@ class Unknown(NamedTuple):
 
 
 _ALONE = (
-    Unknown("network", "network, of its nominal rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
+    Unknown("network", "network, part of its rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
             lambda value, nominal: Variation(network=value * nominal), inverse=True),
-    Unknown("kernels", "kernels take as long, times", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
+    Unknown("kernels", "kernels' times, factor", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
             lambda value, nominal: Variation(network=nominal, kernels=value)),
-    Unknown("collective", "more for each collective", "{:.0f} us", (0.0, 300.0, 1000.0, 10000.0),
+    Unknown("collective", "more for a collective, us", "{:.0f} us", (0.0, 300.0, 1000.0, 10000.0),
             lambda value, nominal: Variation(network=nominal, collective_us=value)),
-    Unknown("launch", "a launch costs the host", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
+    Unknown("launch", "launch, us", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
             lambda value, nominal: Variation(network=nominal, launch_us=value)),
-    Unknown("hidden", "communication and computing hide each other", "{:.0%}", (0.0, 1.0),
+    Unknown("hidden", "part that is hidden", "{:.0%}", (0.0, 1.0),
             lambda value, nominal: Variation(network=nominal, hidden=value)),
 )  # fmt: skip
 
@@ -82,7 +83,7 @@ def _serial(of: Unknown) -> Unknown:
     def vary(value: float, nominal: float) -> Variation:
         return of.vary(value, nominal)._replace(hidden=0.0)
 
-    return of._replace(title=f"nothing hidden; {of.title}", vary=vary, alone=False)
+    return of._replace(title=f"none hidden; {of.title}", vary=vary, alone=False)
 
 
 UNKNOWNS = (*_ALONE, *(_serial(one) for one in _ALONE if one.name != "hidden"))
@@ -166,12 +167,13 @@ def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float])
     return errors
 
 
-def best(found: Sequence[Explanation], errors: Mapping[str, float]) -> Explanation | None:
-    """Which single unknown explains a row: of those that plausibly do, what explains its cluster best; or None.
+def best(found: Sequence[Explanation], errors: Mapping[str, float], theirs: float) -> Explanation | None:
+    """Which single unknown explains a row: of those that do, what explains its cluster best; or None.
 
-    Where none does alone, one does perhaps where nothing is hidden either.
+    It does at a plausible value, if with what the *others* need the row comes within :data:`AGREES` of ``theirs``, or
+    there are no others. Where none does alone, one does perhaps where nothing is hidden either.
     """
-    able = [one for one in found if one.plausible]
+    able = [one for one in found if one.plausible and not abs(one.seconds / theirs - 1) > AGREES]
     return min(able, key=lambda one: (not one.unknown.alone, _known(errors[one.unknown.key])), default=None)
 
 

@@ -58,14 +58,14 @@ class VariedRecording(Retimer):
         for variation in variations:
             of = variation._replace(hidden=None)
             if of not in timed:
-                timed[of] = self._timed(of)
+                timed[of] = self._once(of)
             step, at_once, shorter = timed[of]
             if variation.hidden is not None:
                 step = step + at_once - round(variation.hidden * shorter)
             found[variation] = step / 1e9
         return found
 
-    def _timed(self, variation: Variation) -> tuple[int, int, int]:
+    def _once(self, variation: Variation) -> tuple[int, int, int]:
         """Nanoseconds: of the step; in which computing and communication go on at once; of the shorter of them."""
         times = self._graph.times(self._varied(variation))
         first, before = self._last_step

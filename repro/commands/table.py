@@ -34,6 +34,7 @@ COMMANDS = {
     "sweep": Command(
         "sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches.", gpu=True
     ),
+    "why": Command("why", "deepspeed,reports", "Which single assumption decides whether hpZ's race shows.", gpu=True),
     "memory": Command(
         "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
     ),
