@@ -24,13 +24,23 @@ from simgpu.trace import (
     TraceRecord,
     Wait,
 )
-from studies.layers.order import Item
+from studies.layers.order import Item, Order
 
 
 class Course:
-    """Feed it phases in order. It gives records with new numbers and times, without what work touches."""
+    """Feed it phases in order. It gives records with new numbers and times, without what work touches.
 
-    def __init__(self) -> None:
+    ``order``: the recording that it goes on from: where blocks with a label are allocated.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._places: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for phase in order.phases:
+            for item in phase.items:
+                if isinstance(item.record, Label):
+                    places = self._places[item.record.kind, item.whole]
+                    if item.block not in places:
+                        places.append(item.block)
         self._host = 0
         self._tails: dict[int, int] = defaultdict(int)
         self._marks: dict[int, list[int]] = defaultdict(list)
@@ -79,10 +89,15 @@ class Course:
 
     def _label(self, record: Label, item: Item) -> Label | None:
         """Of blocks that are alike each gets the label once."""
-        alive = self._alive[item.block, item.whole]
-        if not alive:
+        for place in (item.block, *self._places[record.kind, item.whole]):
+            for block in self._alive[place, item.whole]:
+                if (block, record.kind, item.at) not in self._labelled:
+                    break
+            else:
+                continue
+            break
+        else:
             return None
-        block = next((one for one in alive if (one, record.kind, item.at) not in self._labelled), alive[-1])
         self._labelled.add((block, record.kind, item.at))
         return record._replace(block=block, lo=item.at, hi=item.at + item.sizes[0])
 
