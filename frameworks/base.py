@@ -23,6 +23,9 @@ class Trainer(Protocol):
     def forward(self, batch: Mapping[str, Tensor]) -> Any:
         """The model's outputs."""
 
+    def evaluate(self, batch: Mapping[str, Tensor]) -> Any:
+        """The same, as a user evaluates between two steps: without gradients, and not in training mode."""
+
     def backward(self, loss: Tensor) -> None: ...
 
     def step(self) -> None: ...
@@ -63,6 +66,9 @@ class Framework(Protocol):
 
     def put(self, fix: Any, device: Device) -> None:
         """Put a fix of this framework in its place, for as long as this process lives. Before ``initialize``."""
+
+    def graft(self, chosen: Any) -> None:
+        """Put another release's behaviour of one function into this one. Before ``initialize``."""
 
     def sharded(self, config: dict[str, Any]) -> AbstractContextManager[Any]:
         """Where a model is made so that each parameter is sharded at once, if ``config`` shards parameters."""

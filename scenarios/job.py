@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from packaging.version import Version
 from pydantic import Field
 
 from frameworks.deepspeed.fixes import Fix
-from frameworks.deepspeed.releases import PINNED
+from frameworks.deepspeed.grafts import Graft
+from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED
 from scenarios import base, quantized
 from scenarios.base import Only, ScenarioError, Training, fitted
 from simgpu.hardware import Profile
@@ -44,10 +46,26 @@ class Job(Training):
     )
     precision: base.Precision = "bf16"
     checkpointing: base.Checkpointing = False
+    reentrant: Annotated[bool, Only.DEEPSPEED] = Field(
+        False, description="Gradient checkpointing of torch's older kind, as transformers had it up to 4.35."
+    )
+    loop: Literal["plain", "trainer"] = Field(
+        "plain",
+        description="What the training loop waits for: nothing (plain), or the loss after each backward pass, as "
+        "transformers' Trainer does, which asks whether it is finite.",
+    )
     attention: Literal["eager", "sdpa"] = Field("sdpa", description="The model's attention: eager or sdpa (flash).")
     frozen: base.Frozen = ()
     overlap_comm: base.OverlapComm = True
     fix: base.OrderedBy = Fix.STREAM_SYNC
+    deepspeed: Annotated[str, Only.DEEPSPEED] = Field(
+        PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}."
+    )
+    graft: Annotated[Graft, Only.DEEPSPEED] = Field(
+        Graft.NONE,
+        description="One function's behaviour of another release, put into this one: none, count-at-forward and "
+        "copy-once (of 0.19.8, into 0.13.2 to 0.13.5), count-at-backward and copy-each (the other way round).",
+    )
     sharding: base.Sharding = ""
     group: base.GroupSize = None
     rings: base.Rings = "torch"
@@ -59,10 +77,45 @@ class Job(Training):
     def _fits(self) -> None:
         if self.stage != 3 and (self.hpz > 1 or self.qwz or self.qgz):
             raise ValueError("hpZ, qwZ and qgZ are parts of ZeRO-3: leave --stage out")
+        if self.reentrant and not self.checkpointing:
+            raise ValueError("--reentrant is a kind of gradient checkpointing: add --checkpointing")
+        self._is_released()
+
+    def _is_released(self) -> None:
+        """A release runs as it was released; where it has the synchronisation, without it too. Raises ValueError."""
+        if self.graft.into and self.deepspeed not in self.graft.into:
+            raise ValueError(
+                f"the graft {self.graft} is for DeepSpeed {', '.join(self.graft.into)}, not for {self.deepspeed}"
+            )
+        if self.deepspeed == PINNED:
+            return
+        if self.deepspeed not in KNOWN:
+            raise ValueError(f"DeepSpeed {self.deepspeed} is not known to work here: choose one of {', '.join(KNOWN)}")
+        if self.qwz or self.qgz:
+            raise ValueError(f"qwZ and qgZ are run with DeepSpeed {PINNED} only, not with {self.deepspeed}")
+        fixes = [Fix.STREAM_SYNC]
+        if Version(self.deepspeed) >= Version(SYNCHRONISED):
+            fixes.append(Fix.NONE)
+        if self.fix not in fixes:
+            raise ValueError(
+                f"--fix {self.fix} is for DeepSpeed {PINNED}: leave it out, as {self.deepspeed} runs as it was released"
+                + (", or say --fix none" if Fix.NONE in fixes else "")
+            )
 
     @property
     def ranks(self) -> int:
         return self.nodes * self.gpus
+
+    @property
+    def ordered_by(self) -> str:
+        """What orders the secondary copy, in words."""
+        if self.deepspeed == PINNED:
+            told = f"fix: {self.fix}"
+        elif self.fix is Fix.NONE:
+            told = f"DeepSpeed {self.deepspeed} without its synchronisation"
+        else:
+            told = f"DeepSpeed {self.deepspeed} as released"
+        return told if self.graft is Graft.NONE else f"{told}, {self.graft}"
 
     def profile(self) -> Profile:
         profile = super().profile()

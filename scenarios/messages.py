@@ -30,6 +30,13 @@ class StepDone(NamedTuple):
     blocked: int
 
 
+class Validated(NamedTuple):
+    """The losses of the held-out batches of this rank, evaluated after ``step`` (0: before the first)."""
+
+    step: int
+    losses: list[float]
+
+
 class WatchFound(NamedTuple):
     """The NaN watch has found something (:class:`detectors.live.finding.Finding`), the same on each rank."""
 
@@ -52,7 +59,7 @@ class TrainingEnded(NamedTuple):
     memory: int
 
 
-Report = TrainingBegan | StepDone | WatchFound | CallsCounted | TrainingEnded
+Report = TrainingBegan | StepDone | Validated | WatchFound | CallsCounted | TrainingEnded
 
 
 class ModelBuilt(NamedTuple):

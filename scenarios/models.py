@@ -121,6 +121,9 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("gpt-49b", "gpt", 48, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-91b", "gpt", 89, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-138b", "gpt", 135, 9216, 4 * 9216, 72, 72, 50304),
+        FullModel(
+            "gpt-175b", "gpt", 96, 12288, 4 * 12288, 96, 96, 50304
+        ),  # GPT-3 (Brown et al. 2020, arXiv 2005.14165)
     )
 }
 

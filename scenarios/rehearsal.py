@@ -71,6 +71,8 @@ def run(
 
     Raises :class:`ScenarioError` with a sentence for what cannot be rehearsed, :class:`RankFailed`.
     """
+    if job.deepspeed != framework.VERSION and not job.sharding:
+        raise ScenarioError(f"this is DeepSpeed {framework.VERSION}, and the job is for {job.deepspeed}")
     torch.set_num_threads(1)
     (folder / "trace").mkdir(parents=True, exist_ok=True)
     refused: list[str] = []
@@ -151,6 +153,7 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
     heard = Heard(folder / "broadcasts", me.rank)
     device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
     framework.put(job.fix, device)
+    framework.graft(job.graft)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
     me.join(backend)
@@ -171,6 +174,8 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
             forward += device.flops - at
             device.phase(step, micro_batch, "backward")
             training.backward(loss)
+            if job.loop == "trainer":
+                torch.cuda.current_stream().synchronize()  # transformers/trainer.py: "if torch.isnan(tr_loss_step)"
             training.label()
             device.phase(step, micro_batch, "step")
             training.step()
@@ -246,7 +251,7 @@ def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module
             raise ScenarioError(
                 f"the model {job.model} has no gradient checkpointing of transformers' kind: leave it out"
             )
-        enable({"use_reentrant": False, "preserve_rng_state": False})
+        enable({"use_reentrant": job.reentrant, "preserve_rng_state": False})
     return model.train()
 
 

@@ -8,17 +8,28 @@ time, which is what it comes to in every timing, but for the microseconds that a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from detectors import Occurrence, Race
+from detectors import Race
 from detectors.order.races import Moment
 from replay.device_timing import DeviceTiming
 from replay.graph import Graph
 from replay.recording import Recording
+from simgpu.hardware import Profile
 from simgpu.trace import Collective, Launch
+from studies.harm import Pair, pairs_of
+
+
+@dataclass(frozen=True)
+class TimedPair:
+    """A pair in one timing. ``slack_ns``: below 0 where it is reversed; ``harms``: and a wrong value is read."""
+
+    pair: Pair
+    slack_ns: int
+    harms: bool
 
 
 @dataclass(frozen=True)
@@ -27,10 +38,12 @@ class Retimed:
 
     ``step_ns``: the last step (:mod:`metrics.busy` says when it begins), to the end of the run. ``races``: as
     recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the graph).
+    ``pairs``: their occurrences.
     """
 
     step_ns: int
     races: tuple[Race, ...]
+    pairs: tuple[TimedPair, ...]
 
     @property
     def manifested(self) -> int:
@@ -41,6 +54,16 @@ class Retimed:
         """Of all pairs the closest; None without a race."""
         return min((race.slack_ns for race in self.races), default=None)
 
+    @property
+    def harmful(self) -> tuple[TimedPair, ...]:
+        """The pairs whose other order changes a value, whatever order this timing has."""
+        return tuple(one for one in self.pairs if one.pair.harmful or one.harms)
+
+    @property
+    def harmful_slack_ns(self) -> int | None:
+        """Of the harmful pairs the closest; None without one."""
+        return min((one.slack_ns for one in self.harmful), default=None)
+
 
 class Retimer:
     """A trace of a dry run, made with ``answers=False``, and its races with all their occurrences."""
@@ -49,25 +72,46 @@ class Retimer:
         self._recording = Recording.load(folder, calls=False)
         self._graph = Graph(self._recording)
         self._races = races
+        self._pairs = pairs_of(races, self._recording.records[0])
 
-    def at(self, *, network: float | None = None) -> Retimed:
-        """``network``: Gbit/s between nodes; None: as recorded."""
-        timing = self._timing(network)
-        times = self._graph.times(timing)
+    def at(
+        self,
+        *,
+        network: float | None = None,
+        machine: Callable[[Profile], Profile] | None = None,
+        slow: Mapping[str, float] | None = None,
+    ) -> Retimed:
+        """``network``: between nodes, Gbit/s; ``machine``: another profile; ``slow``: as a job's; None: as recorded."""
+        times = self._graph.times(self._timing(network, machine, slow))
+        pairs = tuple(self._timed(pair, times) for pair in self._pairs)
         races = []
-        for race in self._races:
-            slacks = [self._slack(race, one, times) for one in race.examples if one.second.op is not None]
+        for number, race in enumerate(self._races):
+            slacks = [one.slack_ns for one in pairs if one.pair.race == number]
             if slacks:
                 manifested = sum(slack < 0 for slack in slacks)
                 races.append(replace(race, manifested=manifested, slack_ns=min(slacks), occurrences=len(slacks)))
         first, before = self._last_step
         began = max(times[first], max((times[place] for place in before), default=0))
-        return Retimed(max(times) - began, tuple(races))
+        return Retimed(max(times) - began, tuple(races), pairs)
 
-    def _timing(self, network: float | None) -> DeviceTiming:
-        if network is None:
-            return self._recording.timing
-        return self._recording.on(self._recording.by_profile.profile.on_network(network))
+    def _timing(
+        self,
+        network: float | None,
+        machine: Callable[[Profile], Profile] | None,
+        slow: Mapping[str, float] | None,
+    ) -> DeviceTiming:
+        recording = self._recording
+        if network is None and machine is None and slow is None:
+            return recording.timing
+        timing = recording.by_profile
+        profile = timing.profile if network is None else timing.profile.on_network(network)
+        return recording.timing.on(
+            replace(
+                timing,
+                profile=profile if machine is None else machine(profile),
+                slow=timing.slow if slow is None else dict(slow),
+            )
+        )
 
     @cached_property
     def _last_step(self) -> tuple[int, list[int]]:
@@ -79,9 +123,12 @@ class Retimer:
         before = [record.op for record in records[:place] if isinstance(record, (Launch, Collective))]
         return self._graph.launches[0, first], [self._graph.ends[0, op] for op in before]
 
-    def _slack(self, race: Race, one: Occurrence, times: Sequence[int]) -> int:
-        first = self._effect(one.first, race.first.access, times)
-        return self._effect(one.second, race.second.access, times) - first
+    def _timed(self, pair: Pair, times: Sequence[int]) -> TimedPair:
+        race, one = self._races[pair.race], pair.occurrence
+        second = self._effect(one.second, race.second.access, times)
+        slack = second - self._effect(one.first, race.first.access, times)
+        read = next((one for one in pair.before if times[self._graph.ends[0, one.op]] <= second), None)
+        return TimedPair(pair, slack, slack < 0 and (read is None or not read.same))
 
     def _effect(self, moment: Moment, access: str, times: Sequence[int]) -> int:
         """When it touches memory: a collective reads when it starts; all else happens at the end."""

@@ -3,6 +3,9 @@
 The work of each configuration and micro-batch is recorded once, and timed for each network
 (:mod:`studies.retimed`). The reviewers of arXiv 2407.01614 ask for this: "a sweep of the network from 1 to 100 Gbps
 with the bandwidth below or above which the sync matters".
+
+The pinned DeepSpeed release runs with each fix and without one. Another release runs as it was released, in a process
+of its own that imports it; its rows are put beside (``repro sweep --deepspeed``).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from frameworks.deepspeed.fixes import Fix
+from frameworks.deepspeed.releases import PINNED
 from scenarios.job import Job
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.rehearsed import Rehearsed, rehearse
@@ -29,7 +33,7 @@ ZERO3 = "ZeRO-3"
 PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
 _COLUMNS = [
     "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
-    "manifested", "slack_us", "memory_gib", "fits",
+    "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
 ]  # fmt: skip
 
 
@@ -41,13 +45,21 @@ class Point:
     job: Job
 
 
+def released(release: str) -> str:
+    """The configuration of hpZ in a release other than the pinned one."""
+    return f"hpZ {release}"
+
+
 def points(job: Job, micro_batches: Sequence[int] = MICRO_BATCHES, fixes: Sequence[Fix] = FIXES) -> list[Point]:
     """hpZ with each fix, and ZeRO-3 without hpZ, for each micro-batch; what takes longest first.
 
-    ``job.hpz`` is the group size.
+    ``job.hpz`` is the group size. Of a release other than the pinned one: hpZ as it was released, and nothing else.
     """
     found = []
     for micro_batch in sorted(micro_batches, reverse=True):
+        if job.deepspeed != PINNED:
+            found.append(Point(released(job.deepspeed), _changed(job, micro_batch=micro_batch)))
+            continue
         found += [Point(f"hpZ {fix}", _changed(job, micro_batch=micro_batch, fix=fix)) for fix in fixes]
         found.append(Point(ZERO3, _changed(job, micro_batch=micro_batch, hpz=1, fix=Fix.STREAM_SYNC)))
     return found
@@ -67,7 +79,9 @@ def sweep(
 
     ``step_s``: seconds of an optimizer step; ``tokens_per_second``: of all GPUs; ``races``: how many there are, whether
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
-    ``slack_us``: how close the closest pair came (below 0: reversed); ``memory_gib``: peak per GPU.
+    ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
+    another value (:mod:`studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as above.
+    ``memory_gib``: peak per GPU.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
@@ -77,13 +91,43 @@ def sweep(
     for number, (point, found) in enumerate(done, 1):
         rows += found
         progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
-    order = {point.configuration: at for at, point in enumerate(todo)}
-    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    return ordered(pd.DataFrame(rows, columns=_COLUMNS), [point.configuration for point in todo])
+
+
+def ordered(frame: pd.DataFrame, configurations: Sequence[str]) -> pd.DataFrame:
+    """The rows by ``configurations``, micro-batch and network."""
+    order = {configuration: at for at, configuration in enumerate(dict.fromkeys(configurations))}
     frame = frame.sort_values(
         ["configuration", "micro_batch", "network"],
         key=lambda one: one.map(order) if one.name == "configuration" else one,
     )
     return frame.reset_index(drop=True)
+
+
+def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
+    """By micro-batch: the slowest network (Gbit/s) on which a harmful pair is reversed, as on all faster ones.
+
+    Between two networks of the sweep the slack is taken to change evenly with the logarithm of the bandwidth. 0 where
+    one is reversed on all networks of the sweep, not a number where none is on the fastest.
+    """
+    import numpy as np
+
+    rows = frame[frame.configuration == configuration]
+    found = {}
+    for micro_batch, group in rows.groupby("micro_batch"):
+        group = group.sort_values("network")
+        networks, slacks = group.network.to_numpy(float), group.harmful_slack_us.to_numpy(float)
+        shown = group.harmful_manifested.to_numpy() > 0
+        hidden = np.flatnonzero(~shown)
+        at = 0.0
+        if len(hidden) and hidden[-1] + 1 == len(shown):
+            at = np.nan
+        elif len(hidden):
+            left = int(hidden[-1])
+            part = slacks[left] / (slacks[left] - slacks[left + 1])
+            at = float(np.exp(np.interp(part, [0, 1], np.log(networks[left : left + 2]))))
+        found[micro_batch] = at
+    return pd.Series(found, name="gbit_per_s", dtype=float)
 
 
 def _rows(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
@@ -110,6 +154,9 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
         "pairs": sum(race.occurrences for race in timed.races),
         "manifested": timed.manifested,
         "slack_us": None if slack is None else slack / 1000,
+        "harmful": len(timed.harmful),
+        "harmful_manifested": sum(one.harms for one in timed.harmful),
+        "harmful_slack_us": None if timed.harmful_slack_ns is None else timed.harmful_slack_ns / 1000,
         "memory_gib": found.memory.peak / (1 << 30),
         "fits": found.fits,
     }

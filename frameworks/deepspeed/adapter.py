@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from frameworks.deepspeed import PASSING, quantizer
+from frameworks.deepspeed.grafts import graft as graft
 from frameworks.deepspeed.hooks import put as put
 from frameworks.deepspeed.stock import CPU_Accelerator, deepspeed, set_accelerator
 from frameworks.deepspeed.training import DeepSpeedTrainer
@@ -30,7 +31,12 @@ from simgpu.device import Device
 
 VERSION: str = deepspeed.__version__
 
-PASSING_FILES: tuple[str, ...] = (*PASSING, "frameworks/deepspeed/hooks.py", "detectors/live/patches.py")
+PASSING_FILES: tuple[str, ...] = (
+    *PASSING,
+    "frameworks/deepspeed/hooks.py",
+    "frameworks/deepspeed/grafts.py",
+    "detectors/live/patches.py",
+)
 """Files whose frames only pass a call on: the place that matters is their caller."""
 
 

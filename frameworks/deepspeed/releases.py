@@ -16,7 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PINNED = "0.19.8"
-KNOWN = ("0.12.6", "0.13.1", "0.13.4", "0.13.5", "0.14.5", "0.16.9", "0.18.2", "0.18.3", "0.19.4", PINNED)
+KNOWN = ("0.12.6", "0.13.1", "0.13.2", "0.13.4", "0.13.5", "0.14.5", "0.16.9", "0.18.2", "0.18.3", "0.19.4", PINNED)
+SYNCHRONISED = "0.13.5"
+"""The first release that orders the secondary copy before its all-gather (pull request 5216)."""
 _BUILD_S = 600
 
 

@@ -44,6 +44,10 @@ def load(folder: Path) -> Study:
         from reports.pages.sweep_page import load as read_sweep
 
         return read_sweep(folder, read)
+    if read.study == "why":
+        from reports.pages.why_page import load as read_why
+
+        return read_why(folder, read)
     if read.study == "placements":
         from reports.pages.placements_page import load as read_placements
 

@@ -1,7 +1,7 @@
 """A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-``sweep_page.py``, ``placements_page.py`` and ``releases_page.py`` each make a :class:`Study` of what their study found;
-this file draws any of them.
+``sweep_page.py``, ``why_page.py``, ``placements_page.py`` and ``releases_page.py`` each make a :class:`Study` of what
+their study found; this file draws any of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +47,7 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "placements", "releases"]
+    study: Literal["sweep", "why", "placements", "releases"]
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}
@@ -149,11 +149,13 @@ def write(study: Study, target: Path) -> Path:
     return file
 
 
-def read_table(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pd.DataFrame:
     """See :func:`reports.data.frames.read`. A study leaves a number out that it has not, and has something to
     tell: a table without rows is refused too.
     """
-    frame = frames.read(file, columns, nothing={name: "" for name, kind in columns.items() if kind == "float64"})
+    frame = frames.read(
+        file, columns, optional=optional, nothing={name: "" for name, kind in columns.items() if kind == "float64"}
+    )
     if frame.empty:
         raise does_not_hold(file, "it has no row")
     return frame

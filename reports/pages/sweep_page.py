@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from frameworks.deepspeed.fixes import Fix
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
 from reports.pages.study_page import Study, StudyMetadata, read_table, texts
@@ -17,7 +18,7 @@ from reports.pictures import sweep as pictures
 from reports.pictures.sweep import STOCK
 from reports.table import Cell, Column, Table
 from reports.text import slack
-from studies.sweep import PAYS, ZERO3, gain, stops_paying
+from studies.sweep import PAYS, ZERO3, gain, matters_from, stops_paying
 
 FILE = "sweep.csv"
 COLUMNS = {
@@ -31,9 +32,13 @@ COLUMNS = {
     "pairs": "int64",
     "manifested": "int64",
     "slack_us": "float64",
+    "harmful": "float64",
+    "harmful_manifested": "float64",
+    "harmful_slack_us": "float64",
     "memory_gib": "float64",
     "fits": "bool",
 }
+_LATER = ("harmful", "harmful_manifested", "harmful_slack_us")  # columns that earlier sweeps have not
 _UNFIXED = "hpZ none"
 _DECIDED = ("network", "micro_batch", "fix", "stage")  # by the sweep itself
 _WORDS = (
@@ -44,7 +49,9 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
-    frame = read_table(folder / FILE, COLUMNS)
+    frame = read_table(folder / FILE, COLUMNS, optional=_LATER)
+    for column in _LATER:  # then all pairs were taken for harmful ones
+        frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
     for configuration in (_UNFIXED, STOCK, ZERO3):
         if configuration not in set(frame.configuration):
             raise does_not_hold(folder / FILE, f"it has no row of {configuration}")
@@ -53,7 +60,8 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 
 def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
     """The report of the frame of :func:`studies.sweep.sweep`."""
-    seen = _Seen(frame)
+    older = _released(frame)
+    seen = _Seen(frame[~frame.configuration.isin(older)])
     options = texts({name: value for name, value in ran.options.items() if name not in _DECIDED})
     title = _title(options)
     networks, batches = sorted(frame.network.unique()), sorted(frame.micro_batch.unique())
@@ -66,6 +74,8 @@ def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
         Fact("without a fix", seen.without, "race"),
         Fact("with a fix", seen.within, "fix"),
         Fact("hpZ pays", _pays(frame), "gain"),
+        Fact("the synchronisation matters", _matters(frame, _UNFIXED), "network"),
+        *(Fact(f"DeepSpeed {name.removeprefix('hpZ ')}", _as_released(frame, name), "race") for name in older),
     ]
     if not frame.fits.all():
         facts.append(Fact("memory", f"{int((~frame.fits).sum())} of {len(frame)} runs would not fit on the GPU"))
@@ -78,8 +88,8 @@ def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
         sentence=f"{seen.sentence}; {_speed(frame)}.",
         tone=seen.tone,
         facts=facts,
-        charts={"phase-diagram": pictures.phases(frame, _UNFIXED), "throughput": pictures.throughput(frame)},
-        tables=[_gains(frame), _fixes(frame), _settings(frame)],
+        charts={"phase-diagram": pictures.phases(frame, [_UNFIXED, *older]), "throughput": pictures.throughput(frame)},
+        tables=[_gains(frame), *([_releases(frame, older)] if older else []), _fixes(frame, older), _settings(frame)],
         command=ran.command,
         versions=ran.versions,
         configuration=options,
@@ -166,8 +176,69 @@ def _mark(one: Any) -> tuple[str, str]:
     return (" !", "bad") if one.manifested == one.pairs else (" ?", "warn")
 
 
-def _fixes(frame: pd.DataFrame) -> Table:
+def _released(frame: pd.DataFrame) -> list[str]:
+    """The configurations of other releases."""
+    ours = {ZERO3, *(f"hpZ {fix}" for fix in Fix)}
+    return [name for name in dict.fromkeys(frame.configuration) if name not in ours]
+
+
+def _matters(frame: pd.DataFrame, configuration: str) -> str:
+    """From which bandwidth on a harmful pair is reversed, over all micro-batches."""
+    starts = {int(str(batch)): float(start) for batch, start in matters_from(frame, configuration).items()}
+    lowest = frame.network.min()
+    everywhere = [str(batch) for batch, start in starts.items() if start == 0]
+    if len(everywhere) == len(starts):
+        return f"on every network from {lowest:g} Gbit/s on"
+    told = [f"on every network from {lowest:g} Gbit/s on (micro-batch {', '.join(everywhere)})"] if everywhere else []
+    between = sorted((start, batch) for batch, start in starts.items() if start > 0)
+    if between:
+        ends = dict.fromkeys((between[0], between[-1]))
+        told.append("from " + " … ".join(f"{start:.0f} Gbit/s (micro-batch {batch})" for start, batch in ends) + " on")
+    nowhere = [str(batch) for batch, start in starts.items() if math.isnan(start)]
+    if nowhere:
+        told.append(f"nowhere up to {frame.network.max():g} Gbit/s (micro-batch {', '.join(nowhere)})")
+    return "; ".join(told)
+
+
+def _as_released(frame: pd.DataFrame, name: str) -> str:
+    rows = frame[frame.configuration == name]
+    shown = int((rows.harmful_manifested > 0).sum())
+    return f"a harmful pair is reversed in {shown} of {len(rows)} settings: {_matters(frame, name)}"
+
+
+def _releases(frame: pd.DataFrame, older: Sequence[str]) -> Table:
+    """The pinned release without a fix, and others as they were released, by network: pairs that do harm."""
+    rows = []
+    for name in (_UNFIXED, *older):
+        found = frame[frame.configuration == name]
+        starts = matters_from(frame, name)
+        for batch, start in starts.items():
+            by_network = found[found.micro_batch == batch].set_index("network")
+            cells = []
+            for network in sorted(frame.network.unique()):
+                one = by_network.loc[network]
+                bad, all_of = int(one.harmful_manifested), int(one.harmful)
+                tone = "bad" if bad and bad == all_of else "warn" if bad else ""
+                cells.append(Cell(f"{bad} of {all_of}", tone))
+            text = "every" if start == 0 else "none" if math.isnan(start) else f"{start:.0f}"
+            rows.append([f"{_release(name)}, micro-batch {batch}", *cells, text])
+    networks = [Column(f"{network:g}", right=True) for network in sorted(frame.network.unique())]
+    return Table(
+        "Harmful pairs that are reversed, by Gbit/s between nodes",
+        ["release", *networks, Column("reversed from", right=True)],
+        rows,
+        "A pair is harmful if the other order reads another value: new memory, or a value of before the optimizer's "
+        "step. The last column is the network from which on one is reversed.",
+    )
+
+
+def _release(configuration: str) -> str:
+    return "no fix" if configuration == _UNFIXED else f"{configuration.removeprefix('hpZ ')} as released"
+
+
+def _fixes(frame: pd.DataFrame, older: Sequence[str]) -> Table:
     """What was found with each, and what it costs."""
+    frame = frame[~frame.configuration.isin(older)]
     stock = frame[frame.configuration == STOCK].set_index(["network", "micro_batch"]).step_s
     rows = []
     for name, found in frame.groupby("configuration", sort=False):

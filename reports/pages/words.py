@@ -52,6 +52,7 @@ STUDIES = {
     "slack": "By how much the closest of the unordered pairs kept its order; below zero the two were reversed.",
     "unordered pairs": "How often on rank 0, in the whole run, two accesses of a race met.",
     "network": "Gbit/s between nodes, for each node.",
+    "harmful": "Of a pair: the other order reads another value. Else it is benign: the same was there before.",
     "race-free": "The detector found no race in the run. It looks at the order, whether or not a timing shows it.",
     "waits at the fix": "How often in a step the host waits where the fix stands.",
     "carries load": "Without it a race is found and values differ from the reference.",

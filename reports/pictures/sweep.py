@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -12,16 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
+from frameworks.deepspeed.releases import PINNED
 from reports.charts.frame import TEXT, Chart
 from reports.data.frames import each
-from reports.pictures.figures import key, panels
+from reports.pictures.figures import key, panels, plain
 from studies.sweep import PAYS, ZERO3, gain, stops_paying
 
 STOCK = "hpZ stream-sync"
 
 _LATENT, _PARTLY, _MANIFESTED, _NONE = "#4c9f70", "#e3b23c", "#cf3a3a", "#7c83a366"
 _STATES = {
-    _MANIFESTED: "every unordered pair is reversed",
+    _MANIFESTED: "every harmful pair is reversed",
     _PARTLY: "some are",
     _LATENT: "none: right by luck",
     _NONE: "no race",
@@ -29,21 +31,52 @@ _STATES = {
 _HATCH: dict[str, Any] = {"hatch": "///", "edgecolor": "#00000055", "linewidth": 0}
 
 
-def phases(frame: pd.DataFrame, configuration: str) -> Chart:
-    """Does the race of ``configuration`` show, and how close did the closest pair come: networks by micro-batches."""
-    rows = frame[frame.configuration == configuration]
-    batches, networks = sorted(rows.micro_batch.unique()), sorted(rows.network.unique())
-    figure, ((axes,),) = panels(1, 1, 1.5 + 0.95 * len(networks), 2.2 + 0.55 * len(batches))
+def phases(frame: pd.DataFrame, configurations: Sequence[str]) -> Chart:
+    """Does the race show, and how close did the closest harmful pair come: networks by micro-batches.
+
+    A panel for each of ``configurations``, one below the other.
+    """
+    shown = frame[frame.configuration.isin(configurations)]
+    batches, networks = sorted(shown.micro_batch.unique()), sorted(shown.network.unique())
+    count = len(configurations)
+    height = 1.1 + (1.1 + 0.55 * len(batches)) * count
+    figure, rows = panels(count, 1, 1.5 + 0.95 * len(networks), height)
+    found: set[str] = set()
+    for configuration, (axes,) in zip(configurations, rows, strict=True):
+        found |= _phase(axes, shown[shown.configuration == configuration], networks, batches)
+        if count > 1:
+            axes.set_title(plain(_titled(configuration), 60), fontsize=9, color=TEXT)
+    handles = [Patch(color=colour, label=word) for colour, word in _STATES.items() if colour in found]
+    if not shown.fits.all():
+        handles.append(Patch(facecolor="white", **_HATCH, label="does not fit on the GPU"))
+    key(figure, handles)
+    return Chart(
+        figure,
+        "Where the race shows without a fix",
+        "Colour: whether the race shows in this timing. Numbers: the slack of the closest harmful pair (below zero: "
+        "reversed), and how many of them are reversed. A race that does not show is there all the same.",
+    )
+
+
+def _titled(configuration: str) -> str:
+    release = configuration.removeprefix("hpZ ")
+    return (
+        f"DeepSpeed {PINNED} without its synchronisation" if release == "none" else f"DeepSpeed {release} as released"
+    )
+
+
+def _phase(axes: Axes, rows: pd.DataFrame, networks: list[float], batches: list[int]) -> set[str]:
+    """Draws the settings of one configuration; gives the colours that it took."""
     found = set()
     for one in each(rows):
         x, y = networks.index(one.network), batches.index(one.micro_batch)
-        colour = _colour(one.pairs, one.manifested)
+        colour = _colour(int(one.harmful), int(one.harmful_manifested))
         found.add(colour)
         axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, linewidth=0))
         if not one.fits:
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, fill=False, **_HATCH))
         if colour != _NONE:
-            text = f"{_time(one.slack_us)}\n{one.manifested} of {one.pairs}"
+            text = f"{_time(one.harmful_slack_us)}\n{one.harmful_manifested:.0f} of {one.harmful:.0f}"
             ink = "black" if colour == _PARTLY else "white"
             axes.text(x, y, text, ha="center", va="center", fontsize=7, color=ink)
     axes.set_xticks(range(len(networks)), [f"{network:g}" for network in networks])
@@ -52,16 +85,7 @@ def phases(frame: pd.DataFrame, configuration: str) -> Chart:
     axes.set(xlabel="network between nodes, Gbit/s per node", ylabel="micro-batch, sequences per GPU")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    handles = [Patch(color=colour, label=word) for colour, word in _STATES.items() if colour in found]
-    if not rows.fits.all():
-        handles.append(Patch(facecolor="white", **_HATCH, label="does not fit on the GPU"))
-    key(figure, handles)
-    return Chart(
-        figure,
-        "Where the race shows without a fix",
-        "Colour: whether the race shows in this timing. Numbers: the slack of the closest pair (below zero: reversed), "
-        "and how many of the pairs are reversed. A race that does not show is there all the same.",
-    )
+    return found
 
 
 def throughput(frame: pd.DataFrame) -> Chart:

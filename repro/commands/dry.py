@@ -13,6 +13,7 @@ from rich.console import Console
 
 from repro.commands import flags
 from repro.commands.options import chosen, job_options
+from repro.sessions.release import become
 
 
 @click.command()
@@ -45,6 +46,8 @@ def dry(
     made.profile()
     if rank >= made.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
+    if not made.sharding:
+        become(made.deepspeed, console)
     folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()
@@ -77,5 +80,5 @@ def _title(job: Any) -> str:
     return (
         f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
         f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens"
-        + ("" if job.sharding else f", fix: {job.fix}")
+        + ("" if job.sharding else f", {job.ordered_by}")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from frameworks.deepspeed.releases import PINNED, installed
 from repro.commands import flags
 from repro.commands.frames import numbers
 from repro.commands.options import chosen, job_options
+from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
@@ -29,7 +32,10 @@ def sweep(
     """Where the race shows and where hpZ pays: hpZ with each fix, and ZeRO-3, over networks and micro-batches.
 
     Ends with a table (sweep.csv) and a report, with the phase diagram of the race and throughput against bandwidth.
+    With --deepspeed that release, as it was released, stands beside the pinned one.
     """
+    import pandas as pd
+
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from repro.sessions import folders, studied
@@ -39,8 +45,10 @@ def sweep(
 
     began = time.perf_counter()
     console = Console()
+    release = values.pop("deepspeed") or PINNED
     options = {"nodes": 8, "hpz": 8, "checkpointing": True, **chosen(values, Job)}
-    made = job(**options)
+    part = release != PINNED and installed() == release  # a process that the command below has started
+    made = job(**options, **({"deepspeed": release} if part else {}))
     if made.hpz == 1:
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
     profile = made.profile()
@@ -51,6 +59,16 @@ def sweep(
         rehearsal.preload()
     with counting(console) as progress:
         frame = study.sweep(made, folder, networks=wanted, micro_batches=batches, workers=workers, progress=progress)
+    if not part and release != PINNED:
+        words = shlex.split(studied.command(click.get_current_context()))[3:]
+        if workers:
+            words += ["--workers", str(workers)]
+        aside(release, [*words, "--runs", str(folder), "--name", release], console)
+        other = pd.read_csv(folder / release / "sweep.csv")
+        names = [*frame.configuration, *other.configuration]
+        frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)
     frame.to_csv(folder / "sweep.csv", index=False)
+    if part:
+        return
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "sweep", options=made.model_dump(mode="json"), hardware=profile.description)

@@ -34,8 +34,12 @@ COMMANDS = {
     "sweep": Command(
         "sweep", "deepspeed,reports", "Where the race shows and hpZ pays: networks x micro-batches.", gpu=True
     ),
+    "why": Command("why", "deepspeed,reports", "Which single assumption decides whether hpZ's race shows.", gpu=True),
     "memory": Command(
         "memory", "deepspeed,reports", "What hpZ's secondary copy costs in memory, by model and group.", gpu=True
+    ),
+    "reviewers": Command(
+        "reviewers", "deepspeed,reports", "What the papers' reviewers ask for: validation loss, scale, costs.", gpu=True
     ),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "paro": Command(

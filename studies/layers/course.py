@@ -1,8 +1,8 @@
 """An order in time: when each piece of work runs, and records that metrics read as they read a trace.
 
 The device's rules (:mod:`simgpu`, docs/concepts): work starts when it was issued and its stream has come to it; a wait
-moves its stream to the event; the host stands still where it waits for one. Nobody else is there, so all is known in the
-order in which the host does it. The host's own time between two records is what it was in the recording.
+moves its stream to the event; the host stands still where it waits for one. Nobody else is there, so all is known in
+the order in which the host does it. The host's own time between two records is what it was in the recording.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from scenarios.models import FULL_SIZE
 from scenarios.named import named
 from simgpu.hardware import load_profile
 from studies import paro, paro_paper, paro_sweep
-from studies.paro_paper import CLAIMS, RATES, Claim, PaperCase, Scaling
+from studies.paro_paper import CLAIMS, RATES, SHARES, Claim, PaperCase, Scaling
 from studies.paro_timed import StepTimes, on_flow, timed
 from tests.sharding.training import forked
 
@@ -179,12 +179,14 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     waits = StepTimes({rate: round(1e11 / rate) for rate in RATES}, parameters=4, trained=4, peak=1 << 30)
     computes = StepTimes(dict.fromkeys(RATES, 500_000_000), parameters=4, trained=4, peak=90 << 30)
     frame = paro_paper.gains([claim], {mine: computes, other: waits})
+    assert math.isnan(frame.calibrated[0]), "no row is predicted with its own figure"
+    twice = paro_paper.gains([claim, claim._replace(theirs=2.0)], {mine: computes, other: waits})
+    assert twice.calibrated.tolist() == pytest.approx([2.0, 2.28]), "each with what the other needs"
     row = frame.iloc[0]
     assert (row.ours, row.together) == (2.0, waits.steps[448.0] / 5e8)
     assert row.error == 2.0 / 2.28 - 1
     assert row.together_error == row.together / 2.28 - 1
     assert row.rate == pytest.approx(200 / 2.28, rel=1e-6)
-    assert row.calibrated == pytest.approx(2.28), "it is the one that the rate is taken from"
     from reports.screen.paro_paper import sentences
 
     told = sentences(frame)
@@ -197,14 +199,16 @@ def test_scaling_is_throughput_per_gpu() -> None:
     claim = Scaling("GGG", 0.63)
     few, many = claim.cases
     found = {
-        few: StepTimes(dict.fromkeys(RATES, 9), 1, 1, 1),
-        many: StepTimes(dict.fromkeys(RATES, 10), 1, 1, 1),
+        few: StepTimes(dict.fromkeys((*RATES, *SHARES), 9000), 1, 1, 1),
+        many: StepTimes(dict.fromkeys(RATES, 10000) | {share: round(10000 / share) for share in SHARES}, 1, 1, 1),
     }
     frame = paro_paper.scaling([claim], found)
     assert list(frame.ranks) == [16, 128]
     assert list(frame.ours) == [1.0, 0.9]
     assert math.isnan(frame.theirs[0])
     assert frame.error[1] == 0.9 / 0.63 - 1
+    assert frame.share[1] == pytest.approx(0.7, abs=1e-4), "as where a switch gives 7 of 10"
+    assert math.isnan(frame.calibrated[1]), "of no other strategy is it known"
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-65b"])
@@ -237,7 +241,7 @@ def test_what_is_frozen_is_all_but_that() -> None:
 
 def test_every_case_is_run_once_and_is_a_job() -> None:
     cases = paro_paper.cases_of(CLAIMS, paro_paper.SCALINGS)
-    assert len(cases) == len(set(cases)) == 23
+    assert len(cases) == len(set(cases)) == 29
     for case in cases:
         made = paro_paper.job_of(case)
         assert (made.ranks, made.sharding, made.accumulation) == (case.ranks, case.strategy, 10)

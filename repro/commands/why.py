@@ -1,0 +1,94 @@
+"""``why``: which single assumption decides whether hpZ's race shows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from frameworks.deepspeed.releases import PINNED, installed
+from repro.commands import flags
+from repro.commands.options import chosen, job_options
+from repro.sessions.release import aside
+from scenarios.base import ScenarioError
+
+_DECIDED = (
+    "network", "fix", "graft", "stage", "steps", "config", "qwz", "qgz", "sharding", "group", "rings", "loop", "slow",
+    "reentrant", "checkpointing", "accumulation", "overlap_comm", "precision", "frozen",
+)  # fmt: skip
+
+
+@click.command()
+@job_options(*_DECIDED, "deepspeed")
+@click.option(
+    "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"
+)
+@click.option("--only", default="", help="Only these assumptions, with commas: network cards, loop. [default: all]")
+@flags.workers()
+@flags.folder("folder that takes the table", "why", replaces="an earlier one")
+def why(
+    releases: str | None, only: str, workers: int | None, name: str, runs: Path, overwrite: bool, **values: Any
+) -> None:
+    """Change one assumption at a time of the setting in which users met the race: which one decides whether it shows?
+
+    Ends with a table (why.csv) and a report.
+    """
+    import pandas as pd
+
+    from reports.screen.terminal import doing
+    from repro.commands.frames import among
+    from repro.commands.frames import words as words_of
+    from repro.commands.progress import counting
+    from repro.sessions import folders, studied
+    from scenarios import rehearsal
+    from scenarios.job import Job
+    from studies import why as study
+
+    began = time.perf_counter()
+    console = Console()
+    wanted = list(study.RELEASES) if releases is None else among("--releases", releases, study.RELEASES)
+    options = chosen(values, Job)
+    here = installed()
+    part = here != PINNED and wanted == [here]  # a process that the command below has started
+    if not part and study.AFFECTED not in wanted:
+        raise ScenarioError(f"--releases leaves out {study.AFFECTED}, with which the others are compared: name it too")
+    made = study.reported(**options)
+    folder = folders.of_job(runs / name, made, overwrite=overwrite)
+    with doing(console, "importing DeepSpeed"):
+        rehearsal.preload()
+    frames = []
+    for release in wanted:
+        if release == here:
+            with counting(console) as progress:
+                frames.append(
+                    study.why([release], folder, only=words_of(only), workers=workers, progress=progress, **options)
+                )
+            continue
+        words = [
+            "why",
+            *_said(options),
+            "--only",
+            only,
+            "--releases",
+            release,
+            "--runs",
+            str(folder),
+            "--name",
+            release,
+        ]
+        aside(release, [*words, *(["--workers", str(workers)] if workers else [])], console)
+        frames.append(pd.read_csv(folder / release / "why.csv", keep_default_na=False, na_values=[""]))
+    frame = frames[0] if part else study.judged(pd.concat(frames, ignore_index=True))
+    frame.to_csv(folder / "why.csv", index=False)
+    if part:
+        return
+    console.print(f"Files: {folder}/why.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
+    studied.report(console, folder, "why", options=made.model_dump(mode="json"), hardware=made.profile().description)
+
+
+def _said(options: dict[str, Any]) -> list[str]:
+    """The same options on another command line."""
+    return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
