@@ -1,8 +1,9 @@
 """An order in time: when each piece of work runs, and records that metrics read as they read a trace.
 
 The device's rules (:mod:`simgpu`, docs/concepts): work starts when it was issued and its stream has come to it; a wait
-moves its stream to the event; the host stands still where it waits for one. Nobody else is there, so all is known in
-the order in which the host does it. The host's own time between two records is what it was in the recording.
+moves its stream to the event; the collectives of a group run one after the other; the host stands still where it waits
+for an event. Nobody else is there, so all is known in the order in which the host does it. The host's own time between
+two records is what it was in the recording.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Course:
                         places.append(item.block)
         self._host = 0
         self._tails: dict[int, int] = defaultdict(int)
+        self._links: dict[int, int] = defaultdict(int)  # by group: when its last collective has ended
         self._marks: dict[int, list[int]] = defaultdict(list)
         self._alive: dict[tuple[int, int], list[int]] = defaultdict(list)  # blocks, by where, and bytes
         self._labelled: set[tuple[int, str, int]] = set()
@@ -105,7 +107,11 @@ class Course:
         self._host += item.host
         self.operations += 1
         start = max(self._host, self._tails[record.stream])
+        if isinstance(record, Collective):
+            start = max(start, self._links[record.group])
         end = self._tails[record.stream] = start + item.lasts
+        if isinstance(record, Collective):
+            self._links[record.group] = end
         nominal = item.sizes[-1] if isinstance(record, Collective) else record.nominal
         return record._replace(
             op=self.operations, reads=(), writes=(), issued=self._host, start=start, end=end, nominal=nominal

@@ -1,7 +1,7 @@
 """A job of a deep model, from dry runs with few layers: record, show that the order repeats, go on with it.
 
-What counts over the whole model is kept as it is, and must not come into play later than in what was recorded. DeepSpeed
-prefetches and releases by numbers of elements (``stage3_max_live_parameters``, ``stage3_max_reuse_distance``,
+What counts over the whole model is kept as it is, and must not come into play later than in what was recorded.
+DeepSpeed prefetches and releases by numbers of elements (``stage3_max_live_parameters``, ``stage3_max_reuse_distance``,
 ``stage3_prefetch_bucket_size``, ``reduce_bucket_size``; deepspeed/runtime/zero/config.py), so even the shallowest
 recording has more elements in its layers than each of these, and two layers more. The optimizer goes over a partition
 in parts of ``sub_group_size``: where the whole model has more than one, the job is refused here and can be run whole.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from detectors import Race
-from metrics import BusyMetrics, MemoryMetrics, TrafficMetrics
+from metrics import BusyMetrics, MemoryMetrics, StepTime, TrafficMetrics
 from scenarios import rehearsal
+from scenarios.base import ScenarioError
 from scenarios.job import Job
 from simgpu.trace import Begin, TraceReader, begin
 from studies.layers.course import Course
@@ -41,9 +42,26 @@ _LIMITS = {
 _SUB_GROUP = 1_000_000_000
 
 
-def extended(
-    job: Job, folder: Path, tell: Tell = lambda text: None, *, races: bool = True, rank: int = 0
-) -> Rehearsed:
+def rehearsed(job: Job, folder: Path, tell: Tell, *, rank: int = 0, exact: bool | None = None) -> Rehearsed:
+    """``job`` from a few of its layers where they show that the order repeats, else with all of them.
+
+    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. Raises
+    :class:`scenarios.base.ScenarioError` where it is False and the order does not repeat, and what
+    :func:`studies.rehearsed.rehearse` raises.
+    """
+    if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
+        exact = True
+    if not exact:
+        try:
+            return extended(job, folder, tell, rank=rank)
+        except Irregular as found:
+            if exact is False:
+                raise ScenarioError(f"few layers do not stand for all: {found}; leave --extend out") from None
+            tell(f"few layers do not stand for all, so all are run: {found}")
+    return rehearse(job, folder, tell, rank=rank)
+
+
+def extended(job: Job, folder: Path, tell: Tell = lambda text: None, *, races: bool = True, rank: int = 0) -> Rehearsed:
     """What :func:`studies.rehearsed.rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
 
     Raises :class:`Irregular` with a sentence where the order does not repeat, or cannot be shown to, and what
@@ -98,8 +116,10 @@ def _fewest(job: Job, one: Rehearsed, two: Rehearsed, whole: int) -> int:
         raise Irregular(f"the optimizer goes over {parts} parts of sub_group_size, and few layers make one")
     if "stage3_model_persistence_threshold" in zero:
         raise Irregular("stage3_model_persistence_threshold counts the parameters of the whole model")
-    most = max(zero.get(name, default) for name, default in _LIMITS.items() if job.stage == 3 or "stage3" not in name)
-    needed = max(FEWEST, math.ceil(most / layer) + 2)
+    most: int = max(
+        zero.get(name, default) for name, default in _LIMITS.items() if job.stage == 3 or "stage3" not in name
+    )
+    needed: int = max(FEWEST, math.ceil(most / layer) + 2)
     if needed + 2 > MOST:
         raise Irregular(f"{needed} layers have fewer elements than DeepSpeed's limits count: that many are not few")
     return needed
@@ -108,13 +128,15 @@ def _fewest(job: Job, one: Rehearsed, two: Rehearsed, whole: int) -> int:
 def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, folder: Path) -> Rehearsed:
     grown = growth(*(one.order for one in three))
     last, times = three[-1], (whole - three[-1].layers) // period
+    again = _again(last.order)
+    if again != last.found.steps:
+        raise Irregular("the recording does not take the time that its order takes")
     profile, timing = job.profile(), job.timing()
     memory, busy, traffic = MemoryMetrics(profile.capacity), BusyMetrics(), TrafficMetrics(timing.nodes_of)
     course = Course(last.order)
     first: Begin = begin(last.found.rank, job.ranks)
     for metric in (memory, busy, traffic):
         metric.feed([first, *last.order.groups, *last.order.names])
-        metric.feed([])
     for phase in grown:
         records = list(course.phase(phase.order.phase, phase.extended(times)))
         for metric in (memory, busy, traffic):
@@ -143,6 +165,16 @@ def _extended(job: Job, three: Sequence[_Recorded], period: int, whole: int, fol
         host_s=sum(one.found.host_s for one in three),
         extension=Extension(tuple(one.layers for one in three), whole, period, units=_units(grown), trace=found.trace),
     )
+
+
+def _again(order: Order) -> tuple[StepTime, ...]:
+    """The steps of a recording, timed anew as it is."""
+    course, busy = Course(order), BusyMetrics()
+    busy.feed(order.names)
+    for phase in order.phases:
+        busy.feed(course.phase(phase.phase, phase.items))
+    busy.feed([course.end()])
+    return busy.result().steps
 
 
 def _races(found: Sequence[tuple[Race, ...]], times: int) -> tuple[Race, ...]:
