@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -62,6 +62,9 @@ sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro
 
 why: $(READY) ## Which single assumption decides whether the race shows: the users' setting, one thing changed at a time
 	@$(BIN)/python -m repro why --name $(or $(NAME),why) --overwrite $(ARGS)
+
+network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
+	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
 	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)

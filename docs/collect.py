@@ -48,16 +48,28 @@ STUDIES = {
         "memory --overwrite",
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
+    "network": Study("network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
-    "paro-paper": Study("paro --paper --overwrite", {"gains.csv": "paro-gains.csv", "scaling.csv": "paro-scaling.csv"}),
+    "paro-paper": Study(
+        "paro --paper --overwrite",
+        {
+            "gains.csv": "paro-gains.csv",
+            "scaling.csv": "paro-scaling.csv",
+            "rings.csv": "paro-rings.csv",
+            "slow-node.csv": "paro-slow-node.csv",
+            "sizes.csv": "paro-sizes.csv",
+            "large.csv": "paro-large.csv",
+        },
+    ),
     "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
     "paper": Study(
         "paper --overwrite",
         {
-            "llama.csv": "paper-llama.csv",
+            "rows.csv": "paper-rows.csv",
+            "unknowns.csv": "paper-unknowns.csv",
+            "gains.csv": "paper-gains.csv",
             "losses.csv": "paper-losses.csv",
             "quantization.csv": "paper-quantization.csv",
-            "zero++.csv": "paper-zeropp.csv",
         },
     ),
     "placements": Study(

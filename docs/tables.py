@@ -73,6 +73,11 @@ def _error(name: str) -> Callable[[Row], str]:
     return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
 
 
+def _bytes(count: int) -> str:
+    unit, name = next(one for one in ((GIB, "GiB"), (1 << 20, "MiB"), (1, "B")) if count >= one[0])
+    return f"{count / unit:.3g} {name}"
+
+
 def _model(row: Row) -> str:
     """Its name, which is not broken at a hyphen."""
     return str(row.model).replace("-", "&#8209;")
@@ -217,6 +222,66 @@ def releases(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+_QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs per GPU", "samples": "samples/s"}
+
+
+def _explained(row: Row) -> str:
+    """The figure that explains an error of more than a tenth, and at which value."""
+    if abs(row.error) <= 0.1:
+        return ""
+    return "no single figure" if pd.isna(row.explained_by) else f"{row.explained_by}: {row.needs:.3g}"
+
+
+def errors(frame: pd.DataFrame) -> list[Cells]:
+    """Mean absolute errors of step times, by cluster and of all rows."""
+    best, far = frame.calibrated_error.fillna(frame.error), frame.error.abs() > 0.25
+    of = [(str(name), frame.cluster == name) for name in frame.cluster.unique()]
+    of.append(("**all**", frame.cluster.notna()))
+    return [
+        {
+            "cluster": name,
+            "rows": f"{here.sum()}",
+            "from the facts alone": f"{frame.error[here].abs().mean():.1%}",
+            "with one figure of the other rows": f"{best[here].abs().mean():.1%}",
+            "which figure": "" if here.all() or frame.by[here].isna().all() else str(frame.by[here].iloc[0]),
+            "off by more than a quarter": f"{(here & far).sum()}",
+            "of these, without an explanation": f"{(here & far & frame.explained_by.isna()).sum()}",
+        }
+        for name, here in of
+    ]
+
+
+def gains(frame: pd.DataFrame) -> list[Cells]:
+    """By model and micro-batch: how many times as fast hpZ is, by accumulation; and whether it fits."""
+    rows = []
+    for (model, batch), found in frame.groupby(["model", "micro_batch"], sort=False):
+        cells = {"model": str(model).replace("-", "&#8209;"), "micro-batch": f"{batch}"}
+        cells |= {f"s = {row.accumulation}": f"{row.gain:.2f}" for row in _rows(found)}
+        last = found.iloc[0]
+        cells["98 % at s"] = "never" if pd.isna(last.claimed_at) else f"{last.claimed_at:.1f}"
+        cells["hpZ, GiB"] = f"{last.peak_gib:.0f}" if last.fits else f"**{last.peak_gib:.0f}**"
+        cells["ZeRO-3, GiB"] = f"{last.zero3_peak_gib:.0f}" if last.zero3_fits else f"**{last.zero3_peak_gib:.0f}**"
+        rows.append(cells)
+    return rows
+
+
+def large(frame: pd.DataFrame) -> list[Cells]:
+    """By model and number of GPUs: which strategies' states fit, the fastest first."""
+    rows = []
+    for (model, ranks), found in frame.groupby(["model", "ranks"], sort=False):
+        fits = found[found.fits].sort_values("step_s")
+        rows.append(
+            {
+                "model": str(model).replace("-", "&#8209;"),
+                "GPUs": f"{ranks}",
+                "states that fit 80 GB, fastest first": ", ".join(
+                    f"{row.scheme} ({row.states_gb:.0f} GB, {row.step_s:.0f} s)" for row in _rows(fits)
+                ),
+            }
+        )
+    return rows
+
+
 TABLES = {
     "sweep": Table("sweep.csv", sweep),
     "sweep-releases": Table("sweep.csv", sweep_releases),
@@ -247,18 +312,36 @@ TABLES = {
             "which lies": lambda row: "beyond the models measured" if row.beyond else "between two models measured",
         },
     ),
-    "paper-llama": Table(
-        "paper-llama.csv",
+    "paper-rows": Table(
+        "paper-rows.csv",
         {
-            "micro-batch": lambda row: f"{row.micro_batch}",
-            "accumulation s": lambda row: f"{row.accumulation}",
-            "hpZ, seconds a step": _form("hpz_step_s"),
-            "ZeRO-3, seconds a step": _form("zero3_step_s"),
-            "gain": _form("gain"),
-            "3s/(s+1)": _form("derived"),
-            "within what users report": lambda row: "yes" if row.in_thread else "no",
+            "cluster": lambda row: row.cluster,
+            "model": _model,
+            "Gbit/s": _form("network", "g"),
+            "": lambda row: row.setting,
+            "reported": lambda row: f"{row.theirs:g} {_QUANTITIES[row.quantity]}",
+            "ours": _form("ours", ".3g"),
+            "error": _error("error"),
+            "with one figure of the other rows": _form("calibrated_s", ".1f"),
+            "its error": _error("calibrated_error"),
+            "would be explained by": lambda row: _explained(row),
         },
     ),
+    "paper-errors": Table("paper-rows.csv", errors),
+    "paper-unknowns": Table(
+        "paper-unknowns.csv",
+        {
+            "cluster": lambda row: row.cluster,
+            "figure": lambda row: row.unknown,
+            "rows": lambda row: f"{row.rows}",
+            "come out with it": lambda row: f"{row.explained}",
+            "plausibly": lambda row: f"{row.plausible}",
+            "needed": lambda row: "" if pd.isna(row.least) else f"{row.least:.3g} to {row.most:.3g}",
+            "plausible": lambda row: f"{row.low:g} to {row.high:g}",
+            "error, as the others need it": _form("error", ".0%"),
+        },
+    ),
+    "paper-gains": Table("paper-gains.csv", gains),
     "paper-losses": Table(
         "paper-losses.csv",
         {
@@ -280,20 +363,6 @@ TABLES = {
             "peak": _form("peak_gib"),
             "loss changes by": lambda row: f"{row.loss_change:.4f}" if row.loss_change else "nothing",
             "races": lambda row: f"{row.races}",
-        },
-    ),
-    "paper-zeropp": Table(
-        "paper-zeropp.csv",
-        {
-            "model": _model,
-            "Gbit/s": lambda row: f"{row.network}",
-            "tokens": lambda row: f"{row.tokens}",
-            "ZeRO-3, theirs / ours": lambda row: f"{row.zero3_theirs} / {row.zero3_ours:.1f}",
-            "ZeRO++, theirs / ours": lambda row: f"{row.plus_theirs} / {row.plus_ours:.1f}",
-            "speed-up, theirs / ours": lambda row: f"{row.gain_theirs:.2f} / {row.gain_ours:.2f}",
-            "error": _error("error"),
-            "calibrated": lambda row: f"{row.gain_calibrated:.2f} at {row.calibrated_gbit:.0f} Gbit/s",
-            "its error": _error("calibrated_error"),
         },
     ),
     "placements": Table("placements.csv", placements),
@@ -319,6 +388,32 @@ TABLES = {
         },
     ),
     "releases": Table("releases.csv", releases),
+    "network": Table(
+        "network.csv",
+        {
+            "machine": lambda row: row.machine,
+            "collective": lambda row: f"{row.collective.replace('_', '-')}, {_bytes(row.bytes)}",
+            "theirs": lambda row: f"{row.reported:,.4g} {row.unit}",
+            "ours": lambda row: f"{row.ours:,.4g} {row.unit}",
+            "ours is faster by": _error("error"),
+            "SimAI": _form("simai", ".0f"),
+            "algorithm, protocol": lambda row: row.way,
+            "what the model does not have": _form("why", ""),
+            "source": lambda row: row.source,
+        },
+    ),
+    "network-rings": Table(
+        "network-rings.csv",
+        {
+            "GPUs": _form("ranks", ".0f"),
+            "NCCL's rings use, cards": _form("cards", ".0f"),
+            "NCCL's ring, ms": _form("nccl_ms", ".1f"),
+            "HO-Ring, ms": _form("ho_ms", ".1f"),
+            "HO-Ring saves": _form("saved", ".0%"),
+            "NCCL's rings reach, GB/s": _form("nccl_gbytes", ".1f"),
+            "and would have to, for 40 to 25 %": lambda row: f"{row.needed_least:.0f} to {row.needed_most:.0f}",
+        },
+    ),
     "paro": Table(
         "paro-live.csv",
         {
@@ -344,6 +439,8 @@ TABLES = {
             "ours, all links": _form("together"),
             "its error": _error("together_error"),
             "equal at, Gbit/s": _form("rate", ".0f", none="no rate"),
+            "ours, at what the others need": _form("calibrated"),
+            "the error of that": _error("calibrated_error"),
         },
     ),
     "paro-scaling": Table(
@@ -355,6 +452,42 @@ TABLES = {
             "ours, one flow": _form("ours"),
             "ours, all links": _form("together"),
             "closed form, nothing hidden": _form("closed"),
+            "equal with this part of the network": _form("share"),
+            "ours, as the others need it": _form("calibrated"),
+            "its error": _error("calibrated_error"),
         },
     ),
+    "paro-rings": Table(
+        "paro-rings.csv",
+        {
+            "GPUs": lambda row: f"{row.ranks}",
+            "flat ring, ms": lambda row: f"{row.flat_s * 1e3:.1f}",
+            "HO-Ring, ms": lambda row: f"{row.ho_ring_s * 1e3:.1f}",
+            "less time": _form("less", ".1%"),
+            "paper": _form("theirs", ".1%"),
+            "equal where the flat ring has, Gbit/s": _form("needs_gbit", ".0f"),
+            "flows": _form("needs_flows", ".1f"),
+        },
+    ),
+    "paro-slow-node": Table(
+        "paro-slow-node.csv",
+        {
+            "strategy": lambda row: row.strategy,
+            "one node has": lambda row: f"{row.share:g}",
+            "seconds a step": _form("step_s"),
+            "times as long as with 1": _form("slower"),
+            "times as fast as ZeRO-3": _form("gain"),
+            "closed form, nothing hidden": _form("closed"),
+        },
+    ),
+    "paro-sizes": Table(
+        "paro-sizes.csv",
+        {
+            "strategy": lambda row: row.strategy,
+            "GPUs of the nodes": lambda row: row.sizes,
+            "seconds a step": _form("step_s"),
+            "times as fast as ZeRO-3": _form("gain"),
+        },
+    ),
+    "paro-large": Table("paro-large.csv", large),
 }

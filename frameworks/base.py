@@ -23,6 +23,9 @@ class Trainer(Protocol):
     def forward(self, batch: Mapping[str, Tensor]) -> Any:
         """The model's outputs."""
 
+    def evaluate(self, batch: Mapping[str, Tensor]) -> Any:
+        """The same, as a user evaluates between two steps: without gradients, and not in training mode."""
+
     def backward(self, loss: Tensor) -> None: ...
 
     def step(self) -> None: ...

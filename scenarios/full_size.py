@@ -36,9 +36,10 @@ class TrainedModel:
     make: MakeModel
     batch: MakeBatch
     hidden: int | None = None  # the width that "auto" in a DeepSpeed JSON is taken from
+    layers: int | None = None  # how many it has by itself; None: they cannot be told, or changed
 
 
-def subject(model: str, *, attention: str = "sdpa") -> TrainedModel:
+def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -> TrainedModel:
     """``model``: a name of :data:`scenarios.models.FULL_SIZE`, a transformers configuration (a ``config.json`` or
     a folder that holds one), or ``module:function``.
 
@@ -46,10 +47,12 @@ def subject(model: str, *, attention: str = "sdpa") -> TrainedModel:
     returns a loss (by itself, first of a tuple, or as ``.loss``); or a pair of such a module and a function
     ``batch(micro_batch, sequence)`` that returns the module's keyword arguments.
 
+    ``layers``: how many the model is to have, instead of its own number. A function's model keeps its own.
+
     Raises :class:`ModelError`.
     """
     if model in FULL_SIZE:
-        return _of_config(model, config_of(FULL_SIZE[model], attention))
+        return _of_config(model, config_of(FULL_SIZE[model], attention), layers)
     if ":" in model and not os.path.exists(model):
         return _of_function(model)
     path = Path(model)
@@ -65,7 +68,7 @@ def subject(model: str, *, attention: str = "sdpa") -> TrainedModel:
     except Exception as error:  # transformers raises what it likes
         raise ModelError(f"{path} is not a transformers configuration: {_line(error)}") from error
     config.use_cache = False
-    return _of_config(str(model), config)
+    return _of_config(str(model), config, layers)
 
 
 def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
@@ -121,14 +124,18 @@ def loss_of(output: Any) -> Tensor:
     return found
 
 
-def _of_config(name: str, config: PretrainedConfig) -> TrainedModel:
+def _of_config(name: str, config: PretrainedConfig, layers: int | None) -> TrainedModel:
+    whole = getattr(config, "num_hidden_layers", None)
+    if layers is not None and whole is not None:
+        config.num_hidden_layers = layers
+
     def make() -> nn.Module:
         try:
             return AutoModelForCausalLM.from_config(config)  # type: ignore[no-any-return, no-untyped-call]
         except ValueError as error:
             raise ModelError(f"transformers builds no causal language model of {name}: {_line(error)}") from error
 
-    return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None))
+    return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None), whole)
 
 
 def _tokens(micro_batch: int, sequence: int) -> ModelBatch:

@@ -30,6 +30,13 @@ class StepDone(NamedTuple):
     blocked: int
 
 
+class Validated(NamedTuple):
+    """The losses of the held-out batches of this rank, evaluated after ``step`` (0: before the first)."""
+
+    step: int
+    losses: list[float]
+
+
 class WatchFound(NamedTuple):
     """The NaN watch has found something (:class:`detectors.live.finding.Finding`), the same on each rank."""
 
@@ -52,14 +59,15 @@ class TrainingEnded(NamedTuple):
     memory: int
 
 
-Report = TrainingBegan | StepDone | WatchFound | CallsCounted | TrainingEnded
+Report = TrainingBegan | StepDone | Validated | WatchFound | CallsCounted | TrainingEnded
 
 
 class ModelBuilt(NamedTuple):
-    """In a dry run. Elements."""
+    """In a dry run. Elements; ``sizes``: of the parameters, each size once."""
 
     parameters: int
     trained: int
+    sizes: list[int]
 
 
 class RehearsalBegan(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ DATASET = "cais/mmlu"
 
 SPLITS = ("dev", "val", "test")
 LETTERS = "ABCD"
+_THEIRS = {"val": "validation"}  # of the datasets package
 
 
 class DataError(Exception):
@@ -56,24 +57,29 @@ def prompt(question: Question) -> str:
     )
 
 
-def load(source: str | Path) -> list[Question]:
-    """All questions of a source, in the same order each time: by split (dev, val, test), then subject.
+def load(source: str | Path, splits: Sequence[str] = SPLITS) -> list[Question]:
+    """The questions of a source, in the same order each time: by split (dev, val, test), then subject.
 
     ``source`` is a folder in MMLU's format, or ``"cais/mmlu"`` for the copy that the ``datasets``
     package has on this machine. Nothing is downloaded.
 
     Raises :class:`DataError` when the source is missing, empty or damaged.
     """
-    return _load_dataset() if str(source) == DATASET else _load_folder(Path(source))
+    return _load_dataset(splits) if str(source) == DATASET else _load_folder(Path(source), splits)
 
 
-def _load_folder(folder: Path) -> list[Question]:
+def _load_folder(folder: Path, splits: Sequence[str]) -> list[Question]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give a folder in MMLU's format, {DATASET}, or {SAMPLE}.")
-    files = [(file, split) for split in SPLITS for file in sorted((folder / split).glob("*.csv"))]
+    files = [(file, split) for split in splits for file in sorted((folder / split).glob("*.csv"))]
     if not files:
-        raise DataError(f"{folder}: no CSV file in dev/, val/ or test/; give the folder that holds these three.")
+        raise DataError(f"{folder}: no CSV file in {_listed(splits)}; give the folder that holds dev/, val/ and test/.")
     return [question for file, split in files for question in _read(file, file.stem.removesuffix(f"_{split}"))]
+
+
+def _listed(splits: Sequence[str]) -> str:
+    *others, last = (f"{split}/" for split in splits)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _read(file: Path, subject: str) -> Iterator[Question]:
@@ -113,7 +119,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file}: cannot be read ({error.strerror}); check the file and its permissions.") from error
 
 
-def _load_dataset() -> list[Question]:
+def _load_dataset(splits: Sequence[str]) -> list[Question]:
     instead = f"give a folder of MMLU's CSV files or {SAMPLE}"
     try:
         # Imported only here: the package is large, and most users do not have it.
@@ -124,7 +130,7 @@ def _load_dataset() -> list[Question]:
     online = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
-        parts = [datasets.load_dataset(DATASET, "all", split=split) for split in ("dev", "validation", "test")]
+        parts = [datasets.load_dataset(DATASET, "all", split=_THEIRS.get(split, split)) for split in splits]
     except Exception as error:  # the package raises a dozen kinds, and their common base has changed between releases
         reason = str(error).strip().partition("\n")[0]
         raise DataError(

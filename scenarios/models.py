@@ -112,6 +112,7 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("llama-30b", "llama", 60, 6656, 17920, 52, 52, 32000),
         FullModel("llama-65b", "llama", 80, 8192, 22016, 64, 64, 32000),
         FullModel("llama-2-70b", "llama", 80, 8192, 28672, 64, 8, 32000),
+        FullModel("llama-3.1-405b", "llama", 126, 16384, 53248, 128, 8, 128256),
         FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
         # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, such that DeepSpeed can quantize
@@ -120,6 +121,9 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("gpt-49b", "gpt", 48, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-91b", "gpt", 89, 9216, 4 * 9216, 72, 72, 50304),
         FullModel("gpt-138b", "gpt", 135, 9216, 4 * 9216, 72, 72, 50304),
+        FullModel(
+            "gpt-175b", "gpt", 96, 12288, 4 * 12288, 96, 96, 50304
+        ),  # GPT-3 (Brown et al. 2020, arXiv 2005.14165)
     )
 }
 

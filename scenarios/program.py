@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,9 +19,10 @@ from detectors import NanWatch
 from detectors.live.ops import PROBES
 from frameworks.base import Trainer
 from frameworks.deepspeed.releases import PINNED
+from scenarios import mmlu
 from scenarios.full_size import loss_of
-from scenarios.messages import CallsCounted, Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
-from scenarios.mmlu_batches import batches
+from scenarios.messages import CallsCounted, Report, StepDone, TrainingBegan, TrainingEnded, Validated, WatchFound
+from scenarios.mmlu_batches import Batch, batches
 from scenarios.models import build
 from scenarios.rehearsal import dry_gpu
 from scenarios.scenario import Scenario
@@ -39,6 +40,7 @@ from simgpu.trace import file_of
 from simgpu.values import checksum
 
 Receive = Callable[[int, Report], None]
+HELD_OUT = "val"  # MMLU's validation split
 
 
 def preload() -> None:
@@ -59,6 +61,7 @@ def run(
     timing: HardwareTiming | None = None,
     overrides: Sequence[Override] = (),
     calls: bool = False,
+    validate_every: int = 0,
 ) -> None:
     """Run the scenario's ranks: on the simulated GPU, which this process must have, or plainly on the CPU with gloo.
 
@@ -66,7 +69,8 @@ def run(
     report (:mod:`scenarios.messages`), with checksums for each rank's part in an hpZ group (or each of ``parts``).
 
     ``record``: the traces can be replayed. ``timing``: instead of the scenario's own. ``overrides``: further calls
-    that do something else, besides the fix. ``calls``: count the calls that order something.
+    that do something else, besides the fix. ``calls``: count the calls that order something. ``validate_every``: so
+    many steps, and before the first, the loss of MMLU's validation split, which is then not trained on; 0: never.
 
     Raises RuntimeError where there is no simulated GPU, and :class:`simgpu.ranks.cluster.RankFailed`.
     """
@@ -79,13 +83,22 @@ def run(
     def target(me: Rank) -> None:
         parts_of = parts or (scenario.hpz if scenario.hpz > 1 else scenario.ranks)
         if not simulated:
-            _train(me, scenario, None, parts_of)
+            _train(me, scenario, None, parts_of, validate_every=validate_every)
             return
         timed = timing or scenario.timing()
         gpu = _gpu(me, scenario, timed, trace, record=record)
         put(overrides)
         counts = count() if calls else None
-        _train(me, scenario, gpu, parts_of, checkpoints=folder, record=record, counts=counts)
+        _train(
+            me,
+            scenario,
+            gpu,
+            parts_of,
+            checkpoints=folder,
+            record=record,
+            counts=counts,
+            validate_every=validate_every,
+        )
 
     run_ranks(scenario.ranks, target, folder=folder / "logs", kinds=get_args(Report), receive=receive, started=started)
 
@@ -134,6 +147,7 @@ def _train(
     checkpoints: Path | None = None,
     record: bool = False,
     counts: dict[Site, int] | None = None,
+    validate_every: int = 0,
 ) -> None:
     """``checkpoints``: the run's folder, where it saves any. The reference beside it has the same, and saves none."""
     began = time.perf_counter()
@@ -164,14 +178,14 @@ def _train(
         device.flush()
     training.watch(watch.parameter)
     nan_watch = _nan_watch(me, scenario, device, training.engine)
-    data = batches(
-        scenario.questions(),
-        sequence=scenario.sequence,
-        micro_batch=scenario.micro_batch,
-        rank=me.rank,
-        world=me.world,
-        seed=scenario.seed,
+    data = _batches(
+        me, scenario, scenario.questions([one for one in mmlu.SPLITS if not validate_every or one != HELD_OUT])
     )
+    held_out = []
+    if validate_every:
+        questions = scenario.questions([HELD_OUT])
+        rounds = max(1, len(questions) // (me.world * scenario.micro_batch))  # each question once, as far as it divides
+        held_out = list(islice(_batches(me, scenario, questions), rounds))
     done = _resumed(scenario, training)
     data = islice(data, done * scenario.accumulation, None)
     # When the collector runs depends on the machine, and a tensor that it frees is an event of the trace.
@@ -203,6 +217,12 @@ def _train(
         saves = scenario.checkpoint_every and step % scenario.checkpoint_every == 0
         if saves and checkpoints is not None and isinstance(training, Sharded):  # of others it is refused
             training.save(checkpoints, step)
+        if validate_every and step % validate_every == 0:
+            watch.phase(step, scenario.accumulation, "validation")
+            for batch in held_out:
+                loss = loss_of(training.evaluate(_moved(batch, device)))
+                watch.validation(step, loss)
+                del loss
         gc.collect()
         if device is not None:
             device.flush()
@@ -227,6 +247,17 @@ def _train(
     clock, blocked, operations = (device.now, device.blocked, device.operations) if device else (0, 0, 0)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     me.report(TrainingEnded(final, clock, blocked, operations, memory))
+
+
+def _batches(me: Rank, scenario: Scenario, questions: Sequence[mmlu.Question]) -> Iterator[Batch]:
+    return batches(
+        questions,
+        sequence=scenario.sequence,
+        micro_batch=scenario.micro_batch,
+        rank=me.rank,
+        world=me.world,
+        seed=scenario.seed,
+    )
 
 
 def _moved(batch: Mapping[str, Tensor], device: Device | None) -> Mapping[str, Tensor]:
@@ -268,6 +299,7 @@ class _Watch:
         self._losses: list[tuple[int, int, float]] = []
         self._parameters: list[tuple[int, int, str, str, list[int], int, float]] = []
         self._norms: list[tuple[int, float]] = []
+        self._validations: dict[int, list[float]] = {}
         self._forward: dict[str, Tensor] = {}
 
     def phase(self, step: int, micro_batch: int, name: str) -> None:
@@ -278,6 +310,16 @@ class _Watch:
     def loss(self, loss: Tensor) -> None:
         now = self._now
         self._probe("loss", "", loss.detach(), lambda value: self._losses.append((*now[:2], float(value))))
+
+    def validation(self, step: int, loss: Tensor) -> None:
+        def note(value: Tensor) -> None:
+            self._validations.setdefault(step, []).append(float(value))
+
+        if self._device is None:
+            note(loss.detach())
+        else:
+            # Not a probe: training does not use it, and a recording need not have it.
+            self._device.observe([loss.detach()], lambda values: note(values[0]))
 
     def norm(self, step: int, norm: Tensor | float | None) -> None:
         """A tensor, where DeepSpeed left it on the device; a number, where it has read it or skipped the step."""
@@ -319,6 +361,9 @@ class _Watch:
     def report(self, step: int, seconds: float) -> None:
         clock, blocked = (self._device.now, self._device.blocked) if self._device else (0, 0)
         self._me.report(StepDone(step, self._losses, self._parameters, self._norms, seconds, clock, blocked))
+        for validated, losses in self._validations.items():
+            self._me.report(Validated(validated, losses))
+        self._validations.clear()
         self._losses.clear()
         self._parameters.clear()
         self._norms.clear()

@@ -1,4 +1,4 @@
-"""The dry run of a job: stock DeepSpeed trains rank 0 of many, on a simulated GPU that computes nothing."""
+"""The dry run of a job: stock DeepSpeed trains one rank of many, on a simulated GPU that computes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from scenarios.sharding.strategy import ShardingError
 from scenarios.trainers import Sharded, framework
 from simgpu import dry
 from simgpu.device import Device
+from simgpu.dry.heard import Heard
 from simgpu.hardware import HardwareTiming
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
@@ -50,10 +51,21 @@ def preload() -> None:
     seldom()
 
 
-def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> None:
+def run(
+    job: Job,
+    *,
+    folder: Path,
+    receive: Receive,
+    answers: bool = True,
+    ranks: Sequence[int] = (0,),
+    layers: int | None = None,
+) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
     ``receive`` gets what the rank reports (:mod:`scenarios.messages`).
+
+    ``ranks``: as which of the job's ranks, each in a process of its own; they do not meet. What rank 0 broadcasts is
+    kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of those that it has.
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
@@ -73,7 +85,8 @@ def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> No
 
     def target(me: Rank) -> None:
         try:
-            _train(me, job, subject(job.model, attention=job.attention), folder, answers=answers)
+            as_one = replace(me, rank=ranks[me.rank], world=job.ranks)
+            _train(as_one, job, subject(job.model, attention=job.attention, layers=layers), folder, answers=answers)
         except Exception as error:
             sentence = refusal(error)
             if sentence is None:
@@ -83,7 +96,7 @@ def run(job: Job, *, folder: Path, receive: Receive, answers: bool = True) -> No
 
     kinds = (*get_args(RehearsalReport), RehearsalRefused)
     try:
-        run_ranks(1, target, folder=folder / "logs", kinds=kinds, receive=take)
+        run_ranks(len(ranks), target, folder=folder / "logs", kinds=kinds, receive=take)
     except RankFailed:
         if refused:
             raise ScenarioError(refused[0]) from None
@@ -101,18 +114,25 @@ def refusal(error: BaseException) -> str | None:
 
 
 def dry_gpu(
-    timing: HardwareTiming, per_node: int, folder: Path, info: dict[str, Any], *, answers: bool = True
+    timing: HardwareTiming,
+    per_node: int,
+    folder: Path,
+    info: dict[str, Any],
+    *,
+    answers: bool = True,
+    rank: int = 0,
+    heard: Heard | None = None,
 ) -> Device:
-    """The simulated GPU of rank 0 of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
+    """The simulated GPU of ``rank`` of ``timing``'s ranks, ``per_node`` on a node, from now on a dry one.
 
-    Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers``: see
+    Its trace goes into ``folder``; ``info`` is what the trace says of the run. ``answers`` and ``heard``: see
     :func:`simgpu.dry.install`. It may take more memory than the machine has: metrics tell how much it needs.
     """
-    world = dry.World(len(timing.nodes_of), per_node)
-    dry.install(world, profile=timing.profile, answers=answers, limited=False)
-    device = Device(timing, world=world.ranks, devices=per_node)
+    world = dry.World(len(timing.nodes_of), per_node, rank=rank)
+    dry.install(world, profile=timing.profile, answers=answers, limited=False, heard=heard)
+    device = Device(timing, rank=rank, world=world.ranks, devices=per_node, index=rank % per_node)
     whole = {**info, "deepspeed": framework.VERSION}
-    device.begin(file_of(folder, 0), whole, skipped=framework.PASSING_FILES)
+    device.begin(file_of(folder, rank), whole, skipped=framework.PASSING_FILES)
     return device
 
 
@@ -120,12 +140,13 @@ def _train(me: Rank, job: Job, subject: TrainedModel, folder: Path, *, answers: 
     began = time.perf_counter()
     os.environ["LOCAL_SIZE"] = str(job.gpus)  # the rest is as torchrun sets it (simgpu.dry.environment)
     info = {"job": job.model_dump(mode="json")}
-    device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers)
+    heard = Heard(folder / "broadcasts", me.rank)
+    device = dry_gpu(job.timing(), job.gpus, folder / "trace", info, answers=answers, rank=me.rank, heard=heard)
     framework.put(job.fix, device)
     framework.graft(job.graft)
     backend = framework.start(simulated=True)
     device.phase(0, 0, "init")
-    replace(me, world=job.ranks).join(backend)
+    me.join(backend)
     training, micro_batch_size, accumulation = (_ours if job.sharding else _stock)(job, subject, device, me)
     gc.collect()
     gc.freeze()
@@ -194,7 +215,7 @@ def _ours(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[Tr
 def _report_sizes(me: Rank, model: nn.Module) -> None:
     sizes = [(framework.shape_of(one).numel(), one.requires_grad) for one in model.parameters()]
     trained = sum(size for size, mine in sizes if mine)
-    me.report(ModelBuilt(sum(size for size, _ in sizes), trained))
+    me.report(ModelBuilt(sum(size for size, _ in sizes), trained, sorted({size for size, _ in sizes})))
 
 
 def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -157,8 +157,8 @@ class Scenario(Training):
     def timing(self) -> HardwareTiming:
         return replace(super().timing(), scale=self._scale(), jitter=self.jitter, seed=self.timing_seed)
 
-    def questions(self) -> list[mmlu.Question]:
-        return mmlu.load(mmlu.SAMPLE if self.data == "sample" else self.data)
+    def questions(self, splits: Sequence[str] = mmlu.SPLITS) -> list[mmlu.Question]:
+        return mmlu.load(mmlu.SAMPLE if self.data == "sample" else self.data, splits)
 
     def _scale(self) -> Scale:
         """Layer by layer: so a launch still costs the host what it does in front of the full layer."""

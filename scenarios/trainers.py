@@ -78,6 +78,9 @@ class Sharded:
     def forward(self, batch: Mapping[str, Tensor]) -> Any:
         return self.engine(**batch)
 
+    def evaluate(self, batch: Mapping[str, Tensor]) -> Any:
+        raise NotImplementedError("our own engine has no evaluation: validate without --sharding")
+
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simgpu.costs import Costs, Meeting, Shape, flops
+from simgpu.costs import Costs, Meeting, flops
 from simgpu.hardware import Clock, HardwareTiming
+from simgpu.hardware.kernels import Signature
 from simgpu.tracing import name_of_stream
 
 NOTHING = "\0"
@@ -22,8 +23,8 @@ class Clocked(Costs):
     clock: Clock
     weightless: str = NOTHING
 
-    def kernel(self, name: str, nbytes: int, shapes: list[Shape]) -> float:
-        return self.clock.kernel(name, flops(name, shapes), nbytes)
+    def kernel(self, one: Signature) -> float:
+        return self.clock.kernel(one.name, flops(one.name, one.shapes), one.nbytes, one)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
         alone = self.clock.collective(name, nbytes, meeting.members, meeting.link, 0, 0, origin=meeting.origin)

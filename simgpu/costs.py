@@ -7,11 +7,12 @@ once per signature, and once for each pair of kernel and stream by which factor 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from simgpu.hardware.kernels import DTYPES, Signature
 from simgpu.library import Factor, KernelCost, functions
 
 _MATRIX_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
@@ -46,9 +47,9 @@ class Costs:
     link_bytes_per_ns: float = 100.0
     slow: Mapping[str, float] = field(default_factory=dict)
 
-    def kernel(self, name: str, nbytes: int, shapes: list[Shape]) -> float:
-        """A kernel by itself. ``nbytes``: of all its tensors; ``shapes``: theirs, results last."""
-        return max(self.kernel_ns, flops(name, shapes) / self.flops_per_ns, nbytes / self.bytes_per_ns)
+    def kernel(self, one: Signature) -> float:
+        """A kernel by itself."""
+        return max(self.kernel_ns, flops(one.name, one.shapes) / self.flops_per_ns, one.nbytes / self.bytes_per_ns)
 
     def collective(self, name: str, nbytes: int, meeting: Meeting, stream: int) -> float:
         """A collective in this timing: a ring over links of one speed. ``nbytes``: of the whole that is exchanged."""
@@ -63,7 +64,7 @@ class Costs:
         return math.prod(value for pattern, value in self.slow.items() if any(fnmatchcase(one, pattern) for one in of))
 
 
-def flops(name: str, shapes: list[Shape]) -> int:
+def flops(name: str, shapes: Sequence[Shape]) -> int:
     """Floating point operations of matrix products, attention and convolutions, as ``torch.utils.flop_counter``.
 
     ``shapes``: of the arguments that are tensors, then of the results.
@@ -100,15 +101,17 @@ def use(costs: Costs) -> None:
     f = functions()
     _current[0] = costs
 
-    def kernel(name: bytes, nbytes: int, words: Any, count: int, counted: Any) -> float:
-        shapes, at = [], 0
+    def kernel(name: bytes, nbytes: int, words: Any, count: int, switches: int, counted: Any) -> float:
+        shapes, dtypes, at = [], [], 0
         while at < count:
-            dims = words[at]
+            dims = words[at] & 0xFF  # and the type above it
             shapes.append(tuple(words[at + 1 : at + 1 + dims]))
+            dtypes.append(DTYPES.get(words[at] >> 8, "unknown"))
             at += 1 + dims
+        one = Signature(name.decode(), nbytes, tuple(shapes), tuple(dtypes), switches)
         if counted:
-            counted[0] = flops(name.decode(), shapes)
-        return costs.kernel(name.decode(), nbytes, shapes)
+            counted[0] = flops(one.name, one.shapes)
+        return costs.kernel(one)
 
     def factor(name: bytes, stream: int) -> float:
         return costs.factor(name.decode(), stream)

@@ -14,7 +14,7 @@ from typing import Any
 
 from simgpu.build import library, torch_folder
 
-_KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64, POINTER(c_int64))
+_KernelCost = CFUNCTYPE(c_double, c_char_p, c_int64, POINTER(c_int64), c_int64, c_int64, POINTER(c_int64))
 _Factor = CFUNCTYPE(c_double, c_char_p, c_int64)
 _ReportedFrame = CFUNCTYPE(c_int, c_void_p)
 _Define = CFUNCTYPE(c_int64, POINTER(c_void_p), POINTER(c_int), c_int)

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import costs, work
+from simgpu.hardware.kernels import Signature
 
 _NAMES = (
     "lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input",
@@ -184,7 +185,7 @@ def _launch(
             place.copy_(one)
 
     nbytes = sum(one.nbytes for one in (*reads, *writes))
-    duration = costs.current().kernel(name, nbytes, [tuple(one.shape) for one in reads])
+    duration = costs.current().kernel(Signature(name, nbytes, tuple(tuple(one.shape) for one in reads)))
     work.launch(
         name, stream=torch.cuda.current_stream().stream_id, duration=math.ceil(duration), reads=reads, writes=writes,
         at_end=effect,

@@ -1,161 +1,299 @@
 """What the papers and the threads report, beside what dry runs give: step times, speed-ups, losses.
 
-Nothing is fitted to the results, with one exception that has columns of its own: ZeRO++'s table was measured on
-networks of which only the nominal rate is known. *Calibrated* is what comes out on the network on which our ZeRO-3 with
-1k tokens takes as long as theirs did: one figure of theirs is used, the speed-ups are predicted.
+Nothing is fitted. Beside what comes out of the hardware's facts stands what comes out where *one* figure of a cluster
+is taken from the other rows of that cluster (:mod:`studies.unknowns`), never from the row that is predicted with it.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from scenarios.job import Job, job
+from scenarios.models import FULL_SIZE, FullModel
 from scenarios.scenario import scenario
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
-from studies.rehearsed import rehearse
-from studies.retimed import Retimer
+from studies.published import Published, clusters, published, settings
+from studies.shortened import Shortened, few_layers, shortened
+from studies.unknowns import EXPLAINED, UNKNOWNS, Curve, best, calibrating, explanations
+from studies.varied import Variation
 
-# arXiv 2306.10209, TFLOPs per GPU on 384 V100, 16 per node: network, tokens per GPU (1k) -> ZeRO-3, ZeRO++.
-TABLE: dict[str, dict[tuple[int, int], tuple[int, int]]] = {
-    "gpt-18b": {(400, 1): (25, 35), (400, 2): (40, 53), (100, 1): (14, 31), (100, 2): (26, 46)},
-    "gpt-49b": {(400, 1): (23, 36), (400, 2): (36, 51), (100, 1): (11, 22), (100, 2): (20, 38)},
-    "gpt-91b": {(400, 1): (23, 36), (400, 2): (36, 51), (100, 1): (11, 22), (100, 2): (20, 38)},
-    "gpt-138b": {(400, 1): (23, 36), (400, 2): (36, 50), (100, 1): (11, 22), (100, 2): (20, 38)},
-}
-NETWORKS = (400, 100)
-THREAD = (19.5, 25.5)  # seconds a step: DeepSpeed issue 5059
-CLAIM = 1.98  # arXiv 2407.01614: up to 98 % more throughput than without hpZ
-ACCUMULATIONS = (1, 2, 3, 4)
-_TOLERANCE, _TRIES = 1e-4, 50  # of a step's time, where a rate is solved for
+CLAIM = published("constrained", quantity="most")[0].value  # 98 % more throughput than without hpZ
+MODELS = tuple(one.model for one in published("constrained", quantity="most"))
+MICRO_BATCHES = (1, 4, 16)
+ACCUMULATIONS = (1, 2, 3, 4, 8)
+OFF = 0.25  # relative error of a step's time that has to be explained
+
+
+# -- all rows -----------------------------------------------------------------------------------------------------
+
+
+class Recorded(NamedTuple):
+    """What is recorded for a row; rows of models that differ in their depth alone share it."""
+
+    cluster: str
+    shape: FullModel  # with one number of layers for all of a width
+    setting: str
+
+
+def recorded_of(row: Published) -> Recorded:
+    model = FULL_SIZE[row.model]
+    layers = few_layers(model)
+    same = model if layers[0] == model.layers else replace(model, name="", layers=layers[1])
+    return Recorded(row.cluster, same, row.setting)
+
+
+def job_of(row: Published, folder: Path | None = None) -> Job:
+    """The job of a row that says a time. ``folder`` takes its DeepSpeed configuration, where the setting has one.
+
+    Raises :class:`scenarios.base.ScenarioError`.
+    """
+    place, setting = clusters()[row.cluster], settings()[row.setting]
+    made = job(model=row.model, nodes=place.nodes, gpus=place.gpus, hardware=place.hardware, **setting.options)
+    if not setting.zero or folder is None:
+        return made
+    config = made.deepspeed_config(None)
+    config |= {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+    config["zero_optimization"] |= setting.zero
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "deepspeed.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return made.model_copy(update={"config": str(file)})
 
 
 @dataclass(frozen=True)
-class JobTimes:
-    """A recorded job. ``steps``: seconds of a step by network; ``flops``: of a step on each GPU."""
+class TimedRow:
+    """A row with its time, theirs and ours, in seconds of a step; and ours by the value of each unknown."""
 
-    steps: dict[float, float]
-    flops: int
-    calibrated: dict[float, float]
+    row: Published
+    theirs: float
+    low: float
+    high: float
+    ours: float
+    curves: Mapping[str, Curve]
+
+    @property
+    def error(self) -> float:
+        return self.ours / self.theirs - 1
+
+    @property
+    def in_range(self) -> bool:
+        """Is ours within what they report? (Nowhere, where they report no range.)"""
+        return self.low <= self.ours <= self.high
 
 
-# -- Llama-2-7B on 12.5 Gbit/s ------------------------------------------------------------------------------------
+def timed_rows(
+    chosen: Sequence[Published], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
+) -> list[TimedRow]:
+    """Time the rows that say a time. Raises :class:`scenarios.base.ScenarioError`, and as :func:`shortened`."""
+    wanted: dict[Recorded, list[Published]] = {}
+    for row in chosen:
+        if row.is_time:
+            wanted.setdefault(recorded_of(row), []).append(row)
+    items = [(rows[0], tuple(sorted({row.network for row in rows}))) for rows in wanted.values()]
+    items.sort(key=lambda item: -sum(few_layers(FULL_SIZE[item[0].model])) * job_of(item[0]).accumulation)
+    found: dict[Recorded, Shortened] = {}
+    for (row, _), one in side_by_side(partial(_short, folder=folder), items, workers=workers):
+        found[recorded_of(row)] = one
+        progress(len(found), len(items), f"{row.model}, {settings()[row.setting].title}")
+    return [_timed(row, found[recorded_of(row)]) for row in chosen if row.is_time]
 
 
-def llama(
+def _variations(network: float) -> dict[str, list[Variation]]:
+    return {one.key: [one.vary(value, network) for value in one.values] for one in UNKNOWNS}
+
+
+def _short(item: tuple[Published, tuple[float, ...]], *, folder: Path) -> Shortened:
+    row, networks = item
+    wanted = [Variation(network=network) for network in networks]
+    wanted += [each for network in networks for those in _variations(network).values() for each in those]
+    mine = folder / f"{row.cluster}-{row.model}-{row.setting}"
+    return shortened(job_of(row, mine), mine, variations=tuple(dict.fromkeys(wanted)))
+
+
+def _timed(row: Published, found: Shortened) -> TimedRow:
+    layers, made = FULL_SIZE[row.model].layers, job_of(row)
+
+    def ours(variation: Variation) -> float:
+        return found.seconds[variation].at(layers, made.accumulation)
+
+    samples = made.ranks * made.micro_batch * made.accumulation
+    flops = found.flops.at(layers, made.accumulation)
+    theirs, low, high = (row.seconds(value, flops=flops, samples=samples) for value in (row.value, row.low, row.high))
+    curves = {one.key: Curve(one, tuple(ours(each) for each in _variations(row.network)[one.key])) for one in UNKNOWNS}
+    return TimedRow(row, theirs, low, high, ours(Variation(network=row.network)), curves)
+
+
+def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
+    """A row each: theirs and ours in seconds of a step, with errors, and what explains them.
+
+    ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best
+    for its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
+    ``explained_by``: the unknown that explains an error of more than 10 % (:func:`studies.unknowns.best`), ``needs``:
+    at which value, ``fits_others``: the error of the row at what the others need of it. ``theirs`` and ``ours``: in the
+    row's own quantity.
+    """
+    found = []
+    for name in dict.fromkeys(one.row.cluster for one in timed):
+        of = [one for one in timed if one.row.cluster == name]
+        theirs = [one.theirs for one in of]
+        told = explanations([one.curves for one in of], theirs)
+        errors = calibrating(told, theirs)
+        able = [one.key for one in UNKNOWNS if not math.isnan(errors[one.key])]
+        chosen = min(able, key=lambda unknown: errors[unknown]) if able else ""
+        for one, options in zip(of, told, strict=True):
+            found.append(_row(one, options, errors, chosen))
+    return pd.DataFrame(found)
+
+
+def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) -> dict[str, Any]:
+    row = one.row
+    by = next((each for each in options if each.unknown.key == chosen), None)
+    why = best(options, errors, one.theirs) if abs(one.error) > EXPLAINED else None
+    scale = one.theirs * row.value if row.quantity != "seconds" else math.nan  # quantity times seconds
+    made: dict[str, Any] = {
+        "cluster": clusters()[row.cluster].title,
+        "model": row.model,
+        "network": row.network,
+        "setting": settings()[row.setting].title,
+        "quantity": row.quantity,
+        "theirs": row.value,
+        "ours": one.ours if math.isnan(scale) else scale / one.ours,
+        "theirs_s": one.theirs,
+        "ours_s": one.ours,
+        "error": one.error,
+        "in_range": one.in_range,
+        "by": by.unknown.title if by else "",
+        "value": by.of_others if by else math.nan,
+        "calibrated_s": by.seconds if by else math.nan,
+        "calibrated_error": by.seconds / one.theirs - 1 if by else math.nan,
+        "explained_by": why.unknown.title if why else "",
+        "needs": why.value if why else math.nan,
+        "fits_others": why.seconds / one.theirs - 1 if why else math.nan,
+    }
+    for each in options:
+        made[f"needs_{each.unknown.key}"] = each.value
+    return made
+
+
+def candidates(timed: Sequence[TimedRow]) -> pd.DataFrame:
+    """By cluster and unknown: what its rows would need, and how well one value does for all of them.
+
+    ``rows``: of the cluster; ``explained``: how many come out at some value; ``plausible``: of those, at a plausible
+    one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with what the
+    others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
+    """
+    found = []
+    for name in dict.fromkeys(one.row.cluster for one in timed):
+        of = [one for one in timed if one.row.cluster == name]
+        theirs = [one.theirs for one in of]
+        told = explanations([one.curves for one in of], theirs)
+        errors = calibrating(told, theirs)
+        for at, unknown in enumerate(UNKNOWNS):
+            needed = pd.Series([options[at].value for options in told], dtype=float)
+            found.append(
+                {
+                    "cluster": clusters()[name].title,
+                    "unknown": unknown.title,
+                    "rows": len(of),
+                    "explained": int(needed.notna().sum()),
+                    "plausible": sum(options[at].plausible for options in told),
+                    "least": needed.min(),
+                    "median": needed.median(),
+                    "most": needed.max(),
+                    "low": unknown.low,
+                    "high": unknown.high,
+                    "error": errors[unknown.key],
+                    "facts_error": sum(abs(one.error) for one in of) / len(of),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+# -- what hpZ gains, of which 98 % are claimed --------------------------------------------------------------------
+
+
+def gains(
     folder: Path,
     *,
-    micro_batches: Sequence[int] = (16, 1),
+    models: Sequence[str] = MODELS,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
     accumulations: Sequence[int] = ACCUMULATIONS,
     workers: int | None = None,
     progress: OnProgress = quiet,
 ) -> pd.DataFrame:
-    """Llama-2-7B, 2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, micro-batch 16 and 1, hpZ 8 against ZeRO-3.
+    """2 nodes x 8 A100, 12.5 Gbit/s, gradient checkpointing, eager attention: hpZ 8 against ZeRO-3.
 
     Attention is eager: the threads' transformers 4.35 computes the scores one by one (flash attention came later).
     ``gain``: how many times as fast hpZ is; ``derived``: 3s/(s+1), where communication is all that counts.
+    ``claimed_at``: the accumulation at which 98 % would be gained (a real number; NaN: at none), the same for all rows
+    of a model and micro-batch. ``peak_gib``, ``zero3_peak_gib``: of a GPU; ``fits``: does hpZ's fit?
+
+    Raises :class:`scenarios.base.ScenarioError`, and as :func:`studies.shortened.shortened`.
     """
-    jobs = {
-        (micro_batch, s, hpz): job(
-            model="llama-2-7b",
-            nodes=2,
-            gpus=8,
-            hpz=hpz,
-            micro_batch=micro_batch,
-            accumulation=s,
-            checkpointing=True,
-            attention="eager",
-        )
-        for micro_batch in micro_batches
-        for s in accumulations
-        for hpz in (8, 1)
-    }
-    times = {key: one.steps[12.5] for key, one in _recorded(jobs, folder, {}, (12.5,), workers, progress)}
-    rows = [
-        {
-            "micro_batch": micro_batch,
-            "accumulation": s,
-            "hpz_step_s": times[micro_batch, s, 8],
-            "zero3_step_s": times[micro_batch, s, 1],
-            "gain": times[micro_batch, s, 1] / times[micro_batch, s, 8],
-            "derived": 3 * s / (s + 1),
-            "in_thread": THREAD[0] <= times[micro_batch, s, 8] <= THREAD[1],
-        }
-        for micro_batch in micro_batches
-        for s in accumulations
-    ]
-    return pd.DataFrame(rows)
-
-
-# -- ZeRO++'s table -----------------------------------------------------------------------------------------------
-
-
-def zero_plus_plus(
-    folder: Path,
-    *,
-    models: Sequence[str] = tuple(TABLE),
-    tokens: Sequence[int] = (1, 2),
-    workers: int | None = None,
-    progress: OnProgress = quiet,
-) -> pd.DataFrame:
-    """The table of arXiv 2306.10209: TFLOPs per GPU (what is computed again counts) and speed-ups, theirs and ours.
-
-    ``error``: of the speed-up on the nominal network, relative; ``calibrated_error``: on the calibrated one, whose
-    rate is ``calibrated_gbit``. ``tokens``: thousands per GPU, 1 among them.
-    """
-    jobs = {
-        (model, each, plus): job(
-            model=model, nodes=24, gpus=16, hardware="v100", sequence=1024, micro_batch=each, checkpointing=True,
-            hpz=16 if plus else 1, qwz=plus, qgz=plus,
-        )
-        for model in models
-        for each in tokens
-        for plus in (False, True)
-    }  # fmt: skip
-    first = {key: one for key, one in jobs.items() if key[1:] == (1, False)}
-    found: dict[Any, JobTimes] = {}
-    # ZeRO-3 with 1k tokens comes first: it says on which network it takes as long as theirs did.
-    goals = {key: {float(n): TABLE[key[0]][n, 1][0] for n in NETWORKS} for key in first}
-    found.update(_recorded(first, folder, goals, NETWORKS, workers, progress, of=len(jobs)))
-    rates = {key[0]: one.calibrated for key, one in found.items()}
-    rest = {key: one for key, one in jobs.items() if key not in first}
-    more = {key: (*NETWORKS, *rates[key[0]].values()) for key in rest}
-    found.update(_recorded(rest, folder, {}, more, workers, progress, of=len(jobs), done=len(first)))
-    rows = []
+    place = clusters()["constrained"]
+    items = [
+        job(model=model, nodes=place.nodes, gpus=place.gpus, hardware=place.hardware, hpz=hpz, micro_batch=micro_batch,
+            accumulation=max(accumulations), checkpointing=True, attention="eager")
+        for model in models for micro_batch in micro_batches for hpz in (place.gpus, 1)
+    ]  # fmt: skip
+    items.sort(key=lambda one: -sum(few_layers(FULL_SIZE[one.model])))
+    found: dict[tuple[str, int, bool], Shortened] = {}
+    for one, short in side_by_side(partial(_gain, folder=folder), items, workers=workers):
+        found[one.model, one.micro_batch, one.hpz > 1] = short
+        progress(len(found), len(items), f"{one.model}, micro-batch {one.micro_batch}, hpZ {one.hpz}")
+    made = []
     for model in models:
-        for network in NETWORKS:
-            rate = rates[model][float(network)]
-            for each in tokens:
-                theirs = TABLE[model][network, each]
-                zero3, plus = found[model, each, False], found[model, each, True]
-                gain = zero3.steps[network] / plus.steps[network]
-                at_rate = zero3.steps[rate] / plus.steps[rate]
-                reported = theirs[1] / theirs[0]
-                rows.append(
+        layers = FULL_SIZE[model].layers
+        for micro_batch in micro_batches:
+            hpz, zero3 = (found[model, micro_batch, on] for on in (True, False))
+            times = [(hpz.seconds[Variation()].at(layers, s), zero3.seconds[Variation()].at(layers, s)) for s in (1, 2)]
+            for s in accumulations:
+                mine, other = (one.seconds[Variation()].at(layers, s) for one in (hpz, zero3))
+                peaks = [one.peak.at(layers, s) / 2**30 for one in (hpz, zero3)]
+                made.append(
                     {
                         "model": model,
-                        "network": network,
-                        "tokens": f"{each}k",
-                        "zero3_theirs": theirs[0],
-                        "zero3_ours": zero3.flops / zero3.steps[network] / 1e12,
-                        "plus_theirs": theirs[1],
-                        "plus_ours": plus.flops / plus.steps[network] / 1e12,
-                        "gain_theirs": reported,
-                        "gain_ours": gain,
-                        "error": gain / reported - 1,
-                        "calibrated_gbit": rate,
-                        "gain_calibrated": at_rate,
-                        "calibrated_error": at_rate / reported - 1,
+                        "micro_batch": micro_batch,
+                        "accumulation": s,
+                        "hpz_step_s": mine,
+                        "zero3_step_s": other,
+                        "gain": other / mine,
+                        "derived": 3 * s / (s + 1),
+                        "claimed_at": gained_at(times, CLAIM),
+                        "peak_gib": peaks[0],
+                        "zero3_peak_gib": peaks[1],
+                        "fits": peaks[0] <= items[0].profile().memory_gbytes,
+                        "zero3_fits": peaks[1] <= items[0].profile().memory_gbytes,
                     }
                 )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(made)
+
+
+def gained_at(times: Sequence[tuple[float, float]], gain: float) -> float:
+    """The accumulation at which ``gain`` is reached. ``times``: hpZ's and ZeRO-3's with 1 and with 2, seconds.
+
+    Both are linear in it, so it is where (c + d s) = gain (a + b s). NaN: at none, not even at very many; 1: at once.
+    """
+    (first, other_first), (second, other_second) = times
+    slope, other_slope = second - first, other_second - other_first
+    if other_first / first >= gain:
+        return 1.0
+    grows = other_slope - gain * slope
+    return math.nan if grows <= 0 else 1 + (gain * first - other_first) / grows
+
+
+def _gain(item: Job, *, folder: Path) -> Shortened:
+    name = f"{item.model}-{item.micro_batch}-{item.hpz}"
+    return shortened(item, folder / name)
 
 
 # -- losses -------------------------------------------------------------------------------------------------------
@@ -170,81 +308,3 @@ def losses(folder: Path, *, steps: int = 4) -> pd.DataFrame:
     frame = pd.DataFrame(columns)
     frame["equal"] = frame.zero3 == frame.hpz
     return frame.rename_axis("step").reset_index()
-
-
-# -- Recording ----------------------------------------------------------------------------------------------------
-
-
-def _recorded(
-    jobs: dict[Any, Job],
-    folder: Path,
-    goals: Mapping[Any, Mapping[float, float]],
-    networks: Sequence[float] | dict[Any, tuple[float, ...]],
-    workers: int | None,
-    progress: OnProgress,
-    *,
-    of: int = 0,
-    done: int = 0,
-) -> Iterator[tuple[Any, JobTimes]]:
-    """Record each job and time it. ``goals``: by network the TFLOPs that are to be reached on another one."""
-    items = [
-        (key, one, tuple(networks[key] if isinstance(networks, dict) else networks), goals.get(key, {}))
-        for key, one in jobs.items()
-    ]
-    items.sort(key=lambda item: -item[1].accumulation)
-    for number, (item, timed) in enumerate(side_by_side(partial(_time, folder=folder), items, workers=workers), 1):
-        one = item[1]
-        what = f"{one.model}, micro-batch {one.micro_batch}, accumulation {one.accumulation}, hpZ {one.hpz}"
-        progress(done + number, of or len(items), what)
-        yield item[0], timed
-
-
-def _time(item: tuple[Any, Job, tuple[float, ...], Mapping[float, float]], *, folder: Path) -> JobTimes:
-    key, wanted, networks, goals = item
-    mine = folder / "-".join(map(str, key))
-    found = rehearse(wanted, mine, answers=False, races=False)
-    retimer = Retimer(mine / "trace", ())
-
-    @cache
-    def seconds(network: float) -> float:
-        return retimer.at(network=network).step_ns / 1e9
-
-    calibrated = {}
-    for network, tflops in goals.items():
-        calibrated[network] = solve(seconds, found.flops / tflops / 1e12, network)
-    timed = JobTimes(
-        steps={network: seconds(network) for network in {*networks, *calibrated.values()}},
-        flops=found.flops,
-        calibrated=calibrated,
-    )
-    shutil.rmtree(mine)
-    return timed
-
-
-def solve(seconds: Callable[[float], float], wanted: float, nominal: float) -> float:
-    """The rate (Gbit/s) at which a step takes as long as wanted; the nominal one where even that is too slow.
-
-    Where the network is what counts, a step's time is linear in the time of a byte: so a secant is close at once.
-    (Regula falsi in Illinois' form; halving takes three times as many retimings.)
-    """
-    fast, slow = 1 / nominal, 100 / nominal
-    over, under = seconds(1 / fast) - wanted, seconds(1 / slow) - wanted
-    if over >= 0:
-        return 1 / fast
-    if under <= 0:
-        return 1 / slow
-    kept = 0  # the side that the last step left where it was
-    for _ in range(_TRIES):
-        at = (fast * under - slow * over) / (under - over)
-        here = seconds(1 / at) - wanted
-        if abs(here) <= _TOLERANCE * wanted:
-            return 1 / at
-        if here < 0:
-            fast, over = at, here
-            under /= 2 if kept == 1 else 1
-            kept = 1
-        else:
-            slow, under = at, here
-            over /= 2 if kept == -1 else 1
-            kept = -1
-    return 1 / fast

@@ -10,17 +10,21 @@ Each dry run is of micro-batches of 4 x 512 tokens, 10 a step on each GPU whatev
 of 32), without gradient checkpointing. *Everything* is trained, or 1/16 of the parameters, as the query projections of
 so many layers, evenly spread and with the first one (the paper does not say which), so that the backward pass goes
 through all layers, as the paper's formulas have it. *PEFT* is the query projection of the first layer alone: 0.1 to
-0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here.
+0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here, nor for 175B (GPT-3's shape, arXiv
+2005.14165), of which 128 GPUs of 80 GB hold IGG's and GGG's states.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from scenarios.job import Job, job
@@ -31,6 +35,7 @@ from scenarios.sharding.strategy import strategy
 from simgpu.hardware import Profile, load_profile
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.paro_timed import StepTimes, on_flow, timed
+from studies.published import published
 
 HARDWARE = "dgx-a100-roce"
 GPUS = 8
@@ -86,17 +91,20 @@ class Scaling(NamedTuple):
 
 
 CLAIMS = (
-    Claim("llama-2-7b", "all", "IIG", "GGG", 2.28),
-    Claim("llama-2-7b", "all", "NII", "NGG", 1.67),
-    Claim("llama-65b", "all", "IIG", "GGG", 1.86),
-    Claim("llama-2-7b", "1/16", "NIG", "NGG", 1.15),
-    Claim("llama-2-7b", "1/16", "NII", "NGG", 1.21),
-    Claim("llama-65b", "1/16", "III", "GGG", 3.64),
-    Claim("llama-65b", "1/16", "IIG", "GGG", 3.66),
+    *(
+        Claim(row.model, row.trained, row.strategy, row.against, row.value, row.ranks)
+        for row in published("paro", quantity="gain")
+    ),
     Claim("llama-2-7b", "PEFT", "IIG", "GGG", None),
+    Claim("gpt-175b", "all", "IGG", "GGG", None, ranks=128),
 )
-SCALINGS = (Scaling("IIG", 0.92), Scaling("NIG", 0.84), Scaling("NGG", 0.63), Scaling("GGG", 0.63))
-STEPS = (16, 32, 128)  # GPUs of a scaling's rows
+SCALINGS = tuple(
+    Scaling(row.strategy, row.value, row.model, row.trained, row.few, row.ranks)
+    for row in published("paro", quantity="scaling")
+)
+STEPS = (16, 32, 64, 128)  # GPUs of a scaling's rows
+SHARES = (0.85, 0.7, 0.5, 0.35, 0.25)
+"""Of what a node's network gives: where a switch gives less, or one node has less than the others."""
 
 
 def job_of(case: PaperCase, *, accumulation: int = ACCUMULATION) -> Job:
@@ -159,9 +167,16 @@ def times(
 
 
 def machines() -> dict[float, Profile]:
-    """By the Gbit/s of one flow."""
+    """By the Gbit/s of one flow; below 1: where nodes have that part of their network."""
     profile = load_profile(HARDWARE)
-    return {rate: on_flow(profile, rate) for rate in RATES}
+    return {rate: on_flow(profile, rate) for rate in RATES} | {share: slowed(profile, share) for share in SHARES}
+
+
+def slowed(profile: Profile, share: float) -> Profile:
+    """All nodes have this part of their network; or one of them has, as every ring between nodes waits for it."""
+    together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
+    flow = profile.inter_node_gbits_per_s * share
+    return replace(profile, inter_node_gbits_per_s=flow, node_gbits_per_s=together * share)
 
 
 def _timed(case: PaperCase, *, folder: Path) -> StepTimes[float]:
@@ -177,16 +192,25 @@ def gains(claims: Sequence[Claim], found: Mapping[PaperCase, StepTimes[float]]) 
 
     ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
     links of the node; ``error`` and ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals
-    theirs (NaN: none between 25 and 448). ``calibrated`` and ``calibrated_error``: ours at the first claim's such rate,
-    so that one figure of theirs is used, and the others are predicted (NaN: it has none).
+    theirs (NaN: none between 25 and 448). ``others_rate``: the median of what the *other* claims need so;
+    ``calibrated`` and ``calibrated_error``: ours there, so that no row is predicted with its own figure (NaN: no other
+    has one).
 
     The same by the closed forms: ``hidden`` and ``together_hidden``, the longer of communication and computation,
     ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and ``again_rate``, where the forward pass
     is computed again. Seconds of a step: ``step_s``, ``against_s`` and ``together_s``, ``together_against_s``. GiB at
     the peak: ``peak_gib``, ``against_peak_gib``.
     """
-    calibrated = rate_of(partial(gain_at, claims[0], found=found), _theirs(claims[0]))
-    return pd.DataFrame([_gain(claim, found, calibrated) for claim in claims])
+    rates = [rate_of(partial(gain_at, claim, found=found), _theirs(claim)) for claim in claims]
+    return pd.DataFrame(
+        [_gain(claim, found, rates[at], _median([*rates[:at], *rates[at + 1 :]])) for at, claim in enumerate(claims)]
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    """Of those that are known; NaN: none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return median(known) if known else math.nan
 
 
 def gain_at(claim: Claim, rate: float, *, found: Mapping[PaperCase, StepTimes[float]]) -> float:
@@ -199,9 +223,9 @@ def _theirs(claim: Claim) -> float:
     return math.nan if claim.theirs is None else claim.theirs
 
 
-def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], calibrated: float) -> dict[str, Any]:
+def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], rate: float, of_others: float) -> dict[str, Any]:
     mine, other = (found[case] for case in claim.cases)
-    theirs, predicted = _theirs(claim), gain_at(claim, calibrated, found=found)
+    theirs, predicted = _theirs(claim), gain_at(claim, of_others, found=found)
     at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
     return {
         "model": claim.model,
@@ -215,7 +239,8 @@ def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], calibrated:
         "error": error(at[ONE_FLOW], theirs),
         "together": at[TOGETHER],
         "together_error": error(at[TOGETHER], theirs),
-        "rate": rate_of(partial(gain_at, claim, found=found), theirs),
+        "rate": rate,
+        "others_rate": of_others,
         "calibrated": predicted,
         "calibrated_error": error(predicted, theirs),
         "hidden": closed(claim, ONE_FLOW, hidden=True),
@@ -291,16 +316,29 @@ def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float
 
     Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``ours`` and ``error`` where one flow carries a
     ring over all ranks, ``together`` and ``together_error`` where it has all links, ``closed``: of the serial form.
+    ``share``: the part of their network that all nodes would have to have with so many GPUs for ours to be theirs, as
+    where a switch gives less than its ports (NaN: none from a quarter on); ``others_share``: the median of what the
+    other strategies need; ``calibrated``, ``calibrated_error``: ours with that.
     """
+    last = [claim.cases for claim in claims]
+    shares = [
+        _share_at(found[many], found[few].steps[ONE_FLOW] / claim.theirs)
+        if few in found and many in found
+        else math.nan
+        for claim, (few, many) in zip(claims, last, strict=True)
+    ]
     rows = []
-    for claim in claims:
+    for at, claim in enumerate(claims):
         few = claim.cases[0]
+        of_others = _median([*shares[:at], *shares[at + 1 :]])
         for ranks in STEPS:
             case = few._replace(ranks=ranks)
             if case not in found:
                 continue
-            theirs = claim.theirs if ranks == claim.many else math.nan
+            here = ranks == claim.many
+            theirs = claim.theirs if here else math.nan
             ours, together = (found[few].steps[rate] / found[case].steps[rate] for rate in (ONE_FLOW, TOGETHER))
+            calibrated = found[few].steps[ONE_FLOW] / _slowed_to(found[case], of_others) if here else math.nan
             rows.append(
                 {
                     "strategy": claim.strategy,
@@ -311,9 +349,30 @@ def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float
                     "together": together,
                     "together_error": error(together, theirs),
                     "closed": _closed(few, ONE_FLOW, hidden=False) / _closed(case, ONE_FLOW, hidden=False),
+                    "share": shares[at] if here else math.nan,
+                    "others_share": of_others if here else math.nan,
+                    "calibrated": calibrated,
+                    "calibrated_error": error(calibrated, theirs),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _slowed_to(one: StepTimes[float], share: float) -> float:
+    """Nanoseconds of a step where nodes have that part of their network; NaN for NaN."""
+    places, times = _by_share(one)
+    return math.nan if math.isnan(share) else float(np.interp(1 / share, places, times))
+
+
+def _share_at(one: StepTimes[float], wanted: float) -> float:
+    """The part of their network with which a step takes so many nanoseconds; NaN: none that was timed."""
+    places, times = _by_share(one)
+    return 1 / float(np.interp(wanted, times, places)) if times[0] <= wanted <= times[-1] else math.nan
+
+
+def _by_share(one: StepTimes[float]) -> tuple[list[float], list[float]]:
+    """How many times as long a byte takes, and nanoseconds of a step."""
+    return [1.0, *(1 / share for share in SHARES)], [one.steps[ONE_FLOW], *(one.steps[share] for share in SHARES)]
 
 
 def cases_of(claims: Sequence[Claim], scalings: Sequence[Scaling]) -> list[PaperCase]:

@@ -14,6 +14,7 @@ from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
 from simgpu.trace import TraceReader, file_of
+from studies.classes import CheckedClasses
 
 Tell = Callable[[str], None]
 FORMAT, VERSION = "stream-race-dry-run", 1
@@ -26,7 +27,8 @@ class Rehearsed:
     ``step``: where the last step's time went. ``traffic``: bytes that each GPU sends, by step. ``memory``: of the
     whole run, against the hardware profile's capacity. ``judged``: the races, None where none were looked for.
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
-    ``host_s``: what the dry run itself took, seconds.
+    ``host_s``: what the dry run itself took, seconds. ``rank``: as which rank it ran. ``sizes``: of the parameters,
+    elements, each size once. ``classes``: which ranks do the same; None: that was assumed.
     """
 
     job: Job
@@ -44,6 +46,9 @@ class Rehearsed:
     flops: int
     forward_flops: int
     host_s: float
+    rank: int = 0
+    sizes: tuple[int, ...] = ()
+    classes: CheckedClasses | None = None
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -73,7 +78,7 @@ class Rehearsed:
 
     @property
     def trace(self) -> Path:
-        return file_of(self.folder / "trace", 0)
+        return file_of(self.folder / "trace", self.rank)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -87,6 +92,8 @@ class Rehearsed:
             "accumulation": self.accumulation,
             "operations": self.operations,
             "host_s": self.host_s,
+            "rank": self.rank,
+            "ranks": self.classes and self.classes.as_dict(),
             "step_s": self.step_s,
             "tokens_per_second": self.tokens_per_second,
             "tflops_per_gpu": self.tflops,
@@ -109,7 +116,7 @@ class _Reported:
     forward_flops: int = 0
     seconds: float = 0.0
     batch: tuple[int, int] = (0, 0)
-    steps: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
 
 def rehearse(
@@ -120,12 +127,16 @@ def rehearse(
     answers: bool = True,
     races: bool = True,
     examples: int | None = EXAMPLES,
+    rank: int = 0,
+    layers: int | None = None,
 ) -> Rehearsed:
     """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
 
     The detectors read while the rank runs, in this process. ``answers``: see
     :func:`simgpu.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
-    ``examples``: how many occurrences of each race are kept (None: all).
+    ``examples``: how many occurrences of each race are kept (None: all). ``rank``: as which rank; one but 0 needs to
+    know what rank 0 broadcasts, so that a dry run as rank 0 goes before it, of a model with few layers where that
+    can be told. ``layers``: see :func:`scenarios.rehearsal.run`.
 
     Raises :class:`scenarios.base.ScenarioError` for what cannot be rehearsed,
     :class:`simgpu.ranks.cluster.RankFailed` when the dry run itself breaks.
@@ -134,7 +145,7 @@ def rehearse(
     detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
     reported = _Reported()
-    path = file_of(folder / "trace", 0)
+    path = file_of(folder / "trace", rank)
     readers: list[TraceReader] = []
 
     def follow() -> None:
@@ -143,7 +154,7 @@ def rehearse(
         for reader in readers:
             records = list(reader.read())
             if races:
-                detector.feed(0, records)
+                detector.feed(rank, records)
             for metric in (memory, traffic, busy):
                 metric.feed(records)
 
@@ -151,11 +162,11 @@ def rehearse(
 
     def receive(report: RehearsalReport) -> None:
         if isinstance(report, ModelBuilt):
-            reported.parameters, reported.trained = report
+            reported.parameters, reported.trained, reported.sizes = report
             tell(f"{reported.parameters / 1e9:.1f} billion parameters; {who} starts on {job.ranks} ranks")
         if isinstance(report, RehearsalBegan):
             reported.batch = report
-            tell("training, rank 0")
+            tell(f"training, rank {rank}")
         if isinstance(report, StepRehearsed):
             reported.flops, reported.forward_flops = report.flops, report.forward_flops
             tell(f"step {report.step} of {job.steps}: {report.operations:,} operations so far")
@@ -164,7 +175,11 @@ def rehearse(
         follow()
 
     try:
-        rehearsal.run(job, folder=folder, receive=receive, answers=answers)
+        if rank:
+            tell("what rank 0 broadcasts")
+            rehearsal.run(job, folder=folder, receive=lambda _: None, answers=answers, layers=layers)
+            file_of(folder / "trace", 0).unlink()
+        rehearsal.run(job, folder=folder, receive=receive, answers=answers, ranks=(rank,), layers=layers)
         follow()
     finally:
         for reader in readers:
@@ -187,4 +202,6 @@ def rehearse(
         flops=reported.flops,
         forward_flops=reported.forward_flops,
         host_s=reported.seconds,
+        rank=rank,
+        sizes=tuple(reported.sizes),
     )

@@ -41,6 +41,7 @@ FILES = (
     "tests/sharding/test_engine_races.py",
     "tests/sharding/test_engine_timings.py",
     "tests/sharding/test_paro.py",
+    "tests/sharding/test_paro_uneven.py",
     "tests/sharding/test_resume.py",
     "tests/sharding/test_ring_races.py",
     "tests/sharding/test_ring_times.py",

@@ -29,6 +29,13 @@ class DeepSpeedTrainer:
     def forward(self, batch: Mapping[str, Tensor]) -> Any:
         return self.engine(**batch)
 
+    def evaluate(self, batch: Mapping[str, Tensor]) -> Any:
+        self.engine.eval()
+        with torch.no_grad():
+            output = self.engine(**batch)
+        self.engine.train()
+        return output
+
     def backward(self, loss: Tensor) -> None:
         self.engine.backward(loss)
 

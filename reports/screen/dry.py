@@ -30,7 +30,7 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
         body.append(Text(excess(found), "red"))
-    body += [_speed(found), _time(found), _memory(found.memory), _traffic(found)]
+    body += [_speed(found), _time(found), _memory(found.memory), _traffic(found), _ranks(found)]
     for number, race in enumerate(found.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
@@ -133,6 +133,37 @@ def _traffic(found: Rehearsed) -> RenderableType:
         f"Sent per GPU and step: {traffic.within / GIB:.2f} GiB in collectives within the node, "
         f"{traffic.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
     )
+
+
+def ranks_said(found: Rehearsed) -> list[str]:
+    """What is known of the other ranks, a sentence each."""
+    checked = found.classes
+    if checked is None:
+        return [f"This is rank {found.rank}; that the other {found.job.ranks - 1} ranks do the same is assumed."]
+    on = "" if checked.layers is None else f" (on {checked.layers} layers)"
+    said = [
+        f"{found.job.ranks} ranks in {len(checked.classes)} classes; {checked.compared} second members compared with "
+        f"their representatives{on}: {'equal' if not checked.unequal else f'{len(checked.unequal)} differ'}."
+    ]
+    said += [f"Ranks that are {one.ranks.what} are no class. {one.difference}." for one in checked.unequal]
+    differ = [one for one in checked.classes if one.from_first]
+    if not differ:
+        return [*said, "All classes do what rank 0 does."]
+    for one in differ:
+        whose = f"Ranks that are {one.ranks.what} ({len(one.ranks.members)}, as rank {one.ranks.members[0]})"
+        said.append(f"{whose} differ from rank 0. First: {one.from_first}. '--rank {one.ranks.members[0]}' runs as it.")
+    first, slowest = checked.classes[0], checked.slowest
+    if slowest.step_ns > first.step_ns:
+        longer = 100 * (slowest.step_ns / first.step_ns - 1)
+        said.append(
+            f"Rank {slowest.ranks.members[0]} takes {longer:.1f} % longer for such a step, and the others wait."
+        )
+    return said
+
+
+def _ranks(found: Rehearsed) -> RenderableType:
+    checked = found.classes
+    return Text("\n".join(ranks_said(found)), "red" if checked and checked.unequal else "")
 
 
 _KINDS = {

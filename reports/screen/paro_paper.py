@@ -63,6 +63,19 @@ def show_scaling(console: Console, frame: pd.DataFrame) -> None:
         "micro-batches on more GPUs, would cost IIG and NIG more than ZeRO-3, and not the other way round.",
         highlight=False,
     )
+    for row in _rows(frame[frame.theirs.notna() & frame.share.notna()]):
+        calibrated = (
+            ""
+            if math.isnan(row.calibrated)
+            else (
+                f"; with {row.others_share:.2f}, as the others need, {row.calibrated:.2f} ({row.calibrated_error:+.0%})"
+            )
+        )
+        console.print(
+            f"{row.strategy}: {row.theirs:.2f} would come out if nodes had {row.share:.2f} of their network with "
+            f"{row.ranks} GPUs{calibrated}.",
+            highlight=False,
+        )
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
@@ -82,13 +95,14 @@ def sentences(frame: pd.DataFrame) -> list[str]:
                 f"{len(rates)} come out at {rates.min():.0f} to {rates.max():.0f} Gbit/s, the share of "
                 f"{rates.min() / ONE_FLOW:.1f} to {rates.max() / ONE_FLOW:.1f} flows."
             )
-        first, others = told.iloc[0], told.iloc[1:]
-        if len(others) and not math.isnan(first.rate):
-            near_too = int((others.calibrated_error.abs() <= NEAR).sum())
+        known = told[told.calibrated.notna()]
+        if len(known):
+            near_too = int((known.calibrated_error.abs() <= NEAR).sum())
             found.append(
-                f"At {first.rate:.0f} Gbit/s, which {name(first)} needs, {near_too} of the {len(others)} others are "
-                f"within {NEAR:.0%}: "
-                + ", ".join(f"{row.calibrated:.2f} ({row.calibrated_error:+.0%})" for row in _rows(others))
+                f"At what the other rows need (their median, {known.others_rate.min():.0f} to "
+                f"{known.others_rate.max():.0f} Gbit/s) {near_too} of {len(known)} are within {NEAR:.0%}, the mean "
+                f"absolute error is {known.calibrated_error.abs().mean():.0%}: "
+                + ", ".join(f"{row.calibrated:.2f} ({row.calibrated_error:+.0%})" for row in _rows(known))
                 + "."
             )
         found += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,29 +20,44 @@ from repro.sessions.release import become
 @job_options()
 @flags.run_folder("dry- and the time")
 @flags.expect("clean", "race")
-def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
+@click.option("--rank", type=click.IntRange(min=0), default=0, help="As which rank. [default: 0]")
+@click.option("--one-rank", is_flag=True, help="Do not compare ranks: assume that the others do what this one does.")
+def dry(
+    name: str | None, runs: Path, overwrite: bool, expect: str | None, rank: int, one_rank: bool, **values: Any
+) -> None:
     """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
 
-    Tells races and whether they show, step time and where it goes, memory and traffic. Exit status: 0 done (and as
-    expected), 1 not as expected or it does not fit on the GPU, 2 wrong usage, 3 the dry run broke, 130 interrupted.
+    Tells races and whether they show, step time and where it goes, memory and traffic, and whether the other ranks do
+    the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
+    that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
     from repro.sessions import folders
     from scenarios import rehearsal
+    from scenarios.base import ScenarioError
     from scenarios.job import Job, job
+    from studies import classes
     from studies.rehearsed import rehearse
 
     console = Console()
     made = job(**chosen(values, Job))
     made.profile()
+    if rank >= made.ranks:
+        raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
     if not made.sharding:
         become(made.deepspeed, console)
     folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()
-    found = rehearse(made, folder, lambda text: console.print(f"  {text}", highlight=False))
+
+    def tell(text: str) -> None:
+        console.print(f"  {text}", highlight=False)
+
+    found = rehearse(made, folder, tell, rank=rank)
+    if not one_rank:
+        found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
     (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
     report.show(console, found, folder)
     with doing(console, "writing timeline.json.gz"):
@@ -49,7 +65,7 @@ def dry(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
         raise SystemExit(1)
-    if not found.fits:
+    if not found.fits or (found.classes and found.classes.unequal):
         raise SystemExit(1)
 
 

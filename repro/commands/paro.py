@@ -99,10 +99,12 @@ def _paper(
     console: Console, make_folder: Callable[[], Path], models: str = "", trainable: str = "", workers: int | None = None
 ) -> None:
     from reports.screen import paro_paper as report
+    from reports.screen import paro_uneven as more
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
     from scenarios import rehearsal
     from studies import paro_paper as study
+    from studies import paro_uneven as uneven
 
     began = time.perf_counter()
     known = list(dict.fromkeys(claim.model for claim in study.CLAIMS))
@@ -125,7 +127,18 @@ def _paper(
         scaling = study.scaling(scalings, found)
         scaling.to_csv(folder / "scaling.csv", index=False)
         report.show_scaling(console, scaling)
-        files.append("scaling.csv")
+        with counting(console) as progress:
+            rings = uneven.rings(folder, workers=workers, progress=progress)
+        frames = {
+            "rings": rings,
+            "slow-node": uneven.slow_node(found),
+            "sizes": uneven.sizes_differ(),
+            "large": uneven.large(),
+        }
+        for part, frame in frames.items():
+            frame.to_csv(folder / f"{part}.csv", index=False)
+            more.SHOWN[part](console, frame)
+        files += ["scaling.csv", *(f"{part}.csv" for part in frames)]
     _ends(console, folder, files, began)
 
 

@@ -29,6 +29,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, RingPlace, Scheme
 from scenarios.sharding.strategy import Level
 from simgpu.hardware import Profile
+from simgpu.hardware.network import Place
 
 WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
 STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already
@@ -230,6 +231,17 @@ def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
     """As the simulator has it: rings that share a node's network have a part of it each, and a ring over whole nodes
     passes it once. So X is slower than G by the byte, and sends an m-th of the bytes."""
     rings = {where: cluster.ring(where) for where in RingPlace}
+    if profile.fabric is not None:
+        place = Place(profile.fabric, tuple(rank // cluster.gpus for rank in range(cluster.ranks)))
+        group, ranks = cluster.group, cluster.ranks
+        members = {
+            RingPlace.WITHIN: tuple(range(group)),
+            RingPlace.BETWEEN: tuple(range(0, ranks, group)),
+            RingPlace.ACROSS: tuple(range(ranks)),
+        }
+        return {
+            where: place.group(members[where]).ring() * 8 if ring.ranks > 1 else 1.0 for where, ring in rings.items()
+        }
     return {
         where: profile.intra_node_gbits_per_s if ring.nodes == 1 else profile.flow_gbits_per_s(ring.flows)
         for where, ring in rings.items()

@@ -390,7 +390,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes, int64_t site) {
     add_access(bytes(*to), *to, accesses.writes);
     if (recorder().on) recorder().copy(trace().ops + 1, {bytes(*to), to}, {bytes(*from), from});
     auto& costs = device().costs;
-    auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(kernel), static_cast<int64_t>(2 * common), nullptr, 0, nullptr)) : 2000;
+    auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(kernel), static_cast<int64_t>(2 * common), nullptr, 0, 0, nullptr)) : 2000;
     auto copied = [to = to->data, from = from->data, common] { std::memcpy(to, from, common); };
     bool real = dry().fits(static_cast<int64_t>(common)) && dry().known(accesses.reads);
     device().launch(Device::current(), kernel, accesses, nominal, dry().on ? Effect() : copied, site);

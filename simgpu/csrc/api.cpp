@@ -183,7 +183,7 @@ void simgpu_deferred(int on) { device().deferred = on != 0; }
 void simgpu_python_ends() { python_alive = false; }
 
 void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
-                  double (*kernel)(const char*, int64_t, const int64_t*, int64_t, int64_t*), double (*factor)(const char*, int64_t)) {
+                  double (*kernel)(const char*, int64_t, const int64_t*, int64_t, int64_t, int64_t*), double (*factor)(const char*, int64_t)) {
   Lock lock;
   device().costs = {launch_ns, synchronize_ns, query_ns, kernel, factor};
   device().forget_factors();

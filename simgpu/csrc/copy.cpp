@@ -33,7 +33,7 @@ int64_t cost(const char* name, const Tensor& moved, const Tensor* from = nullptr
   auto& costs = device().costs;
   auto nbytes = moved.numel() * static_cast<int64_t>(moved.itemsize());
   if (from) nbytes += from->numel() * static_cast<int64_t>(from->itemsize());
-  return costs.kernel ? static_cast<int64_t>(costs.kernel(name, nbytes, nullptr, 0, nullptr)) : 2000;
+  return costs.kernel ? static_cast<int64_t>(costs.kernel(name, nbytes, nullptr, 0, 0, nullptr)) : 2000;
 }
 
 void check(const Tensor& tensor) {
@@ -128,7 +128,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
         to.copy_(from);
       });
     }
-    device().launch(stream, up, accesses, cost("cudaMemcpyAsync HtoD", self), std::move(effect), site);
+    device().launch(stream, up, accesses, cost(straight_from ? "cudaMemcpyAsync HtoD" : "cudaMemcpyAsync HtoD pageable", self), std::move(effect), site);
     if (dry().on) copied(accesses, from, to, known);
     if (!non_blocking) device().synchronize(stream, How::kCopy, site);
     return self;
@@ -157,7 +157,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
       if (!written.empty()) recorder().known(written, static_cast<const char*>(to.storage().data()));
     });
   }
-  device().launch(stream, down, accesses, cost("cudaMemcpyAsync DtoH", self), std::move(effect), site);
+  device().launch(stream, down, accesses, cost(block ? "cudaMemcpyAsync DtoH" : "cudaMemcpyAsync DtoH pageable", self), std::move(effect), site);
   bool hollow = dry().on && !copied(accesses, from, to);
   if (!non_blocking) device().synchronize(stream, How::kRead, site);
   else if (!direct) device().host_wait(device().record(stream), How::kRead, site);

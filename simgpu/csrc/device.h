@@ -27,9 +27,10 @@ struct Costs {
   int64_t launch_ns = 5000;       // of the host, for each launch
   int64_t synchronize_ns = 5000;  // of the host, for a blocking call beyond the wait
   int64_t query_ns = 1000;        // asking takes time too, or a host that asks in a loop would never get on
-  // Nanoseconds of a kernel by itself. `shapes`: of its tensors, results last, each as dimensions and then sizes.
+  // Nanoseconds of a kernel by itself. `shapes`: of its tensors, results last, each as dimensions (type << 8) and then sizes.
+  // `switches`: the operator's arguments that are true or false, a bit each, the first the lowest.
   // `flops`, where it is given, gets its floating point operations.
-  double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count, int64_t* flops) = nullptr;
+  double (*kernel)(const char* name, int64_t nbytes, const int64_t* shapes, int64_t count, int64_t switches, int64_t* flops) = nullptr;
   double (*factor)(const char* name, int64_t stream) = nullptr;  // by which this timing stretches it there; 0: it costs nothing
 };
 

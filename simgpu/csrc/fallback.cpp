@@ -118,7 +118,8 @@ struct Call {
   Accesses accesses;
   std::vector<int64_t> key, shapes;
   Stack inputs;
-  int64_t nbytes = 0;
+  int64_t nbytes = 0, switches = 0;
+  int switched = 0;
   bool masked = false, hides = false;
 
   Call(const c10::OperatorHandle& handle_, const Operator& op_) : handle(handle_), op(op_) {}
@@ -133,7 +134,7 @@ struct Call {
     key.push_back(kTensor + (static_cast<int64_t>(given.scalar_type()) << 8 | given.dim()) + (given.is_cuda() ? 1 << 20 : 0) + (number ? 1 << 21 : 0));
     key.insert(key.end(), sizes.begin(), sizes.end());
     key.insert(key.end(), strides.begin(), strides.end());
-    shapes.push_back(given.dim());
+    shapes.push_back(static_cast<int64_t>(given.scalar_type()) << 8 | given.dim());
     shapes.insert(shapes.end(), sizes.begin(), sizes.end());
     nbytes += given.numel() * static_cast<int64_t>(given.itemsize());
     if (given.is_cuda()) return place_of(given, written, accesses);
@@ -174,6 +175,7 @@ struct Call {
     } else if (value.isDevice()) {
       inputs.emplace_back(value.toDevice().is_cuda() ? c10::Device(c10::kCPU) : value.toDevice());
     } else {
+      if (value.isBool() && switched < 62) switches |= static_cast<int64_t>(value.toBool()) << switched++;
       plain(value);
       inputs.push_back(value);
     }
@@ -325,7 +327,7 @@ Signature learn(const Call& call) {
         made.fresh.push_back(tensor.defined() ? std::optional<Spec>(spec_of(tensor, call.op)) : std::nullopt);
         if (!tensor.defined()) return;
         nbytes += tensor.numel() * static_cast<int64_t>(tensor.itemsize());
-        shapes.push_back(tensor.dim());
+        shapes.push_back(static_cast<int64_t>(tensor.scalar_type()) << 8 | tensor.dim());
         shapes.insert(shapes.end(), tensor.sizes().begin(), tensor.sizes().end());
       };
       each_tensor({results[i]}, see);
@@ -340,7 +342,7 @@ Signature learn(const Call& call) {
     }
   }
   auto& costs = device().costs;
-  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()), &made.flops)) : 2000;
+  made.nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), nbytes, shapes.data(), static_cast<int64_t>(shapes.size()), call.switches, &made.flops)) : 2000;
   return made;
 }
 
@@ -380,7 +382,7 @@ Recorder::Fresh made_of(const Operator& op, const Stack& results, bool outs) {
 void read(Call& call, const Stack& given, Stack& results, int64_t site) {
   auto& costs = device().costs;
   int64_t stream = Device::current();
-  auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()), nullptr)) : 2000;
+  auto nominal = costs.kernel ? static_cast<int64_t>(costs.kernel(name_of(call.op.name), call.nbytes, call.shapes.data(), static_cast<int64_t>(call.shapes.size()), call.switches, nullptr)) : 2000;
   device().launch(stream, call.op.name, call.accesses, nominal, nullptr, site);
   int64_t op = trace().ops;
   device().synchronize(stream, How::kRead, site);

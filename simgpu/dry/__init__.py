@@ -1,4 +1,4 @@
-"""A dry run: a program as rank 0 of many, on tensors that hold nothing.
+"""A dry run: a program as one rank of many, on tensors that hold nothing.
 
 A trace records the same as in a live run: launches and what they touch, streams, memory, virtual time. What is missing
 are values, so a model of any size needs neither GPUs nor the host's memory. The C++ part says what has values all
@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from simgpu.dry.heard import Heard
 from simgpu.hardware import HardwareTiming, Profile, load_profile
 
 
 @dataclass(frozen=True)
 class World:
     """``ranks`` in all, ``per_node`` of them on each node. Raises ValueError where that does not come out even.
+
+    ``rank``: the one that the program is.
 
     ``hardware``: a profile (:mod:`simgpu.hardware`) that says how fast they are and how much memory they have; empty:
     the device's own plain model (:mod:`simgpu.costs`). ``network``: Gbit/s between nodes instead of the profile's.
@@ -26,12 +29,15 @@ class World:
     per_node: int = 0  # 0: all on one node
     hardware: str = ""
     network: float | None = None
+    rank: int = 0
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.per_node < 0:
             raise ValueError("a dry run needs one rank or more")
         if self.ranks % self.local:
             raise ValueError(f"{self.ranks} ranks do not fill nodes of {self.local}: choose another number of ranks")
+        if not 0 <= self.rank < self.ranks:
+            raise ValueError(f"there is no rank {self.rank} among {self.ranks}: they are 0 to {self.ranks - 1}")
         if self.network and not self.hardware:
             raise ValueError("a network belongs to a hardware profile: name one")
 
@@ -80,13 +86,13 @@ def info() -> dict[str, object]:
 
 
 def environment(world: World) -> dict[str, str]:
-    """What ``torchrun`` would set for rank 0."""
+    """What ``torchrun`` would set for the rank."""
     return {
-        "RANK": "0",
+        "RANK": str(world.rank),
         "WORLD_SIZE": str(world.ranks),
-        "LOCAL_RANK": "0",
+        "LOCAL_RANK": str(world.rank % world.local),
         "LOCAL_WORLD_SIZE": str(world.local),
-        "GROUP_RANK": "0",
+        "GROUP_RANK": str(world.rank // world.local),
         "GROUP_WORLD_SIZE": str(world.ranks // world.local),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",  # nobody listens there
@@ -100,12 +106,14 @@ def install(
     profile: Profile | None = None,
     answers: bool = True,
     limited: bool = True,
+    heard: Heard | None = None,
 ) -> None:
     """Make the device of this process a dry one, before it is used. ``real``: see :data:`REAL`.
 
     ``profile``: the machine, instead of the world's. Without ``answers`` no work is done yet when the program asks
     (``query()``): what it does then does not depend on the timing, so that its trace can be timed anew. Not
-    ``limited``: it may take more memory than the machine has, to see how much that is.
+    ``limited``: it may take more memory than the machine has, to see how much that is. ``heard``: what rank 0 has
+    broadcast in a dry run of its own, which another rank is given (:mod:`.heard`).
     """
     from simgpu import cuda, memory, work
     from simgpu.dry import groups, reading, steps
@@ -124,7 +132,7 @@ def install(
     if not limited:
         memory.unlimited()
     reading.install(real)
-    groups.install()
+    groups.install(heard)
     steps.install()
 
 
@@ -135,7 +143,7 @@ def _use(profile: Profile, world: World) -> None:
     from simgpu import costs, cuda, memory
     from simgpu.clocked import clocked
 
-    costs.use(clocked(HardwareTiming(profile, tuple(rank // world.local for rank in range(world.ranks))), 0))
+    costs.use(clocked(HardwareTiming(profile, tuple(rank // world.local for rank in range(world.ranks))), world.rank))
     os.environ.setdefault("SIMGPU_MEMORY", f"{profile.capacity}B")
     cuda.DeviceProperties.total_memory = memory.total()
     for name, function in memory.given().items():

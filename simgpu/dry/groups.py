@@ -3,7 +3,8 @@
 In data-parallel training all ranks run the same program on data of the same shape. So a collective starts when this
 rank arrives. What the others bring is taken to be what this one brings, where that is known and small
 (:mod:`.mirror`); objects are such bytes, so ``all_gather_object`` gives this rank's own object once for each rank.
-What only another rank has, as what it sends or broadcasts, is not known.
+What only another rank has, as what it sends or broadcasts, is not known; but what rank 0 has broadcast in a dry run of
+its own another rank is given (:mod:`.heard`).
 
 Departure from hardware: nobody is late, and no other rank's data differs.
 """
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from simgpu import collectives, dry, work
 from simgpu.collectives import CollectiveCall, flat
+from simgpu.dry.heard import Heard
 from simgpu.dry.mirror import Elsewhere, Mirror
 from simgpu.nccl import ProcessGroupNCCL, _gloo
 from simgpu.sanitizer import unseen
@@ -34,8 +36,11 @@ class MirroredProcessGroup(ProcessGroupNCCL):
         return Mirror(me, size), _HostMirror(me, size) if self.host else None, alone
 
     def _give(self, job: CollectiveCall, stream: torch.Stream) -> None:
-        values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None
-        collectives.launch(job, stream=stream, members=(job.members[0],))
+        if job.kernel == "broadcast" and _heard:
+            values = _broadcast(job, sends=job.root == self._ranks[self.rank()])
+        else:
+            values = _values(job) if all(torch.ops.simgpu.known(one) for one in job.reads) else None
+        collectives.launch(job, stream=stream, members=(self._ranks[self.rank()],))
         for one, value in zip(job.writes, values or (), strict=False):
             with torch.inference_mode(), unseen():
                 _alias(one).copy_(value)
@@ -78,8 +83,12 @@ class _Alone(dist.ProcessGroupGloo):
         super().__init__(dist.HashStore(), 0, 1, timeout=timeout)
 
 
-def install() -> None:
-    """Let groups be made without anybody to meet."""
+_heard: list[Heard] = []
+
+
+def install(heard: Heard | None = None) -> None:
+    """Let groups be made without anybody to meet. ``heard``: see :func:`simgpu.dry.install`."""
+    _heard[:] = [] if heard is None else [heard]
     from torch.distributed import distributed_c10d as c10d
 
     module: Any = c10d
@@ -100,13 +109,13 @@ def install() -> None:
 
 
 def _rendezvous(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    world = dry._world[0].ranks
-    if rank > 0 or world_size not in (-1, world):
+    world, me = dry._world[0].ranks, dry._world[0].rank
+    if rank not in (-1, me) or world_size not in (-1, world):
         raise RuntimeError(
-            f"simgpu: this is a dry run as rank 0 of {world}, and the program makes it rank {rank} of {world_size}: "
+            f"simgpu: this is a dry run as rank {me} of {world}, and the program makes it rank {rank} of {world_size}: "
             "take both from the environment (RANK, WORLD_SIZE)"
         )
-    yield dist.HashStore(), 0, world
+    yield dist.HashStore(), me, world
 
 
 def _values(job: CollectiveCall) -> list[Tensor] | None:
@@ -114,7 +123,7 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
     if not dry.may_have_values(sum(one.nbytes for one in (*job.reads, *job.writes))):
         return None
     with torch.inference_mode(), unseen():
-        outputs = [torch.empty(one.numel(), dtype=one.dtype) for one in job.writes]
+        outputs = [torch.empty(one.numel(), dtype=one.dtype, device="cpu") for one in job.writes]
         try:
             transfer = job.move([_alias(one).clone() for one in job.reads], outputs)
         except Elsewhere:
@@ -122,6 +131,25 @@ def _values(job: CollectiveCall) -> list[Tensor] | None:
         if transfer is not None:
             transfer.wait()
     return outputs
+
+
+def _broadcast(job: CollectiveCall, *, sends: bool) -> list[Tensor] | None:
+    """What is written: rank 0 says what it sends where that is known, and who receives it is given that."""
+    if not sends:
+        told = _heard[0].told(job.group, job.number)
+        if told is None or len(told) != len(job.writes):
+            return None
+        return [_host(data, one.dtype) for data, one in zip(told, job.writes, strict=True)]
+    if dry.may_have_values(sum(one.nbytes for one in job.reads)) and all(map(torch.ops.simgpu.known, job.reads)):
+        with torch.inference_mode(), unseen():
+            sent = [bytes(_alias(one).clone().view(torch.uint8).numpy()) for one in job.reads]
+        _heard[0].tell(job.group, job.number, sent)
+    return None
+
+
+def _host(data: bytes, dtype: torch.dtype) -> Tensor:
+    with torch.device("cpu"):  # the program may have set another one
+        return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
 def _alias(tensor: Tensor) -> Tensor:

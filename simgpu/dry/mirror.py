@@ -22,7 +22,7 @@ class Elsewhere(RuntimeError):
     """The value lies with another rank, and there is none. ``what`` gives it in a live run."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"simgpu: {what} has no value in a dry run, where only rank 0 is there")
+        super().__init__(f"simgpu: {what} has no value in a dry run, where only one rank is there")
 
 
 class Mirror:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+
+from simgpu.hardware.kernels.gpu import GPUS
+from simgpu.hardware.network import Fabric, Network
 
 _PROFILES = Path(__file__).with_name("profiles")
 
@@ -33,6 +38,32 @@ class Profile:
     gpus_per_node: int = 8
     memory_gbytes: float = 80.0  # per GPU; GiB, as the makers count it
     node_gbits_per_s: float | None = None  # all flows of a node together; None: one network card, what one flow gets
+    gpu: str | None = None  # whose kernels are timed by shape (simgpu/hardware/kernels); None: ``efficiency`` for all
+    matmul_fraction: float | None = None  # of the peak, in a full wave of products; None: as measured of that GPU
+    attention_fraction: float | None = None  # likewise of flash attention, long sequences
+    attention_backward_fraction: float | None = None
+    memory_fraction: float | None = None  # of the memory's rate, in a large elementwise kernel
+    host_gbytes_per_s: float | None = None  # between pinned memory of the host and the GPU
+    network: Network | None = None  # None: collectives are one ring, held up by its slowest link
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Profile:
+        """What ``dataclasses.asdict`` gave, of an earlier release as well. Raises TypeError or ValueError otherwise."""
+        network = data.get("network")
+        return cls(**{**data, "network": None if network is None else Network.of(network)})
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """What :class:`Network` describes, with this machine's rates."""
+        if self.network is None:
+            return None
+        return Fabric.of(
+            self.network,
+            within_gbits=self.intra_node_gbits_per_s,
+            card_gbits=self.inter_node_gbits_per_s,
+            node_gbits=self.node_gbits_per_s,
+            gpus=self.gpus_per_node,
+        )
 
     @property
     def capacity(self) -> int:
@@ -41,12 +72,14 @@ class Profile:
 
     def flow_gbits_per_s(self, flows: int) -> float:
         """What each of ``flows`` that leave a node at once gets, Gbit/s."""
-        of_node = self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
+        cards = self.network.nics if self.network else 1
+        of_node = cards * self.inter_node_gbits_per_s if self.node_gbits_per_s is None else self.node_gbits_per_s
         return min(self.inter_node_gbits_per_s, of_node / flows)
 
     def on_network(self, gbits_per_s: float) -> Profile:
         """The same machine, where a node has one network card of this rate."""
-        return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None)
+        network = replace(self.network, nics=1) if self.network else None
+        return replace(self, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=None, network=network)
 
 
 def profile_names() -> list[str]:
@@ -73,9 +106,16 @@ def load_profile(name_or_file: str) -> Profile:
     if unknown := sorted(table.keys() - wanted.keys()):
         raise ProfileError(f"hardware profile {path} has unknown entries: {', '.join(unknown)}")
     for key, value in table.items():
-        if wanted[key] == "str":
+        if key == "network":
+            try:
+                table[key] = Network.of(value if isinstance(value, dict) else {"": value})
+            except ValueError as error:
+                raise ProfileError(f"hardware profile {path}: {error}") from error
+        elif str(wanted[key]).startswith("str"):
             if not isinstance(value, str):
                 raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+    if table.get("gpu", GPUS[0]) not in GPUS:
+        raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {table['gpu']!r}")
     return Profile(name=path.stem, **table)

@@ -32,6 +32,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
 from simgpu.hardware import Clock, HardwareTiming, load_profile
+from simgpu.hardware.network import Collectives, Place
 from simgpu.trace import TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
@@ -254,7 +255,7 @@ def test_the_account_of_a_trace_counts_the_same(one: Scheme, cluster: Cluster) -
 @LAYOUT
 @pytest.mark.parametrize("name", ["dgx-a100-roce", "a100-100gbps", "v100"])
 def test_the_simulator_takes_as_long_but_for_latency(name: str, cluster: Cluster) -> None:
-    profile = replace(load_profile(name), intra_node_latency_us=0.0, inter_node_latency_us=0.0)
+    profile = replace(load_profile(name), intra_node_latency_us=0.0, inter_node_latency_us=0.0, network=None)
     clock = Clock(HardwareTiming(profile, tuple(rank // cluster.gpus for rank in range(cluster.ranks))), 0)
     rates = profile_rates(cluster, profile)
     for where, ranks in members(cluster).items():
@@ -267,15 +268,45 @@ def test_the_simulator_takes_as_long_but_for_latency(name: str, cluster: Cluster
             assert round(communication([exchange], cluster, rates) * 1e9) == duration
 
 
+@LAYOUT
+@pytest.mark.parametrize("name", ["dgx-a100-roce", "a100-100gbps", "v100"])
+def test_on_a_network_as_well(name: str, cluster: Cluster) -> None:
+    """What is left of a collective without its latency; an all-reduce may go by trees, which are faster."""
+    profile = load_profile(name)
+    nodes_of = tuple(rank // cluster.gpus for rank in range(cluster.ranks))
+    assert profile.fabric is not None
+    nccl, clock = Collectives(Place(profile.fabric, nodes_of)), Clock(HardwareTiming(profile, nodes_of), 0)
+    rates = profile_rates(cluster, profile)
+    for where, ranks in members(cluster).items():
+        for kind in StateKind if len(ranks) > 1 else ():
+            exchange = PlannedExchange(StepPhase.TO_STATE, where, kind, 32 * 10**9, 1)
+            way = nccl.chosen(kind, 32e9, ranks)
+            duration = clock.collective(f"nccl::{kind}", 32 * 10**9, ranks, "link", 0, 0)
+            ring = communication([exchange], cluster, rates) * 1e9
+            if way.algorithm == "ring":
+                assert ring == pytest.approx(duration - way.latency_ns * way.plateau, abs=1)
+            else:
+                assert kind is StateKind.ALL_REDUCE
+                assert duration < ring * 1.001
+
+
 def test_gpus_of_a_node_share_its_network_between_groups_and_a_ring_over_all_has_it_alone() -> None:
-    dgx = load_profile("dgx-a100-roce")
+    dgx = replace(load_profile("dgx-a100-roce"), network=None)
     assert profile_rates(PAPER, dgx) == {WITHIN: 2400, BETWEEN: 448 / 8, ACROSS: 100}
     assert PAPER.ring(BETWEEN) == RingShape(ranks=4, nodes=4, flows=8)
     halves, pairs = replace(PAPER, group=4), replace(PAPER, group=16)
     assert profile_rates(halves, dgx) == {WITHIN: 2400, BETWEEN: 100, ACROSS: 100}  # 4 flows: no more than one gets
     assert profile_rates(pairs, dgx) == {WITHIN: 100, BETWEEN: 448 / 8, ACROSS: 100}
-    assert profile_rates(PAPER, load_profile("a100-100gbps"))[BETWEEN] == 100 / 8
+    assert profile_rates(PAPER, replace(load_profile("a100-100gbps"), network=None))[BETWEEN] == 100 / 8
     assert set(profile_rates(Cluster(8, 4, 8), dgx).values()) == {2400}
+
+
+def test_on_a_network_a_ring_over_whole_nodes_has_all_their_cards() -> None:
+    """Eight rings, one a card: together they have what the node has, where one over a GPU of each has an eighth."""
+    rates = profile_rates(PAPER, load_profile("dgx-a100-roce"))
+    assert rates == {WITHIN: pytest.approx(2400 * 0.8), BETWEEN: pytest.approx(448 / 8), ACROSS: pytest.approx(448)}
+    one_card = profile_rates(PAPER, load_profile("dgx-a100-roce").on_network(100.0))
+    assert one_card[ACROSS] == pytest.approx(8 * one_card[BETWEEN]) == pytest.approx(96)
 
 
 def test_in_one_group_a_ring_over_all_is_one_within() -> None:

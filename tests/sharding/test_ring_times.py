@@ -39,6 +39,8 @@ from simgpu.trace import End
 from tests.sharding.ranks import LAUNCH, together
 
 PROFILE = benched.PROFILE
+assert PROFILE.fabric is not None
+FABRIC = PROFILE.fabric
 
 
 class Shape(NamedTuple):
@@ -60,15 +62,15 @@ class Shape(NamedTuple):
 
 def far(elements: int) -> float:
     """Microseconds between nodes, for the only flow."""
-    return elements * 32e-3 / PROFILE.flow_gbits_per_s(1) + PROFILE.inter_node_latency_us
+    return elements * 4e-3 / FABRIC.card + PROFILE.inter_node_latency_us
 
 
 def hop(elements: int, group: int) -> float:
-    return elements * 32e-3 / PROFILE.flow_gbits_per_s(group) + PROFILE.inter_node_latency_us
+    return elements * 4e-3 / min(FABRIC.card, FABRIC.node / group) + PROFILE.inter_node_latency_us
 
 
 def turn(elements: int) -> float:
-    return elements * 32e-3 / PROFILE.intra_node_gbits_per_s + PROFILE.intra_node_latency_us
+    return elements * 4e-3 / FABRIC.gpu + PROFILE.intra_node_latency_us
 
 
 def added(elements: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,37 @@ def test_jitter_is_drawn_from_the_seed() -> None:
     assert len(set(durations(1))) > 10
 
 
+def test_a_lognormal_jitter_has_a_tail_where_a_uniform_one_ends() -> None:
+    """By exp(jitter |z|): half of all are above exp(0.67 jitter), one in a hundred above exp(2.6 jitter)."""
+    one = clock(jitter=0.5, seed=1, jitter_law="lognormal")
+    drawn = sorted(one.stretched(1000, "k", "compute") for _ in range(2000))
+    assert drawn[0] >= 1000
+    assert drawn[1000] == pytest.approx(1000 * math.exp(0.5 * 0.6745), rel=0.05)
+    assert drawn[1980] == pytest.approx(1000 * math.exp(0.5 * 2.576), rel=0.1)
+    uniform = clock(jitter=0.5, seed=1)
+    assert max(uniform.stretched(1000, "k", "compute") for _ in range(2000)) <= 1500 < drawn[-1]
+
+
+def test_stragglers_are_slow_for_good_and_who_they_are_is_drawn_from_the_seed() -> None:
+    def ranks(seed: int) -> list[int]:
+        return [clock(rank, 16, straggling=0.2, seed=seed).stretched(1000, "k", "compute") for rank in range(16)]
+
+    assert ranks(1) == ranks(1) != ranks(2)
+    assert len(set(ranks(1))) > 10
+    assert min(ranks(1)) >= 1000
+    assert clock(3, 16, straggling=0.2, seed=1, slow={"rank:3": 2.0}).factor("k", "compute") == 2 * (
+        clock(3, 16, straggling=0.2, seed=1).factor("k", "compute")
+    )
+    timing = HardwareTiming(load_profile("h100"), (0, 1), straggling=0.2, jitter=0.1, jitter_law="lognormal")
+    assert HardwareTiming.from_dict(timing.as_dict()) == timing
+    before = timing.as_dict()
+    del before["straggling"], before["jitter_law"]
+    assert HardwareTiming.from_dict(before) == HardwareTiming(timing.profile, (0, 1), jitter=0.1)
+    for wrong in ({"jitter_law": "normal"}, {"straggling": 2.0}):
+        with pytest.raises(ValueError, match="not"):
+            replace(timing, **wrong)
+
+
 def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:
     timing = HardwareTiming(
         load_profile("h100"), (0, 0, 1, 1), slow={"link:nccl*": 2.0, "rank:1": 9.0}, jitter=0.5, seed=4
@@ -128,12 +160,17 @@ def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:
 
 
 def test_collectives_between_nodes_take_longer_and_all_reduce_goes_round_twice() -> None:
-    one = Clock(HardwareTiming(load_profile("h100"), (0, 0, 1)), 0)
+    one = Clock(HardwareTiming(plain("h100"), (0, 0, 1)), 0)
     within = one.collective("nccl::all_gather", 1 << 30, (0, 1), "nccl", 1, 1)
     between = one.collective("nccl::all_gather", 1 << 30, (1, 2), "nccl", 1, 1)
     assert between > 5 * within
     assert one.collective("nccl::all_reduce", 1 << 30, (0, 1), "nccl", 1, 1) == pytest.approx(2 * within, abs=1)
     assert one.collective("nccl::all_gather", 1 << 30, (0,), "nccl", 1, 1) == 2000
+
+
+def plain(name: str) -> Profile:
+    """A machine without a description of its network: collectives are one ring over its slowest link."""
+    return replace(load_profile(name), network=None)
 
 
 def sends(profile: Profile, per_node: int) -> Clock:
@@ -149,14 +186,14 @@ def sent(one: Clock, pair: tuple[int, int], origin: tuple[int, ...], nbytes: int
 
 
 def test_all_that_is_sent_moves() -> None:
-    one = sends(load_profile("a100-100gbps"), 1)
+    one = sends(plain("a100-100gbps"), 1)
     assert sent(one, (0, 1), (0, 1)) == pytest.approx(80 + 0.015)
-    within = sends(load_profile("a100-100gbps"), 2)
+    within = sends(plain("a100-100gbps"), 2)
     assert sent(within, (0, 1), (0, 1)) == pytest.approx(8000 / 2400 + 0.003)
 
 
 def test_the_ranks_of_the_group_that_sends_say_how_many_share_the_card() -> None:
-    one = sends(load_profile("a100-100gbps"), 8)
+    one = sends(plain("a100-100gbps"), 8)
     everybody = tuple(range(16))
     assert sent(one, (7, 8), everybody) == pytest.approx(80 + 0.015)  # a ring over all passes the card once
     assert sent(one, (0, 8), (0, 8)) == pytest.approx(8 * 80 + 0.015)  # the other seven send as well
@@ -166,7 +203,7 @@ def test_the_ranks_of_the_group_that_sends_say_how_many_share_the_card() -> None
 
 def test_a_node_may_have_more_than_one_flow_fills() -> None:
     """448 Gbit/s of a node, of which one flow gets 100: eight at once have 56 each, four are not held up."""
-    profile = load_profile("dgx-a100-roce")
+    profile = plain("dgx-a100-roce")
     one = sends(profile, 8)
     assert sent(one, (0, 8), (0, 8)) == pytest.approx(8000 / 56 + 0.015)
     assert sent(one, (7, 8), tuple(range(16))) == pytest.approx(80 + 0.015)
@@ -178,7 +215,7 @@ def test_a_node_may_have_more_than_one_flow_fills() -> None:
 
 
 def test_where_nothing_is_said_a_node_has_one_card() -> None:
-    profile = load_profile("a100-100gbps")
+    profile = plain("a100-100gbps")
     same = replace(profile, node_gbits_per_s=profile.inter_node_gbits_per_s)
     assert profile.node_gbits_per_s is None
     for members in ((0, 8), (0, 1, 8, 9), tuple(range(16))):

@@ -81,7 +81,7 @@ def dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> tuple[int, str]:
-        common = ("--nodes", "2", "--gpus", "4", "--name", "it", "--overwrite", "--sequence", "128")
+        common = ("--nodes", "2", "--gpus", "4", "--name", "it", "--overwrite", "--sequence", "128", "--one-rank")
         try:
             main(["dry", *common, *arguments])
             status = 0

@@ -1,0 +1,90 @@
+"""``reviewers``: what the reviewers of both papers ask for, and the papers do not have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from repro.commands import flags
+from repro.commands.frames import among
+
+_BY_FORMULA = {"pareto", "failure"}  # which need no run
+_TEXT = "What to answer, with commas"
+PARTS = ("validation", "pareto", "failure")
+
+
+@click.command()
+@click.option("--parts", default=",".join(PARTS), help=f"{_TEXT}. [default: {','.join(PARTS)}]")
+@flags.workers("Runs side by side.")
+@flags.folder("folder that takes tables and pictures", "reviewers", replaces="tables")
+def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
+    """What the reviewers of both papers ask for: a table and a picture for each question.
+
+    validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. pareto:
+    memory against communication of all ways to shard, beside a lower bound. failure: what
+    interruptions cost, by checkpoint interval, strategy and scale.
+    """
+    from reports.screen.terminal import doing
+    from repro.sessions import folders
+    from scenarios import program
+
+    began = time.perf_counter()
+    console = Console()
+    wanted = among("--parts", parts, PARTS)
+    folder = folders.marked(
+        runs / name, "reviewers.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
+    )
+    if set(wanted) - _BY_FORMULA:
+        with doing(console, "importing DeepSpeed"):
+            program.preload()
+    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation, "pareto": _pareto, "failure": _failure}
+    files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
+    console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
+
+
+def _validation(console: Console, folder: Path, *, workers: int | None) -> list[str]:
+    from reports.pictures import validation as picture
+    from reports.screen import reviewers as report
+    from repro.commands.progress import counting
+    from studies import validation as study
+
+    with counting(console) as progress:
+        frame = study.study(study.scenarios(), folder, workers=workers, progress=progress)
+    _write(frame, folder / "validation.csv")
+    picture.draw(frame, folder / "validation.png")
+    report.validation(console, frame)
+    return ["validation.csv", "validation.png"]
+
+
+def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:
+    from reports.pictures import pareto as picture
+    from reports.screen import reviewers as report
+    from studies import pareto as study
+
+    frame = study.study(study.cases())
+    _write(frame, folder / "pareto.csv")
+    picture.draw(frame, folder / "pareto.png", [study.TradeCase("llama-65b"), study.TradeCase("llama-65b", "1/16")])
+    report.pareto(console, frame)
+    return ["pareto.csv", "pareto.png"]
+
+
+def _failure(console: Console, folder: Path, **_: Any) -> list[str]:
+    from reports.pictures import failure as picture
+    from reports.screen import reviewers as report
+    from studies import failure as study
+
+    frame, events = study.study(), study.events()
+    _write(frame, folder / "failure.csv")
+    _write(events, folder / "failure-events.csv")
+    picture.draw(events, folder / "failure.png")
+    report.failure(console, frame, events)
+    return ["failure.csv", "failure-events.csv", "failure.png"]
+
+
+def _write(frame: Any, path: Path) -> None:
+    frame.to_csv(path, index=False, lineterminator="\n")

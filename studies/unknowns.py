@@ -1,0 +1,181 @@
+"""What a paper leaves open of its machine, and what it would have to be for our step times to be theirs.
+
+Each :class:`Unknown` is one figure that no paper gives. A row's :class:`Curve` says how long the step takes at several
+values of it, all else as the hardware's facts have it. So a row says which value it would need; and the rows of a
+cluster say whether one value does for all: each is predicted with the median of what the *others* need
+(:func:`predicted`). A figure that explains one row alone explains nothing.
+
+Plausible ranges stand with their sources in ``simgpu/hardware/facts.toml``, section ``studies.unknowns``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from simgpu.hardware.facts import facts
+from studies.varied import Variation
+
+EXPLAINED = 0.10  # relative error of a step's time, above which a row is off
+AGREES = 0.25  # the same, of a row with what the others need
+
+
+class Unknown(NamedTuple):
+    """``title``: in a few words; ``form``: of a value; ``low`` to ``high``: plausible, from ``source``.
+
+    ``values``: at which steps are timed, from far below what is plausible to far above it; ``vary``: what a value
+    means, given the nominal network (Gbit/s); ``inverse``: a step's time goes with the inverse of the value;
+    ``alone``: nothing else is otherwise; if not, nothing hides anything either.
+    """
+
+    name: str
+    title: str
+    form: str
+    values: tuple[float, ...]
+    vary: Callable[[float, float], Variation]
+    inverse: bool = False
+    alone: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name; with what goes with it."""
+        return self.name if self.alone else f"serial {self.name}"
+
+    @property
+    def low(self) -> float:
+        return float(facts()[f"studies.unknowns.{self.name}"].value[0])
+
+    @property
+    def high(self) -> float:
+        return float(facts()[f"studies.unknowns.{self.name}"].value[1])
+
+    @property
+    def source(self) -> str:
+        return facts()[f"studies.unknowns.{self.name}"].source
+
+    def plausible(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def say(self, value: float) -> str:
+        return self.form.format(value)
+
+
+_ALONE = (
+    Unknown("network", "network, part of its rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
+            lambda value, nominal: Variation(network=value * nominal), inverse=True),
+    Unknown("kernels", "kernels' times, factor", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
+            lambda value, nominal: Variation(network=nominal, kernels=value)),
+    Unknown("collective", "more for a collective, us", "{:.0f} us", (0.0, 300.0, 1000.0, 10000.0),
+            lambda value, nominal: Variation(network=nominal, collective_us=value)),
+    Unknown("launch", "launch, us", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
+            lambda value, nominal: Variation(network=nominal, launch_us=value)),
+    Unknown("hidden", "part that is hidden", "{:.0%}", (0.0, 1.0),
+            lambda value, nominal: Variation(network=nominal, hidden=value)),
+)  # fmt: skip
+
+
+def _serial(of: Unknown) -> Unknown:
+    def vary(value: float, nominal: float) -> Variation:
+        return of.vary(value, nominal)._replace(hidden=0.0)
+
+    return of._replace(title=f"none hidden; {of.title}", vary=vary, alone=False)
+
+
+UNKNOWNS = (*_ALONE, *(_serial(one) for one in _ALONE if one.name != "hidden"))
+"""Each alone, and each where communication and computing come one after the other."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a step by the value of an unknown; between those it is a straight line (of the inverse, if so)."""
+
+    unknown: Unknown
+    seconds: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        places = self._places
+        order = np.argsort(places)
+        return float(np.interp(self._place(value), places[order], np.array(self.seconds)[order]))
+
+    def value(self, seconds: float) -> float:
+        """The one at which a step takes so long; NaN where none does. Where several do, the nearest to the middle."""
+        places, times = self._places, np.array(self.seconds)
+        if not times.min() <= seconds <= times.max():
+            return math.nan
+        order = np.argsort(times, kind="stable")
+        place = float(np.interp(seconds, times[order], places[order]))
+        return 1 / place if self.unknown.inverse else place
+
+    @property
+    def _places(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([self._place(value) for value in self.unknown.values])
+
+    def _place(self, value: float) -> float:
+        return 1 / value if self.unknown.inverse else value
+
+
+class Explanation(NamedTuple):
+    """``value``: what the row would need of ``unknown``, NaN for nothing that there is; ``plausible``: is it that?
+
+    ``of_others``: the median of what the other rows need; ``seconds``: the row's, with that.
+    """
+
+    unknown: Unknown
+    value: float
+    plausible: bool
+    of_others: float
+    seconds: float
+
+
+def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float]) -> list[list[Explanation]]:
+    """By row of a cluster and by unknown. ``theirs``: seconds of each row."""
+    found: list[list[Explanation]] = [[] for _ in theirs]
+    for unknown in UNKNOWNS:
+        needed = [of[unknown.key].value(seconds) for of, seconds in zip(curves, theirs, strict=True)]
+        for at, of in enumerate(curves):
+            others = predicted(needed, at)
+            found[at].append(
+                Explanation(
+                    unknown,
+                    needed[at],
+                    not math.isnan(needed[at]) and unknown.plausible(needed[at]),
+                    others,
+                    math.nan if math.isnan(others) else of[unknown.key].at(others),
+                )
+            )
+    return found
+
+
+def predicted(needed: Sequence[float], at: int) -> float:
+    """The median of what all rows but the one at ``at`` need; NaN where fewer than half of those need anything."""
+    others = [value for place, value in enumerate(needed) if place != at]
+    known = [value for value in others if not math.isnan(value)]
+    return median(known) if others and 2 * len(known) >= len(others) else math.nan
+
+
+def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float]) -> dict[str, float]:
+    """By unknown: the mean absolute error of all rows, each predicted with what the others need (NaN: not all are)."""
+    errors = {}
+    for at, unknown in enumerate(UNKNOWNS):
+        each = [abs(of[at].seconds / seconds - 1) for of, seconds in zip(found, theirs, strict=True)]
+        errors[unknown.key] = sum(each) / len(each)
+    return errors
+
+
+def best(found: Sequence[Explanation], errors: Mapping[str, float], theirs: float) -> Explanation | None:
+    """Which single unknown explains a row: of those that do, what explains its cluster best; or None.
+
+    It does at a plausible value, if with what the *others* need the row comes within :data:`AGREES` of ``theirs``, or
+    there are no others. Where none does alone, one does perhaps where nothing is hidden either.
+    """
+    able = [one for one in found if one.plausible and not abs(one.seconds / theirs - 1) > AGREES]
+    return min(able, key=lambda one: (not one.unknown.alone, _known(errors[one.unknown.key])), default=None)
+
+
+def _known(error: float) -> float:
+    return math.inf if math.isnan(error) else error

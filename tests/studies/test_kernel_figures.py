@@ -1,0 +1,31 @@
+"""The model of kernels beside what others have measured: how far it is off, by kind of kernel."""
+
+from __future__ import annotations
+
+from studies import kernels
+
+# Mean absolute errors, as they are: a model that does worse than this has changed.
+KNOWN = {
+    ("a100", "matmul"): 0.08,
+    ("v100", "matmul"): 0.09,
+    ("a100", "add"): 0.05,
+    ("a100", "softmax"): 0.08,
+    ("h100", "attention forward"): 0.02,
+    ("h100", "attention forward causal"): 0.04,
+    ("h100", "attention backward"): 0.03,
+}
+
+
+def test_every_measurement_has_a_source_and_a_figure_of_ours() -> None:
+    frame = kernels.study()
+    assert len(frame) > 150
+    assert set(frame["source"]) == set(kernels.SOURCES)
+    assert (frame["ours_us"] > 0).all()
+
+
+def test_the_model_is_as_near_to_what_was_measured_as_is_said() -> None:
+    found = kernels.summary(kernels.study())
+    errors = {(row.gpu, row.kernel): row.mean_error for row in found.itertuples()}
+    assert errors.keys() == KNOWN.keys()
+    for what, error in errors.items():
+        assert error <= KNOWN[what], what
