@@ -60,11 +60,11 @@ memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B besid
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
 	@$(BIN)/python -m repro sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
 
-network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
-	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
-
 why: $(READY) ## Which single assumption decides whether the race shows: the users' setting, one thing changed at a time
 	@$(BIN)/python -m repro why --name $(or $(NAME),why) --overwrite $(ARGS)
+
+network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
+	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
 
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
 	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)

@@ -2,7 +2,7 @@
 
 :func:`losses` runs it under a release on simulated GPUs. A matrix product takes a hundred times its time there: so it
 stands to a launch of the host as one of a 7B model does, where a small one is through before the next is issued.
-This file is also the program; its process imports the release (``python -m simgpu --ranks 4 -m studies.trainer``).
+The program is :mod:`scenarios.trainer_program`; its process imports the release.
 """
 
 from __future__ import annotations
@@ -12,32 +12,18 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from scenarios.base import ScenarioError
+from scenarios.trainer_program import SAID
 
 RANKS, STEPS = 4, 4
 TIMING = "t1,x100:kernel:aten::mm"
-_SAID = "LOSS "
 _LIMIT_S = 900
 _COLUMNS = ["release", "step", "loss", "gradient_norm"]
-ZERO = {
-    "stage": 3,
-    "overlap_comm": True,
-    "contiguous_gradients": True,
-    "zero_hpz_partition_size": 2,
-    "reduce_bucket_size": 500_000,
-    # In proportion to the model, as DeepSpeed's are to one of 7B: with those a small one is never released.
-    "stage3_prefetch_bucket_size": 40_000,
-    "stage3_param_persistence_threshold": 200,
-    "stage3_max_live_parameters": 900_000,
-    "stage3_max_reuse_distance": 900_000,
-}
 
 
 def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> pd.DataFrame:
@@ -45,7 +31,17 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
 
     ``environment``: of a process that imports ``release``. Raises :class:`scenarios.base.ScenarioError`.
     """
-    command = [sys.executable, "-m", "simgpu", "--ranks", str(RANKS), "--timing", TIMING, "-m", "studies.trainer"]
+    command = [
+        sys.executable,
+        "-m",
+        "simgpu",
+        "--ranks",
+        str(RANKS),
+        "--timing",
+        TIMING,
+        "-m",
+        "scenarios.trainer_program",
+    ]
     here = str(Path(__file__).resolve().parents[1])
     behind = environment.get("PYTHONPATH", "")
     whole = {
@@ -55,12 +51,10 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
         "OMP_NUM_THREADS": "1",
     }
     try:
-        done = subprocess.run(
-            [*command, str(steps)], env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
-        )
+        done = subprocess.run(command, env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace")
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"Trainer under DeepSpeed {release} did not end within {_LIMIT_S} s") from None
-    rows = [json.loads(line[len(_SAID) :]) for line in done.stdout.splitlines() if line.startswith(_SAID)]
+    rows = [json.loads(line[len(SAID) :]) for line in done.stdout.splitlines() if line.startswith(SAID)]
     if done.returncode or not rows:
         last = done.stderr.strip().rpartition("\n")[2]
         raise ScenarioError(f"Trainer under DeepSpeed {release} ended with {done.returncode}: {last}")
@@ -71,70 +65,3 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
         ],
         columns=_COLUMNS,
     )
-
-
-def main(steps: int) -> None:
-    """The program, as one of the ranks."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
-
-    from frameworks.deepspeed import stock  # noqa: F401 - gives an old release what it needs to start
-
-    class Counting(torch.utils.data.Dataset[Any]):
-        """Sequences that count up in threes, each from a number of its own."""
-
-        def __len__(self) -> int:
-            return 256
-
-        def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
-            words = (place % 16 + torch.arange(64) * 3) % 256
-            return {"input_ids": words, "labels": words.clone(), "attention_mask": torch.ones_like(words)}
-
-    class Say(TrainerCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if state.is_world_process_zero and "loss" in logs:
-                norm = float(logs["grad_norm"])
-                told = [state.global_step, float(logs["loss"]), norm if math.isfinite(norm) else None]
-                print(f"\n{_SAID}{json.dumps(told)}", flush=True)
-
-    torch.manual_seed(0)
-    config = {
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "bf16": {"enabled": "auto"},
-        "zero_optimization": ZERO,
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            deepspeed=config,
-            bf16=True,
-            gradient_checkpointing=True,
-            gradient_checkpointing_kwargs={"use_reentrant": True},
-            per_device_train_batch_size=4,
-            max_steps=steps,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-            learning_rate=2e-4,
-            lr_scheduler_type="constant",
-            disable_tqdm=True,
-        )
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=128,
-                intermediate_size=344,
-                num_hidden_layers=8,
-                num_attention_heads=4,
-                num_key_value_heads=4,
-                vocab_size=256,
-                use_cache=False,
-                tie_word_embeddings=False,
-            )
-        )
-        Trainer(model=model, args=arguments, train_dataset=Counting(), callbacks=[Say()]).train()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -264,11 +264,15 @@ def _named(one: Job) -> str:
 
 
 def _card_each(profile: Profile) -> Profile:
-    return replace(profile, node_gbits_per_s=profile.gpus_per_node * profile.inter_node_gbits_per_s)
+    cards = profile.gpus_per_node
+    if profile.network is None:
+        return replace(profile, node_gbits_per_s=cards * profile.inter_node_gbits_per_s)
+    return replace(profile, network=replace(profile.network, nics=cards), node_gbits_per_s=None)
 
 
 def _on_pcie(profile: Profile) -> Profile:
-    return replace(profile, intra_node_gbits_per_s=_PCIE_GBITS)
+    network = None if profile.network is None else replace(profile.network, within="pcie")
+    return replace(profile, intra_node_gbits_per_s=_PCIE_GBITS, network=network)
 
 
 def _changed(one: Job, **fields: Any) -> Job:
