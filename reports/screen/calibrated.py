@@ -22,6 +22,9 @@ def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
         f"{placed:,} calls of operators were.",
         highlight=False,
     )
+    gpu = found.profile.gpu or ""
+    if recorded.device and gpu.upper() not in recorded.device.upper():
+        console.print(f"[yellow]The base is of another GPU ({gpu}): its peak and its memory's rate stay.[/]")
     for figure, (value, calls) in found.fitted.items():
         console.print(f"  {figure} = {value:.4g}, from {calls:,}", highlight=False)
     for figure, why in found.kept.items():

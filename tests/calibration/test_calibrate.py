@@ -139,3 +139,11 @@ def test_a_base_whose_kernels_are_not_known_is_refused(tmp_path: Path) -> None:
 def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read: No such file"):
         calibration.read(tmp_path / "none.json")
+
+
+def test_a_base_of_another_gpu_is_told(tmp_path: Path) -> None:
+    trace = traces.of(MINE)
+    trace["deviceProperties"][0]["name"] = "Tesla V100-SXM2-32GB"
+    told = CliRunner().invoke(command, [str(kept(tmp_path, trace)), "--out", str(tmp_path / "own.toml")])
+    assert told.exit_code == 0
+    assert "The base is of another GPU (a100)" in told.output
