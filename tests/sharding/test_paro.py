@@ -22,7 +22,7 @@ from scenarios.named import named
 from simgpu.hardware import load_profile
 from simgpu.hardware.facts import fact
 from studies import paro, paro_paper, paro_sweep
-from studies.paro_paper import CLAIMS, RATES, SHARES, Claim, PaperCase, Scaling
+from studies.paro_paper import CLAIMS, FACTS, RATES, SHARES, Claim, PaperCase, Scaling
 from studies.paro_timed import StepTimes, on_flow, timed
 from tests.sharding.training import forked
 
@@ -180,8 +180,8 @@ def test_errors_and_rates_are_of_the_speed_ups() -> None:
     """A step of GGG that waits for the network alone, and one of IIG that does not."""
     claim = CLAIMS[0]
     mine, other = claim.cases
-    waits = StepTimes({rate: round(1e11 / rate) for rate in RATES}, parameters=4, trained=4, peak=1 << 30)
-    computes = StepTimes(dict.fromkeys(RATES, 500_000_000), parameters=4, trained=4, peak=90 << 30)
+    waits = StepTimes({rate: round(1e11 / rate) for rate in (*RATES, FACTS)}, parameters=4, trained=4, peak=1 << 30)
+    computes = StepTimes(dict.fromkeys((*RATES, FACTS), 500_000_000), parameters=4, trained=4, peak=90 << 30)
     frame = paro_paper.gains([claim], {mine: computes, other: waits})
     assert math.isnan(frame.calibrated[0]), "no row is predicted with its own figure"
     twice = paro_paper.gains([claim, claim._replace(theirs=2.0)], {mine: computes, other: waits})
@@ -203,8 +203,10 @@ def test_scaling_is_throughput_per_gpu() -> None:
     claim = Scaling("GGG", 0.63)
     few, many = claim.cases
     found = {
-        few: StepTimes(dict.fromkeys((*RATES, *SHARES), 9000), 1, 1, 1),
-        many: StepTimes(dict.fromkeys(RATES, 10000) | {share: round(10000 / share) for share in SHARES}, 1, 1, 1),
+        few: StepTimes(dict.fromkeys((*RATES, *SHARES, FACTS), 9000), 1, 1, 1),
+        many: StepTimes(
+            dict.fromkeys((*RATES, FACTS), 10000) | {share: round(10000 / share) for share in SHARES}, 1, 1, 1
+        ),
     }
     frame = paro_paper.scaling([claim], found)
     assert list(frame.ranks) == [16, 128]
