@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -71,6 +71,9 @@ paper: $(READY) ## The papers' claims side by side with what we get (several min
 
 paro: $(READY) ## PaRO's strategies, live beside DDP and their formulas (ARGS=--paper: full size, beside the paper)
 	@$(BIN)/python -m repro paro --overwrite $(ARGS)
+
+reviewers: $(READY) ## What the papers' reviewers ask for: held-out loss, scale, lower bound, failures (some minutes)
+	@$(BIN)/python -m repro reviewers --name $(or $(NAME),reviewers) --overwrite $(ARGS)
 
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
 	@$(BIN)/python -m repro placements $(ARGS)

@@ -72,6 +72,25 @@ STUDIES = {
             "quantization.csv": "paper-quantization.csv",
         },
     ),
+    # What the reviewers ask for, part by part: each can be run again by itself.
+    "validation": Study(
+        "reviewers --parts validation --overwrite",
+        {"validation.csv": "validation.csv", "validation.png": "validation.png"},
+    ),
+    "batches": Study(
+        "reviewers --parts batches --overwrite",
+        {
+            "batches.csv": "batches.csv",
+            "batches-gains.csv": "batches-gains.csv",
+            "batches-crossings.csv": "batches-crossings.csv",
+            "batches.png": "batches.png",
+        },
+    ),
+    "pareto": Study("reviewers --parts pareto --overwrite", {"pareto.csv": "pareto.csv", "pareto.png": "pareto.png"}),
+    "failure": Study(
+        "reviewers --parts failure --overwrite",
+        {"failure.csv": "failure.csv", "failure-events.csv": "failure-events.csv", "failure.png": "failure.png"},
+    ),
     "placements": Study(
         "placements",
         {

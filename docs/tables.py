@@ -298,6 +298,28 @@ def kernels(frame: pd.DataFrame) -> list[Cells]:
     ]
 
 
+def validation(frame: pd.DataFrame) -> list[Cells]:
+    """A row for each evaluation, a column for each configuration."""
+    held: Any = frame.pivot(index="step", columns="configuration", values="validation_loss")
+    names = list(dict.fromkeys(frame.configuration))
+    return [
+        {"after step": f"{step}", **{name: f"{held.at[step, name]:.4f}" for name in names}}
+        for step in held.dropna(how="all").index
+    ]
+
+
+def pareto(frame: pd.DataFrame) -> list[Cells]:
+    """For each case, which ways to shard none dominates, by each cost."""
+    costs = {"sent": "bytes that a GPU sends", "crossing": "bytes that leave a node", "communication_s": "time"}
+    return [
+        {
+            "model, trained": f"{model}, {trained}",
+            **{text: ", ".join(found[found[f"front_{cost}"]].strategy) for cost, text in costs.items()},
+        }
+        for (model, trained), found in frame.groupby(["model", "trained"], sort=False)
+    ]
+
+
 TABLES = {
     "kernels": Table("kernels.csv", kernels),
     "sweep": Table("sweep.csv", sweep),
@@ -510,4 +532,32 @@ TABLES = {
         },
     ),
     "paro-large": Table("paro-large.csv", large),
+    "validation": Table("validation.csv", validation),
+    "batches-crossings": Table(
+        "batches-crossings.csv",
+        {
+            "model": _model,
+            "card, GiB": lambda row: f"{row.card}",
+            "Gbit/s of a node": lambda row: f"{row.network:g}",
+            "ZeRO-3 fits from, GPUs": _form("fits_from", ".0f", none="none tried"),
+            "hpZ is 5 % faster from, GPUs": _form("pays_from", ".0f", none="none tried"),
+            "least gain where hpZ fits": _form("most_lost", ".2f", none="it never does"),
+        },
+    ),
+    "pareto": Table("pareto.csv", pareto),
+    "failure": Table(
+        "failure.csv",
+        {
+            "model, GPUs": lambda row: f"{_model(row)}, {row.ranks:,}",
+            "failures as of": lambda row: row.rate,
+            "strategy, group": lambda row: f"{row.strategy}, {row.group}",
+            "hours between": _form("between_h", ".1f"),
+            "best interval, min": lambda row: f"{row.best_s / 60:.1f}",
+            "Young's": lambda row: f"{row.young_s / 60:.1f}",
+            "recovery, min": lambda row: f"{row.recovery_s / 60:.1f}",
+            "lost": _form("lost_best", ".2%"),
+            "at 1 h": _form("lost_1h", ".2%"),
+            "at 3 h": _form("lost_3h", ".2%"),
+        },
+    ),
 }

@@ -25,13 +25,14 @@ from scenarios.models import FULL_SIZE
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.memory import CARDS, GIB
 from studies.shortened import Shortened, shortened
+from studies.sweep import PAYS
 from studies.varied import Variation
 
-MODELS = ("llama-2-7b", "llama-2-13b", "llama-2-70b")
-RANKS = (16, 32, 64, 128, 256)
+MODELS = ("llama-2-7b", "llama-2-70b")
+RANKS = (16, 64, 256)
 NETWORKS = (12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 GPUS = GROUP = 8
-JOB: dict[str, Any] = {"gpus": GPUS, "checkpointing": True, "hardware": "a100-100gbps"}
+JOB: dict[str, Any] = {"gpus": GPUS, "checkpointing": True, "hardware": "a100-100gbps", "steps": 2}
 MOST = 256  # sequences of a micro-batch: more no one trains with
 COLUMNS = ("model", "ranks", "card", "hpz", "micro_batch", "peak_gib", "network", "step_s", "tokens_per_second")
 """Of the frame: see :func:`study`."""
@@ -100,15 +101,15 @@ def gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossings(gained: pd.DataFrame) -> pd.DataFrame:
-    """By model, card and network: from how many GPUs on hpZ is faster at the largest micro-batch that fits.
+    """By model, card and network: from how many GPUs on hpZ pays (:data:`PAYS`) at the largest micro-batch that fits.
 
     Columns: ``model``, ``card``, ``network``; ``fits_from``, GPUs from which on ZeRO-3 fits at all; ``pays_from``, GPUs
-    from which on hpZ is faster; ``most_lost``: the least gain where hpZ fits. Not a number: at none of those tried.
+    from which on hpZ pays; ``most_lost``: the least gain where hpZ fits. Not a number: at none of those tried.
     """
     rows = []
     for (model, card, network), found in gained.groupby(["model", "card", "network"], sort=False):
         found = found.sort_values("ranks")
-        slower = found[~(found.gain > 1.0)]
+        slower = found[~(found.gain >= PAYS)]
         faster = found[found.ranks > (slower.ranks.max() if len(slower) else 0)]
         fitting = found[found.hpz_batch > 0]
         rows.append(

@@ -96,4 +96,4 @@ def batches(console: Console, gained: pd.DataFrame, crossings: pd.DataFrame) -> 
             *(Column(f"{one:g}", right=True) for one in networks),
         ]  # fmt: skip
         title = f"{model}, {card} GiB: times as fast as ZeRO-3, each at its largest micro-batch, by Gbit/s"
-        console.print(Table(title, columns, rows, note=f"hpZ is faster from so many GPUs on, by Gbit/s: {from_on}"))
+        console.print(Table(title, columns, rows, note=f"hpZ is 5 % faster from so many GPUs on, by Gbit/s: {from_on}"))

@@ -21,8 +21,8 @@ whatever the state's level, with alpha and beta from 1, 1/m, 1/n: rings by Patar
 The same holds of a node, or group, as a whole, which keeps alpha m of the parameters at most once: what crosses its
 border is, of a group, ``2s (1 - a) V + s (1 - b) V' + (a + b - 2/g) V'``, a = min(1, m alpha), b = min(1, m beta), g
 groups. That is :func:`least_crossing`: no faster than these bytes pass the node's network is any of them
-(:func:`least_seconds`). In time the state's level counts too: what goes between groups ring by ring uses all network
-cards, a ring over all ranks as few as one.
+(:func:`least_seconds`). In time the state's level counts too, as a ring between groups and one over all ranks do not
+come to the same rate.
 
 What it does not cover: sending fewer bits (qwZ, qgZ), computing with parts of parameters (tensor parallelism), keeping
 what was gathered for the forward pass until the backward pass (then it counts as kept), and stale values.

@@ -138,6 +138,8 @@ def _the_race_is_found(found: Findings) -> None:
         pytest.param({"ranks": 8, "nodes": 2, "hpz": 2}, marks=pytest.mark.wide),
         {"frozen": ("*layers.0*",)},
         {"model": "falcon"},
+        {"model": "mixtral"},
+        pytest.param({"model": "convnext"}, marks=pytest.mark.wide),
         {"precision": "fp32"},
         {"checkpointing": True},
     ],
@@ -145,6 +147,11 @@ def _the_race_is_found(found: Findings) -> None:
 )
 def test_the_race_is_found_whatever_the_shape(run: Run, options: dict[str, object]) -> None:
     _the_race_is_found(run(**{"fix": "none", **PAIR, **options}))
+
+
+@pytest.mark.parametrize("model", [pytest.param("mixtral", marks=pytest.mark.wide), "convnext"])
+def test_experts_and_convolutions_compute_what_gloo_does_with_the_sync(run: Run, model: str) -> None:
+    assert run(fix="stream-sync", model=model, **PAIR).verdict is Verdict.CLEAN
 
 
 def test_without_overlap_one_stream_orders_all(run: Run) -> None:
