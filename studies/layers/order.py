@@ -166,7 +166,7 @@ class Order:
         fixed = (type(record).__name__, record.stream, record.kernel, self._places.get(record.stack))
         key = _key(*fixed, blocks)
         if isinstance(record, Collective):
-            key, sizes = _key(key, record.group, record.root, record.link), (*sizes, record.nominal)
+            key, sizes = _key(key, record.group, record.root), (*sizes, record.nominal)
         self._behind, self._since = _key(*fixed), 0  # without its blocks: a name may not tell all that was before
         return Item(key, record, sizes, self._passed(record.issued), lasts=record.end - record.start)
 
