@@ -168,6 +168,13 @@ def _said(record: Launch | Collective, frames: Sequence[Frame]) -> str:
     return f"{record.kernel} on stream {record.stream}, {reads:,} bytes read, {writes:,} written, {lasts}{where}"
 
 
+def shortened(record: TraceRecord) -> TraceRecord:
+    """The same bytes touched, in few ranges where there were very many (a shard for each of many ranks)."""
+    if isinstance(record, Launch) and (len(record.reads) > _MANY or len(record.writes) > _MANY):
+        return record._replace(reads=tuple(_joined(record.reads)), writes=tuple(_joined(record.writes)))
+    return record
+
+
 def _joined(accesses: Iterable[Any]) -> list[Any]:
     """The same bytes; ranges of a block that follow one another are one."""
     joined: list[Any] = []
