@@ -67,6 +67,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "search": _module("search"),
     "dry": _module("dry"),
     "rehearsed": _module("rehearsed"),
+    "many": _module("dry", "measure_many"),
     "sweep": _module("dry", "measure_sweep"),
     "page": _module("page"),
     "rings": _module("rings"),

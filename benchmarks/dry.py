@@ -18,6 +18,10 @@ from benchmarks.figures import Figure
 LIMIT_S, LIMIT_GIB, LIMIT_RATIO, LIMIT_SWEEP_S = 30.0, 4.0, 1.2, 300.0
 ROUNDS = 2
 _JOB = "--nodes 8 --gpus 8 --hpz 8 --micro-batch 16 --network 12.5 --fix none --expect race"
+_MANY = {
+    "Llama-2-70B, 1,024 ranks": "--model llama-2-70b --nodes 128 --gpus 8 --hpz 8 --micro-batch 4 --checkpointing",
+    "Llama-3.1-405B, 16,384 ranks": "--model llama-3.1-405b --nodes 2048 --gpus 8 --hpz 8 --checkpointing --extend",
+}
 _SWEEP = "--model llama-2-7b --name bench-sweep --overwrite"
 
 
@@ -66,6 +70,44 @@ def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
     note = "hpZ with four fixes, and ZeRO-3; two configurations are what the limit is for"
     took = time.perf_counter() - began
     return [Figure("sweep", "9 networks x 6 micro-batches, Llama-2-7B", took, "s", LIMIT_SWEEP_S, note)]
+
+
+def measure_many(say: Callable[[str], None]) -> list[Figure]:
+    """Many ranks, from few layers; at 70B beside the dry run of all layers. Both must agree, or RuntimeError is raised.
+
+    Whole processes, classes of ranks compared; seconds are of the clock, and of the processor in the note.
+    """
+    figures: list[Figure] = []
+    for what, job in _MANY.items():
+        say(f"many: {what}")
+        took, used, peak, found = _of_many(job)
+        note = f"{used:.1f} s of processor time; {len(found['ranks']['classes'])} classes of ranks compared"
+        figures += [
+            Figure("many", f"{what}: command to verdict", took, "s", LIMIT_S, note),
+            Figure("many", f"{what}: memory (at most: twice the larger peak)", peak / (1 << 30), "GiB", LIMIT_GIB),
+        ]
+        if "70b" in job:
+            say(f"many: {what}, all layers")
+            exact, used, _, all_ = _of_many(f"{job} --exact")
+            figures.append(Figure("many", f"{what}, all layers", exact, "s", None, f"{used:.1f} s of processor time"))
+            error = 100 * abs(found["step_s"] / all_["step_s"] - 1)
+            figures.append(Figure("many", f"{what}, few layers against all: a step's time", error, "%", 0.5))
+            for field in ("operations", "fits"):
+                if found[field] != all_[field]:
+                    raise RuntimeError(f"few layers and all do not agree on {field}: {found[field]}, {all_[field]}")
+            if found["memory"]["peak"] != all_["memory"]["peak"]:
+                raise RuntimeError("few layers and all do not agree on the peak of memory")
+    return figures
+
+
+def _of_many(job: str) -> tuple[float, float, int, dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        began, before = time.perf_counter(), os.times()
+        peak = _run(f"dry {job} --name bench --runs {folder}".split(), allowed=(0, 1))
+        took, after = time.perf_counter() - began, os.times()
+        found: dict[str, Any] = json.loads((Path(folder) / "bench" / "dry.json").read_text(encoding="utf-8"))
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return took, used, peak, found
 
 
 def _dry(model: str) -> tuple[float, int, dict[str, Any]]:

@@ -158,15 +158,16 @@ class Order:
 
     def _work(self, record: Launch | Collective) -> Item:
         touched = (*record.reads, *record.writes)
-        blocks: Iterable[Any] = tuple(self._name(one[0]) for one in touched)
         sizes = tuple(one[2] - one[1] for one in touched)
         if len(touched) > _MANY:
-            blocks = sorted({place for place, _ in blocks})
+            blocks: Any = sorted({self._name(block)[0] for block in {one[0] for one in touched}})
             sizes = (len(touched), sum(sizes))
+        else:
+            blocks = tuple(self._name(one[0]) for one in touched)
         fixed = (type(record).__name__, record.stream, record.kernel, self._places.get(record.stack))
         key = _key(*fixed, blocks)
         if isinstance(record, Collective):
-            key, sizes = _key(key, record.group, record.root, record.link), (*sizes, record.nominal)
+            key, sizes = _key(key, record.group, record.root), (*sizes, record.nominal)
         self._behind, self._since = _key(*fixed), 0  # without its blocks: a name may not tell all that was before
         return Item(key, record, sizes, self._passed(record.issued), lasts=record.end - record.start)
 
