@@ -31,17 +31,8 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
 
     ``environment``: of a process that imports ``release``. Raises :class:`scenarios.base.ScenarioError`.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "simgpu",
-        "--ranks",
-        str(RANKS),
-        "--timing",
-        TIMING,
-        "-m",
-        "scenarios.trainer_program",
-    ]
+    command = [sys.executable, "-m", "simgpu", "--ranks", str(RANKS), "--timing", TIMING]
+    command += ["-m", "scenarios.trainer_program", str(steps)]
     here = str(Path(__file__).resolve().parents[1])
     behind = environment.get("PYTHONPATH", "")
     whole = {
