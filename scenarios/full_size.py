@@ -15,8 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, FalconConfig, GPTNeoXConfig, LlamaConfig, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    FalconConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MixtralConfig,
+    PretrainedConfig,
+)
 
+from scenarios.families import BALANCED, CHOSEN, offer_balanced
 from scenarios.models import FULL_SIZE, FullModel
 
 ModelBatch = Mapping[str, Tensor]
@@ -68,6 +77,9 @@ def subject(model: str, *, attention: str = "sdpa", layers: int | None = None) -
     except Exception as error:  # transformers raises what it likes
         raise ModelError(f"{path} is not a transformers configuration: {_line(error)}") from error
     config.use_cache = False
+    if isinstance(config, MixtralConfig):
+        offer_balanced()
+        config._experts_implementation = BALANCED
     return _of_config(str(model), config, layers)
 
 
@@ -90,6 +102,18 @@ def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
             num_key_value_heads=model.kv_heads,
             max_position_embeddings=4096,
             rms_norm_eps=1e-5,
+            **common,
+        )
+    if model.family == "mixtral":
+        offer_balanced()
+        return MixtralConfig(
+            intermediate_size=model.intermediate,
+            num_key_value_heads=model.kv_heads,
+            num_local_experts=model.experts,
+            num_experts_per_tok=CHOSEN,
+            max_position_embeddings=4096,
+            rms_norm_eps=1e-5,
+            experts_implementation=BALANCED,  # type: ignore[call-arg]  # goes through **kwargs
             **common,
         )
     if model.family == "gpt":

@@ -6,7 +6,9 @@ downloaded. The shapes are those of
 * Llama 2 (Touvron et al. 2023, arXiv 2307.09288),
 * LLaMA 30B and 65B (Touvron et al. 2023, arXiv 2302.13971),
 * Falcon (Almazrouei et al. 2023, arXiv 2311.16867), in the architecture of Falcon-40B: grouped
-  keys and values, attention and feed-forward side by side, input and output embedding shared.
+  keys and values, attention and feed-forward side by side, input and output embedding shared,
+* Mixtral (Jiang et al. 2024, arXiv 2401.04088), a mixture of experts, and ConvNeXt, a convolutional
+  network (:mod:`scenarios.families`).
 
 Give the models an ``attention_mask`` and keep attention ``"eager"`` and the host never waits for a
 value in forward or backward. Otherwise Llama does, once per forward (transformers 5.23.0,
@@ -16,20 +18,24 @@ the mask is all ones. Such a read is a host synchronisation, and a synchronisati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
 from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 
-Family = Literal["llama", "falcon"]
+from scenarios.families import CHOSEN, TextAsPicture, mixtral
+
+Family = Literal["llama", "falcon", "mixtral", "convnext"]
 Attention = Literal["eager", "sdpa"]
 
-FAMILIES: tuple[Family, ...] = ("llama", "falcon")
+FAMILIES: tuple[Family, ...] = ("llama", "falcon", "mixtral", "convnext")
+LANGUAGE = FAMILIES[:3]
+"""Families of causal language models."""
 ATTENTIONS: tuple[Attention, ...] = ("eager", "sdpa")
 
 
@@ -41,6 +47,7 @@ class ModelSize(NamedTuple):
     intermediate: int
     heads: int
     kv_heads: int
+    experts: int = 0
 
 
 SIZES: dict[tuple[Family, str], ModelSize] = {
@@ -52,6 +59,13 @@ SIZES: dict[tuple[Family, str], ModelSize] = {
     # feed-forward and the embeddings need padding on 4 ranks, and every parameter does on 8.
     ("llama", "odd"): ModelSize(layers=2, hidden=42, intermediate=101, heads=3, kv_heads=1),
     ("falcon", "odd"): ModelSize(layers=2, hidden=42, intermediate=101, heads=3, kv_heads=1),
+    ("mixtral", "tiny"): ModelSize(layers=2, hidden=32, intermediate=56, heads=4, kv_heads=2, experts=4),
+    ("mixtral", "small"): ModelSize(layers=4, hidden=64, intermediate=112, heads=4, kv_heads=2, experts=8),
+    ("mixtral", "odd"): ModelSize(layers=2, hidden=42, intermediate=101, heads=3, kv_heads=1, experts=3),
+    # Layers of each of two stages; the second is twice as wide. The inner width is four times the outer one.
+    ("convnext", "tiny"): ModelSize(layers=2, hidden=16, intermediate=64, heads=1, kv_heads=1),
+    ("convnext", "small"): ModelSize(layers=3, hidden=32, intermediate=128, heads=1, kv_heads=1),
+    ("convnext", "odd"): ModelSize(layers=2, hidden=21, intermediate=84, heads=1, kv_heads=1),
 }
 
 
@@ -60,7 +74,7 @@ class FullModel:
     """The shape of a published model: counts, and widths in elements."""
 
     name: str
-    family: Literal["llama", "falcon", "gpt"]
+    family: Literal["llama", "falcon", "gpt", "mixtral"]
     layers: int
     hidden: int
     intermediate: int
@@ -68,22 +82,27 @@ class FullModel:
     kv_heads: int
     vocab: int
     norms_per_layer: int = 2
+    experts: int = 0
 
     @property
     def matrix_parameters(self) -> int:
-        """Elements of the matrices that every token is multiplied with, the output embedding included."""
+        """Elements of the matrices that a token is multiplied with: two experts, and the output embedding included."""
+        return self._matrices(CHOSEN if self.experts else 1)
+
+    def _matrices(self, experts: int) -> int:
         head = self.hidden // self.heads
         attention = self.hidden * head * (self.heads + 2 * self.kv_heads) + self.hidden * self.hidden
         # Llama's feed-forward is gated: gate, up and down. Falcon has no gate.
-        matrices = 3 if self.family == "llama" else 2
-        return self.layers * (attention + matrices * self.hidden * self.intermediate) + self.vocab * self.hidden
+        matrices = 3 if self.family in ("llama", "mixtral") else 2
+        layer = attention + experts * matrices * self.hidden * self.intermediate + self.experts * self.hidden
+        return self.layers * layer + self.vocab * self.hidden
 
     @property
     def parameters(self) -> int:
         """Trainable elements, a shared embedding counted once."""
         norms = self.layers * self.norms_per_layer + 1
-        if self.family == "llama":  # an input embedding of its own; root mean square norms have no bias
-            return self.matrix_parameters + self.vocab * self.hidden + norms * self.hidden
+        if self.family in ("llama", "mixtral"):  # an input embedding of its own; root mean square norms have no bias
+            return self._matrices(self.experts or 1) + self.vocab * self.hidden + norms * self.hidden
         if self.family == "gpt":  # GPT-NeoX: biases everywhere, embeddings shared
             biases = self.layers * (5 * self.hidden + self.intermediate)
             return self.matrix_parameters + norms * 2 * self.hidden + biases
@@ -112,6 +131,7 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("llama-30b", "llama", 60, 6656, 17920, 52, 52, 32000),
         FullModel("llama-65b", "llama", 80, 8192, 22016, 64, 64, 32000),
         FullModel("llama-2-70b", "llama", 80, 8192, 28672, 64, 8, 32000),
+        FullModel("mixtral-8x7b", "mixtral", 32, 4096, 14336, 32, 8, 32000, experts=8),
         FullModel("llama-3.1-405b", "llama", 126, 16384, 53248, 128, 8, 128256),
         FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
@@ -139,11 +159,12 @@ def build(
     attention: str = "eager",
     gradient_checkpointing: bool = False,
 ) -> nn.Module:
-    """A small causal language model in training mode: the same bits for the same arguments.
+    """A small model in training mode, of language but for ``convnext``: the same bits for the same arguments.
 
     Called as ``model(input_ids=..., attention_mask=..., labels=...)`` with int64 tensors of shape
     ``[batch, sequence]``, it gives an output whose ``loss`` is a float32 scalar (mean over the labels
-    that are not -100) and whose ``logits`` have shape ``[batch, sequence, vocab_size]``. No dropout,
+    that are not -100) and whose ``logits`` have shape ``[batch, sequence, vocab_size]`` (of ``convnext``,
+    which tells letters: ``[batch, 4]``). No dropout,
     no cache. Weights are drawn in float32 and then rounded to ``dtype``; buffers stay float32. The
     global random state is as it was before.
 
@@ -151,17 +172,19 @@ def build(
     match does not require a gradient. A parameter with two names (Falcon's embedding) has both.
 
     Raises ValueError for an unknown family, size or attention, a vocabulary without words, a pattern
-    that matches no parameter, or patterns that leave nothing to train.
+    that matches no parameter, patterns that leave nothing to train, or gradient checkpointing of ``convnext``.
     """
     shape = _shape(family, size)
     if attention not in ATTENTIONS:
         raise ValueError(f"Unknown attention {attention!r}: choose one of {', '.join(ATTENTIONS)}.")
+    if gradient_checkpointing and family == "convnext":
+        raise ValueError("transformers' ConvNeXt has no gradient checkpointing: leave it out.")
     if vocab_size < 1:
         raise ValueError(f"A vocabulary of {vocab_size} words is too small: give at least 1.")
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would reseed every accelerator as well, and fork_rng restores only the CPU.
         torch.default_generator.manual_seed(seed)
-        model = _llama(shape, vocab_size, attention) if family == "llama" else _falcon(shape, vocab_size, attention)
+        model = _MAKERS[cast(Family, family)](shape, vocab_size, attention)
     for parameter in model.parameters():
         # Not model.to(dtype), which would round the rotary frequencies as well.
         if parameter.dtype != dtype:
@@ -220,6 +243,22 @@ def _falcon(shape: ModelSize, vocab_size: int, attention: str) -> FalconForCausa
             attn_implementation=attention,  # type: ignore[call-arg]  # goes through **kwargs, which mypy does not see
         )
     )
+
+
+def _mixtral(shape: ModelSize, vocab_size: int, attention: str) -> nn.Module:
+    return mixtral(**shape._asdict(), vocab=vocab_size, attention=attention)
+
+
+def _convnext(shape: ModelSize, *_: Any) -> nn.Module:
+    return TextAsPicture(layers=shape.layers, hidden=shape.hidden)
+
+
+_MAKERS: dict[Family, Callable[[ModelSize, int, str], Any]] = {
+    "llama": _llama,
+    "falcon": _falcon,
+    "mixtral": _mixtral,
+    "convnext": _convnext,
+}
 
 
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:

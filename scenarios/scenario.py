@@ -26,7 +26,9 @@ from simgpu.hardware import HardwareTiming, Scale
 class Scenario(Training):
     """Stock DeepSpeed ZeRO-3 training of a small model. Field descriptions are the command line's help."""
 
-    model: Literal["llama", "falcon"] = Field("llama", description="Model family: llama or falcon.")
+    model: Literal["llama", "falcon", "mixtral", "convnext"] = Field(
+        "llama", description="Model family: llama, falcon, mixtral (experts) or convnext (convolutions)."
+    )
     size: Literal["tiny", "small", "odd"] = Field(
         "small", description="Model size: tiny, small, or odd (no parameter divides by the ranks)."
     )
@@ -116,6 +118,8 @@ class Scenario(Training):
     def _fits(self) -> None:
         if (self.qwz or self.qgz) and self.deepspeed != PINNED:
             raise ValueError(f"qwZ and qgZ are run with DeepSpeed {PINNED} only, not with {self.deepspeed}")
+        if self.checkpointing and self.model == "convnext":
+            raise ValueError("transformers' ConvNeXt has no gradient checkpointing: leave it out")
         if self.qgz and self.nodes == 1:
             raise ValueError("qgZ needs more than one node: on one, DeepSpeed reduces without quantizing")
         if self.qwz and self.edit_after and self.hpz > 1:
@@ -177,8 +181,12 @@ class Scenario(Training):
     def _layer(self) -> int:
         """Elements of one layer's matrices."""
         size = SIZES[self.model, self.size]
+        if self.model == "convnext":  # of the second stage: 7 x 7 in depth, then to four times the width and back
+            width = 2 * size.hidden
+            return 49 * width + 8 * width * width
         attention = 2 * size.hidden * size.hidden + 2 * size.hidden * size.hidden * size.kv_heads // size.heads
-        return attention + (3 if self.model == "llama" else 2) * size.hidden * size.intermediate
+        matrices = 2 if self.model == "falcon" else 3
+        return attention + (max(1, size.experts) * matrices * size.intermediate + size.experts) * size.hidden
 
     def deepspeed_config(self) -> dict[str, Any]:
         """What ``deepspeed.initialize`` gets.

@@ -54,7 +54,7 @@ class FailureCase(NamedTuple):
 CASES = (
     FailureCase("llama-2-7b", FULL_SIZE["llama-2-7b"].parameters, 64, 4e6),
     FailureCase("llama-2-70b", FULL_SIZE["llama-2-70b"].parameters, 1024, 4e6),
-    FailureCase("llama-3-405b", 405e9, 16384, 16e6),
+    FailureCase("llama-3.1-405b", FULL_SIZE["llama-3.1-405b"].parameters, 16384, 16e6),
 )
 
 

@@ -71,3 +71,29 @@ def failure(console: Console, frame: pd.DataFrame, events: pd.DataFrame) -> None
         f"{len(events)} cases.",
         highlight=False,
     )
+
+
+def batches(console: Console, gained: pd.DataFrame, crossings: pd.DataFrame) -> None:
+    """How many times as fast hpZ is, and from how many GPUs on it is faster."""
+    networks = sorted(set(gained.network))
+    for (model, card), found in gained.groupby(["model", "card"], sort=False):
+        table: Any = found.pivot(index="ranks", columns="network", values="gain")
+        rows = [
+            [
+                one,
+                "{zero3_batch} / {hpz_batch}".format(**found[found.ranks == one].iloc[0]),
+                *(
+                    "neither" if pd.isna(gain) else Cell("no room", "bad") if gain == 0 else f"{gain:.2f}"
+                    for gain in table.loc[one, networks]
+                ),
+            ]
+            for one in table.index
+        ]
+        mine = crossings[(crossings.model == model) & (crossings.card == card)].set_index("network").pays_from
+        from_on = ", ".join(f"{one:g}: {'none' if pd.isna(mine[one]) else f'{mine[one]:.0f}'}" for one in networks)
+        columns = [
+            Column("GPUs", "d"), Column("micro-batch", right=True),
+            *(Column(f"{one:g}", right=True) for one in networks),
+        ]  # fmt: skip
+        title = f"{model}, {card} GiB: times as fast as ZeRO-3, each at its largest micro-batch, by Gbit/s"
+        console.print(Table(title, columns, rows, note=f"hpZ is faster from so many GPUs on, by Gbit/s: {from_on}"))

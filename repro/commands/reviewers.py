@@ -15,7 +15,7 @@ from repro.commands.frames import among
 
 _BY_FORMULA = {"pareto", "failure"}  # which need no run
 _TEXT = "What to answer, with commas"
-PARTS = ("validation", "pareto", "failure")
+PARTS = ("validation", "batches", "pareto", "failure")
 
 
 @click.command()
@@ -25,9 +25,10 @@ PARTS = ("validation", "pareto", "failure")
 def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite: bool) -> None:
     """What the reviewers of both papers ask for: a table and a picture for each question.
 
-    validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. pareto:
-    memory against communication of all ways to shard, beside a lower bound. failure: what
-    interruptions cost, by checkpoint interval, strategy and scale.
+    validation: the loss on a held-out split under ZeRO-3, hpZ, and hpZ without its synchronisation, live. batches:
+    throughput at the largest micro-batch that fits, hpZ against ZeRO-3, by model, GPUs, card and network. pareto:
+    memory against communication of all ways to shard, beside a lower bound. failure: what interruptions cost, by
+    checkpoint interval, strategy and scale.
     """
     from reports.screen.terminal import doing
     from repro.sessions import folders
@@ -42,7 +43,12 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     if set(wanted) - _BY_FORMULA:
         with doing(console, "importing DeepSpeed"):
             program.preload()
-    answers: dict[str, Callable[..., list[str]]] = {"validation": _validation, "pareto": _pareto, "failure": _failure}
+    answers: dict[str, Callable[..., list[str]]] = {
+        "validation": _validation,
+        "batches": _batches,
+        "pareto": _pareto,
+        "failure": _failure,
+    }
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
@@ -59,6 +65,24 @@ def _validation(console: Console, folder: Path, *, workers: int | None) -> list[
     picture.draw(frame, folder / "validation.png")
     report.validation(console, frame)
     return ["validation.csv", "validation.png"]
+
+
+def _batches(console: Console, folder: Path, *, workers: int | None) -> list[str]:
+    from reports.pictures import batches as picture
+    from reports.screen import reviewers as report
+    from repro.commands.progress import counting
+    from studies import batches as study
+
+    with counting(console) as progress:
+        frame = study.study(folder, workers=workers, progress=progress)
+    gained = study.gains(frame)
+    crossings = study.crossings(gained)
+    _write(frame, folder / "batches.csv")
+    _write(gained, folder / "batches-gains.csv")
+    _write(crossings, folder / "batches-crossings.csv")
+    picture.draw(gained, folder / "batches.png")
+    report.batches(console, gained, crossings)
+    return ["batches.csv", "batches-gains.csv", "batches-crossings.csv", "batches.png"]
 
 
 def _pareto(console: Console, folder: Path, **_: Any) -> list[str]:

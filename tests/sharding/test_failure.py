@@ -75,7 +75,7 @@ def test_the_study_has_a_row_for_each_and_the_published_effective_time_is_kept()
     frame = study()
     assert len(frame) == len(CASES) * len(STRATEGIES) * len(RATES)
     assert (frame[frame.strategy == "hpZ"].lost_best.to_numpy() == frame[frame.strategy == "GGG"].lost_best).all()
-    llama = frame[(frame.model == "llama-3-405b") & (frame.strategy == "GGG") & (frame.rate == "llama3")].iloc[0]
+    llama = frame[(frame.model == "llama-3.1-405b") & (frame.strategy == "GGG") & (frame.rate == "llama3")].iloc[0]
     assert math.isclose(llama.between_h, 54 * 24 / 419, rel_tol=1e-4)
     assert 1 - llama.lost_best >= fact("studies.failure.llama3_effective")  # theirs has other losses too
     host = smallest_group(scheme("III"), CASES[1])

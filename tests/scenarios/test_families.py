@@ -1,0 +1,86 @@
+"""A mixture of experts and a convolutional network: what they compute, without a read of a value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralForCausalLM
+
+from scenarios.base import ScenarioError
+from scenarios.families import BALANCED, CHOSEN, TextAsPicture, balanced, offer_balanced
+from scenarios.full_size import config_of
+from scenarios.mmlu import SAMPLE, load
+from scenarios.mmlu_batches import batches
+from scenarios.models import FULL_SIZE, build
+from scenarios.scenario import scenario
+
+VOCAB = 259
+
+
+def experts() -> MixtralExperts:
+    model = build("mixtral", "tiny", vocab_size=VOCAB, seed=1)
+    return next(one for one in model.modules() if isinstance(one, MixtralExperts))
+
+
+def test_balanced_experts_compute_what_transformers_own_do_where_the_routing_is_balanced() -> None:
+    layer = experts()
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(8, 32, generator=generator)
+    chosen = torch.tensor([[0, 1], [2, 3], [1, 2], [3, 0], [1, 0], [3, 2], [2, 1], [0, 3]])  # each four times
+    weights = torch.rand(8, CHOSEN, generator=generator)
+    layer.config._experts_implementation = "eager"
+    theirs = layer(hidden, chosen, weights)
+    torch.testing.assert_close(balanced(layer, hidden, chosen, weights), theirs)
+    layer.config._experts_implementation = "batched_mm"  # what a live scenario takes
+    torch.testing.assert_close(layer(hidden, chosen, weights), theirs)
+
+
+def test_balanced_experts_give_and_take_gradients_for_any_number_of_tokens() -> None:
+    layer = experts()
+    hidden = torch.randn(7, 32, requires_grad=True)
+    chosen = torch.zeros(7, CHOSEN, dtype=torch.int64)  # all to one: not balanced, and computed all the same
+    balanced(layer, hidden, chosen, torch.ones(7, CHOSEN)).sum().backward()
+    assert hidden.grad is not None and layer.down_proj.grad is not None
+    assert bool(layer.down_proj.grad.abs().sum(dim=(1, 2)).gt(0).all())
+
+
+def test_mixtral_of_full_size_has_its_published_parameters_and_balanced_experts() -> None:
+    """46.7 billion, of which a token meets 12.9 with its embedding (arXiv 2401.04088)."""
+    full = FULL_SIZE["mixtral-8x7b"]
+    assert round(full.parameters / 1e9, 1) == 46.7
+    assert round((full.matrix_parameters + full.vocab * full.hidden) / 1e9, 1) == 12.9
+    offer_balanced()
+    config = config_of(full)
+    assert config._experts_implementation == BALANCED
+    with torch.device("meta"):
+        model = MixtralForCausalLM(config)
+    assert sum(one.numel() for one in model.parameters()) == full.parameters
+
+
+def test_a_convolutional_network_tells_letters_from_bytes_and_does_not_see_the_answer() -> None:
+    model = build("convnext", "tiny", vocab_size=VOCAB, seed=1)
+    assert isinstance(model, TextAsPicture)
+    batch = next(batches(load(SAMPLE), sequence=64, micro_batch=4, rank=0, world=1, seed=0))
+    found = model(**batch)
+    assert found.logits.shape == (4, 4) and 1.0 < found.loss.item() < 2.0  # a guess: ln(4) = 1.39
+    other = dict(batch)
+    at = batch["attention_mask"].sum(dim=1, keepdim=True) - 2
+    assert set(batch["input_ids"].gather(1, at).flatten().tolist()) <= set(map(ord, "ABCD"))
+    other["input_ids"] = batch["input_ids"].scatter(1, at, ord("A"))
+    assert torch.equal(model(**other).logits, found.logits)
+
+
+@pytest.mark.parametrize("sequence", [8, 40, 64, 100])
+def test_a_picture_is_made_of_any_number_of_bytes(sequence: int) -> None:
+    model = build("convnext", "tiny", vocab_size=VOCAB, seed=1)
+    ids = torch.full((2, sequence), ord("B"))
+    loss = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.sum()
+    loss.backward()
+    assert all(one.grad is not None for one in model.parameters())
+
+
+def test_it_has_no_gradient_checkpointing_and_says_so() -> None:
+    with pytest.raises(ValueError, match="ConvNeXt has no gradient checkpointing: leave it out"):
+        build("convnext", "tiny", vocab_size=VOCAB, seed=1, gradient_checkpointing=True)
+    with pytest.raises(ScenarioError, match="ConvNeXt has no gradient checkpointing: leave it out"):
+        scenario(model="convnext", checkpointing=True)
