@@ -140,7 +140,7 @@ def test_a_step_of_ten_micro_batches_follows_from_one_of_four(narrow: str, strat
 
     whole, derived = forked(both, tmp_path / "fork")
     assert derived == whole
-    assert whole[0] > whole[1] == whole[2], "NCCL's rings have all of a node's cards, which have 448 Gbit/s together"
+    assert (whole[1] == whole[2]) == (strategy == "NII"), "computing hides all that NII sends between nodes"
 
 
 def test_what_a_flow_gets_does_not_change_what_a_node_gets() -> None:
@@ -169,11 +169,9 @@ def test_the_cheapest_case_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFi
     ns = {name: round(row[name] * 1e9) for name in ("step_s", "against_s", "together_s", "together_against_s")}
     assert row.ours == ns["against_s"] / ns["step_s"]
     assert row.together == ns["together_against_s"] / ns["together_s"]
-    assert row.ours == row.together > 1, "NCCL's rings have all links, whatever a flow gets beyond its part of them"
-    # ZeRO-3 waits for the network: what the closed form has, 20.9 s with 100 Gbit/s, and the latency of the rings. Of
-    # 34 modules each is gathered twice and reduced once in ten micro-batches, by rings of 32 ranks on four nodes.
-    closed, late = 20.9 * 100 / 448, 8.4 + 28 * 6 + 3 * 14
-    assert 0.99 * closed < row.against_s < 1.01 * closed + 3 * 34 * 10 * late / 1e6
+    assert row.ours > row.together > 1
+    assert row.ours > row.facts > 1, "NCCL's rings have more links than one flow"
+    assert row.against_s == pytest.approx(20.9, rel=0.01), "ZeRO-3 waits for the network: what the closed form has"
 
 
 def test_errors_and_rates_are_of_the_speed_ups() -> None:
