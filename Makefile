@@ -24,7 +24,11 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep memory placements paper paro reviewers releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+=======
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+>>>>>>> main
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -60,6 +64,12 @@ memory: $(READY) ## What hpZ's secondary copy costs: dry runs of 7B to 70B besid
 sweep: $(READY) ## Where the race shows and where hpZ pays: 9 networks x 6 micro-batches of a 7B model; table and pictures
 	@$(BIN)/python -m repro sweep --name $(or $(NAME),sweep) --overwrite $(ARGS)
 
+why: $(READY) ## Which single assumption decides whether the race shows: the users' setting, one thing changed at a time
+	@$(BIN)/python -m repro why --name $(or $(NAME),why) --overwrite $(ARGS)
+
+network: $(READY) ## What nccl-tests reported of collectives, beside what the model of the network says; tables (seconds)
+	@$(BIN)/python -m repro network --name $(or $(NAME),network) --overwrite $(ARGS)
+
 paper: $(READY) ## The papers' claims side by side with what we get (several minutes)
 	@$(BIN)/python -m repro paper --name $(or $(NAME),paper) --overwrite $(ARGS)
 
@@ -72,7 +82,7 @@ reviewers: $(READY) ## What the papers' reviewers ask for: held-out loss, scale,
 placements: $(READY) ## Every place where hpZ's synchronisation could stand: race-free or not, and what it costs
 	@$(BIN)/python -m repro placements $(ARGS)
 
-releases: $(READY) ## One scenario under ten DeepSpeed releases, unmodified: race, stale, uncovered or clean
+releases: $(READY) ## One scenario under eleven DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
 
 # mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.

@@ -30,17 +30,25 @@ class Study(NamedTuple):
 
 STUDIES = {
     "sweep": Study(
-        "sweep --overwrite",
+        "sweep --overwrite --deepspeed 0.13.4",
         {
             "sweep.csv": "sweep.csv",
             "report/phase-diagram.png": "phase-diagram.png",
             "report/throughput.png": "throughput.png",
         },
     ),
+    "sweep-2-nodes": Study(
+        "sweep --overwrite --deepspeed 0.13.4 --nodes 2",
+        {"sweep.csv": "sweep-2-nodes.csv", "report/phase-diagram.png": "phase-diagram-2-nodes.png"},
+    ),
+    "why": Study(
+        "why --overwrite", {"why.csv": "why.csv", "losses.csv": "why-losses.csv", "report/why.png": "why.png"}
+    ),
     "memory": Study(
         "memory --overwrite",
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
+    "network": Study("network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
     "paro-paper": Study(
         "paro --paper --overwrite",
@@ -92,6 +100,7 @@ STUDIES = {
             "report/placements.png": "placements.png",
         },
     ),
+    "kernels": Study("kernels --overwrite", {"kernels.csv": "kernels.csv"}),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,11 @@ def _error(name: str) -> Callable[[Row], str]:
     return lambda row: f"**{text(row)}**" if abs(getattr(row, name)) > 0.25 else text(row)
 
 
+def _bytes(count: int) -> str:
+    unit, name = next(one for one in ((GIB, "GiB"), (1 << 20, "MiB"), (1, "B")) if count >= one[0])
+    return f"{count / unit:.3g} {name}"
+
+
 def _model(row: Row) -> str:
     """Its name, which is not broken at a hyphen."""
     return str(row.model).replace("-", "&#8209;")
@@ -103,6 +109,78 @@ def sweep(frame: pd.DataFrame) -> list[Cells]:
         mark = "&nbsp;**!**" if row.manifested == row.pairs else "&nbsp;*?*" if row.manifested else ""
         cells[f"{row.network:g}"] = f"{gains.at[row.micro_batch, row.network]:.2f}{mark}"
     return [{**rows[batch], "pays less than 5 % from": f"{ends.at[batch]:.0f}"} for batch in sorted(rows)]
+
+
+def sweep_releases(frame: pd.DataFrame) -> list[Cells]:
+    """The pinned release without a fix, and others as released: harmful pairs that are reversed, by network."""
+    from frameworks.deepspeed.fixes import Fix
+    from studies.sweep import ZERO3, matters_from
+
+    fixed = {ZERO3, *(f"hpZ {fix}" for fix in Fix if fix is not Fix.NONE)}
+    rows = []
+    for configuration in dict.fromkeys(frame.configuration):
+        if configuration in fixed:
+            continue
+        starts = matters_from(frame, configuration)
+        name = configuration.removeprefix("hpZ ").replace("none", "0.19.8, no fix")
+        for batch, found in frame[frame.configuration == configuration].groupby("micro_batch"):
+            cells = {"DeepSpeed": name, "micro-batch": f"{batch}"}
+            for row in _rows(found.sort_values("network")):
+                bad = f"{row.harmful_manifested:.0f} of {row.harmful:.0f}"
+                cells[f"{row.network:g}"] = f"**{bad}**" if row.harmful_manifested else bad
+            rows.append({**cells, "reversed from": _start(starts[batch])})
+    return rows
+
+
+def why(frame: pd.DataFrame, release: str) -> list[Cells]:
+    """A row for each assumption that was changed."""
+    return [
+        {
+            "assumption": row.assumption,
+            "changed to": row.value,
+            "harmful pairs reversed": f"{row.reversed} of {row.harmful}",
+            "closest, ms": "" if pd.isna(row.slack_ms) else f"{row.slack_ms:+,.2f}",
+            "parameters": "" if pd.isna(row.parameters) else row.parameters,
+            "reversed from, Gbit/s": "" if row.assumption == "timing" else _start(row.from_gbits),
+            "decides": "**yes**" if row.flips else "",
+        }
+        for row in _rows(frame[frame.release == release])
+    ]
+
+
+def why_releases(frame: pd.DataFrame) -> list[Cells]:
+    """The setting under each release."""
+    found = frame[frame.assumption.isin(["the setting", "release"])]
+    return [
+        {
+            "DeepSpeed": row.value,
+            "step, s": f"{row.step_s:.2f}",
+            "pairs": f"{row.pairs}",
+            "of them reversed": f"{row.manifested}",
+            "harmful pairs": f"{row.harmful}",
+            "reversed": f"**{row.reversed}**" if row.reversed else "0",
+            "parameters": "" if pd.isna(row.parameters) else row.parameters,
+        }
+        for row in _rows(found.sort_values("release", kind="stable"))
+    ]
+
+
+def why_losses(frame: pd.DataFrame) -> list[Cells]:
+    """What Trainer prints, step by step."""
+    rows = []
+    for release, found in frame.groupby("release", sort=False):
+        cells = {"DeepSpeed": str(release)}
+        for row in _rows(found):
+            norm = "NaN" if pd.isna(row.gradient_norm) else f"{row.gradient_norm:.3f}"
+            cells[f"step {row.step}: loss"] = f"{row.loss:.4f}" if row.loss else "**0.0**"
+            cells[f"step {row.step}: gradient norm"] = norm
+        rows.append(cells)
+    return rows
+
+
+def _start(gbits: float) -> str:
+    """The bandwidth from which on a harmful pair is reversed."""
+    return "every" if gbits == 0 else "none" if pd.isna(gbits) else f"{gbits:.0f}"
 
 
 def placements(frame: pd.DataFrame) -> list[Cells]:
@@ -204,6 +282,7 @@ def large(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+<<<<<<< HEAD
 def validation(frame: pd.DataFrame) -> list[Cells]:
     """A row for each evaluation, a column for each configuration."""
     held: Any = frame.pivot(index="step", columns="configuration", values="validation_loss")
@@ -223,11 +302,33 @@ def pareto(frame: pd.DataFrame) -> list[Cells]:
             **{text: ", ".join(found[found[f"front_{cost}"]].strategy) for cost, text in costs.items()},
         }
         for (model, trained), found in frame.groupby(["model", "trained"], sort=False)
+=======
+def kernels(frame: pd.DataFrame) -> list[Cells]:
+    """By kind and source: how far the model is off."""
+    frame = frame.assign(absolute=frame["error"].abs())
+    return [
+        {
+            "GPU": str(gpu).upper(),
+            "kernel": str(kernel),
+            "rows": f"{len(those)}",
+            "mean error": f"{those['absolute'].mean():.1%}",
+            "worst": f"{those['absolute'].max():.0%}",
+            "measured by": str(source),
+        }
+        for (gpu, kernel, source), those in frame.groupby(["gpu", "kernel", "measured"], sort=False)
+>>>>>>> main
     ]
 
 
 TABLES = {
+    "kernels": Table("kernels.csv", kernels),
     "sweep": Table("sweep.csv", sweep),
+    "sweep-releases": Table("sweep.csv", sweep_releases),
+    "sweep-releases-2-nodes": Table("sweep-2-nodes.csv", sweep_releases),
+    "why-releases": Table("why.csv", why_releases),
+    "why-losses": Table("why-losses.csv", why_losses),
+    "why-0.13.4": Table("why.csv", partial(why, release="0.13.4")),
+    "why-0.19.8": Table("why.csv", partial(why, release="0.19.8")),
     "memory": Table(
         "memory.csv",
         {
@@ -326,6 +427,32 @@ TABLES = {
         },
     ),
     "releases": Table("releases.csv", releases),
+    "network": Table(
+        "network.csv",
+        {
+            "machine": lambda row: row.machine,
+            "collective": lambda row: f"{row.collective.replace('_', '-')}, {_bytes(row.bytes)}",
+            "theirs": lambda row: f"{row.reported:,.4g} {row.unit}",
+            "ours": lambda row: f"{row.ours:,.4g} {row.unit}",
+            "ours is faster by": _error("error"),
+            "SimAI": _form("simai", ".0f"),
+            "algorithm, protocol": lambda row: row.way,
+            "what the model does not have": _form("why", ""),
+            "source": lambda row: row.source,
+        },
+    ),
+    "network-rings": Table(
+        "network-rings.csv",
+        {
+            "GPUs": _form("ranks", ".0f"),
+            "NCCL's rings use, cards": _form("cards", ".0f"),
+            "NCCL's ring, ms": _form("nccl_ms", ".1f"),
+            "HO-Ring, ms": _form("ho_ms", ".1f"),
+            "HO-Ring saves": _form("saved", ".0%"),
+            "NCCL's rings reach, GB/s": _form("nccl_gbytes", ".1f"),
+            "and would have to, for 40 to 25 %": lambda row: f"{row.needed_least:.0f} to {row.needed_most:.0f}",
+        },
+    ),
     "paro": Table(
         "paro-live.csv",
         {
@@ -346,6 +473,8 @@ TABLES = {
             "trained": lambda row: row.trained,
             "speed-up": lambda row: f"{row.strategy} of {row.against}",
             "paper": _form("theirs"),
+            "ours, as the facts have it": _form("facts"),
+            "error of that": _error("facts_error"),
             "ours, one flow": _form("ours"),
             "error": _error("error"),
             "ours, all links": _form("together"),
@@ -361,6 +490,7 @@ TABLES = {
             "strategy": lambda row: row.strategy,
             "GPUs": lambda row: f"{row.ranks}",
             "paper": _form("theirs"),
+            "ours, as the facts have it": _form("facts"),
             "ours, one flow": _form("ours"),
             "ours, all links": _form("together"),
             "closed form, nothing hidden": _form("closed"),

@@ -105,6 +105,16 @@ def run(
         raise ScenarioError(refused[0])
 
 
+def layers_of(job: Job) -> int | None:
+    """How many layers its model has. None: that cannot be told, or changed."""
+    return subject(job.model, attention=job.attention).layers
+
+
+def hidden_of(job: Job) -> int | None:
+    """How wide its model is. None: that cannot be told."""
+    return subject(job.model, attention=job.attention).hidden
+
+
 def refusal(error: BaseException) -> str | None:
     """The sentence for something that cannot be rehearsed; None: the dry run itself broke."""
     text = str(error)

@@ -114,7 +114,12 @@ def _variations(network: float) -> dict[str, list[Variation]]:
 def _short(item: tuple[Published, tuple[float, ...]], *, folder: Path) -> Shortened:
     row, networks = item
     wanted = [Variation(network=network) for network in networks]
-    wanted += [each for network in networks for those in _variations(network).values() for each in those]
+    wanted += [
+        each._replace(parameter_ps=0.0)
+        for network in networks
+        for those in _variations(network).values()
+        for each in those
+    ]
     mine = folder / f"{row.cluster}-{row.model}-{row.setting}"
     return shortened(job_of(row, mine), mine, variations=tuple(dict.fromkeys(wanted)))
 
@@ -123,7 +128,8 @@ def _timed(row: Published, found: Shortened) -> TimedRow:
     layers, made = FULL_SIZE[row.model].layers, job_of(row)
 
     def ours(variation: Variation) -> float:
-        return found.seconds[variation].at(layers, made.accumulation)
+        beside = variation.parameter_ps * 1e-12 * FULL_SIZE[row.model].parameters * made.accumulation
+        return found.seconds[variation._replace(parameter_ps=0.0)].at(layers, made.accumulation) + beside
 
     samples = made.ranks * made.micro_batch * made.accumulation
     flops = found.flops.at(layers, made.accumulation)

@@ -103,6 +103,8 @@ SCALINGS = tuple(
     for row in published("paro", quantity="scaling")
 )
 STEPS = (16, 32, 64, 128)  # GPUs of a scaling's rows
+FACTS = 1.0
+"""The machine as its profile has it: :mod:`simgpu.hardware.network` says how many rings there are, over which cards."""
 SHARES = (0.85, 0.7, 0.5, 0.35, 0.25)
 """Of what a node's network gives: where a switch gives less, or one node has less than the others."""
 
@@ -167,9 +169,10 @@ def times(
 
 
 def machines() -> dict[float, Profile]:
-    """By the Gbit/s of one flow; below 1: where nodes have that part of their network."""
+    """By the Gbit/s of one flow; below 1: where nodes have that part of their network; :data:`FACTS`: the profile's."""
     profile = load_profile(HARDWARE)
-    return {rate: on_flow(profile, rate) for rate in RATES} | {share: slowed(profile, share) for share in SHARES}
+    parts = {share: slowed(on_flow(profile, ONE_FLOW), share) for share in SHARES}
+    return {FACTS: profile, **parts, **{rate: on_flow(profile, rate) for rate in RATES}}
 
 
 def slowed(profile: Profile, share: float) -> Profile:
@@ -190,11 +193,11 @@ def _timed(case: PaperCase, *, folder: Path) -> StepTimes[float]:
 def gains(claims: Sequence[Claim], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
     """One row for each claim: how many times as fast, theirs and ours.
 
-    ``theirs`` (NaN: not reported); ``ours`` where one flow carries a ring over all ranks, ``together`` where it has all
-    links of the node; ``error`` and ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals
-    theirs (NaN: none between 25 and 448). ``others_rate``: the median of what the *other* claims need so;
-    ``calibrated`` and ``calibrated_error``: ours there, so that no row is predicted with its own figure (NaN: no other
-    has one).
+    ``theirs`` (NaN: not reported); ``facts`` and ``facts_error``: as the model of the network has it; ``ours`` where
+    one flow carries a ring over all ranks, ``together`` where it has all links of the node; ``error`` and
+    ``together_error``, relative; ``rate``: Gbit/s of such a ring at which ours equals theirs (NaN: none between 25 and
+    448). ``others_rate``: the median of what the *other* claims need so; ``calibrated`` and ``calibrated_error``: ours
+    there, so that no row is predicted with its own figure (NaN: no other has one).
 
     The same by the closed forms: ``hidden`` and ``together_hidden``, the longer of communication and computation,
     ``serial`` and ``together_serial``, one after the other, ``serial_rate``, and ``again_rate``, where the forward pass
@@ -226,7 +229,7 @@ def _theirs(claim: Claim) -> float:
 def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], rate: float, of_others: float) -> dict[str, Any]:
     mine, other = (found[case] for case in claim.cases)
     theirs, predicted = _theirs(claim), gain_at(claim, of_others, found=found)
-    at = {rate: other.steps[rate] / mine.steps[rate] for rate in RATES}
+    at = {rate: other.steps[rate] / mine.steps[rate] for rate in (*RATES, FACTS)}
     return {
         "model": claim.model,
         "trained": claim.trained,
@@ -235,6 +238,8 @@ def _gain(claim: Claim, found: Mapping[PaperCase, StepTimes[float]], rate: float
         "strategy": claim.strategy,
         "against": claim.against,
         "theirs": theirs,
+        "facts": at[FACTS],
+        "facts_error": error(at[FACTS], theirs),
         "ours": at[ONE_FLOW],
         "error": error(at[ONE_FLOW], theirs),
         "together": at[TOGETHER],
@@ -314,7 +319,8 @@ def _closed(case: PaperCase, rate: float, *, hidden: bool, again: bool = False) 
 def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float]]) -> pd.DataFrame:
     """One row for each strategy and number of GPUs: throughput per GPU over that with the fewest.
 
-    Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``ours`` and ``error`` where one flow carries a
+    Columns: ``strategy``, ``ranks``, ``theirs`` (NaN but at the most), ``facts``: as the model of the network
+    has it, ``ours`` and ``error`` where one flow carries a
     ring over all ranks, ``together`` and ``together_error`` where it has all links, ``closed``: of the serial form.
     ``share``: the part of their network that all nodes would have to have with so many GPUs for ours to be theirs, as
     where a switch gives less than its ports (NaN: none from a quarter on); ``others_share``: the median of what the
@@ -344,6 +350,7 @@ def scaling(claims: Sequence[Scaling], found: Mapping[PaperCase, StepTimes[float
                     "strategy": claim.strategy,
                     "ranks": ranks,
                     "theirs": theirs,
+                    "facts": found[few].steps[FACTS] / found[case].steps[FACTS],
                     "ours": ours,
                     "error": error(ours, theirs),
                     "together": together,

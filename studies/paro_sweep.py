@@ -53,7 +53,8 @@ def machines(ratios: Sequence[float] = RATIOS, cards: Sequence[int] = CARDS) -> 
 
     def on(ratio: float, count: int) -> Profile:
         card = base.intra_node_gbits_per_s / ratio
-        return replace(base, inter_node_gbits_per_s=card, node_gbits_per_s=card * count)
+        # One flow passes one card, also of a ring over all ranks: what NCCL makes of several cards is left out.
+        return replace(base, inter_node_gbits_per_s=card, node_gbits_per_s=card * count, network=None)
 
     return {(ratio, count): on(ratio, count) for ratio in ratios for count in cards}
 

@@ -40,9 +40,13 @@ class StepTimes(Generic[Key]):
 
 
 def on_flow(profile: Profile, gbits_per_s: float) -> Profile:
-    """The same machine, where one flow between nodes gets so much, and all of a node together what they got before."""
+    """The same machine, where one flow between nodes gets so much, and all of a node together what they got before.
+
+    A ring over all ranks is one flow there: how many rings NCCL lays is what the rates are to tell
+    (:mod:`simgpu.hardware.network` decides it from the cards).
+    """
     together = profile.flow_gbits_per_s(1) if profile.node_gbits_per_s is None else profile.node_gbits_per_s
-    return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together)
+    return replace(profile, inter_node_gbits_per_s=gbits_per_s, node_gbits_per_s=together, network=None)
 
 
 def timed(job: Job, folder: Path, *, machines: Mapping[Key, Profile], whole: bool = False) -> StepTimes[Key]:

@@ -8,6 +8,8 @@
   (:class:`scenarios.sharding.schemes.Cluster` says so). In closed form groups of 4 make them three groups, of which
   two share a node: each ring of one index leaves each node once, as over three nodes of 4.
 * **Larger models**: which strategies' states fit, and how long a step takes, in closed form.
+
+Closed forms have one flow for a ring over all ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from studies.paro_paper import (
     PaperCase,
     slowed,
 )
-from studies.paro_timed import RecordedSteps, StepTimes
+from studies.paro_timed import RecordedSteps, StepTimes, on_flow
 from studies.published import published
 
 GATHERED = 1_000_000_000  # bytes
@@ -130,7 +132,7 @@ def slow_node(found: Mapping[PaperCase, StepTimes[float]], *, ranks: int = 32) -
 
 def _closed(letters: str, size: Size, ranks: int, share: float = 1.0) -> float:
     """Seconds of a step, communication and computing one after the other."""
-    profile, cluster = slowed(load_profile(HARDWARE), share), Cluster(ranks, GPUS, GPUS)
+    profile, cluster = slowed(on_flow(load_profile(HARDWARE), ONE_FLOW), share), Cluster(ranks, GPUS, GPUS)
     found = exchanges(Scheme(strategy(letters)), size, cluster, accumulation=ACCUMULATION)
     return communication(found, cluster, profile_rates(cluster, profile)) + _computing(size)
 
@@ -148,7 +150,7 @@ def sizes_differ() -> pd.DataFrame:
     with a network of its own, of which two share one in the uneven cluster: it is the same, as a ring of one index
     leaves each node once.
     """
-    group, profile = min(SIZES), load_profile(HARDWARE)
+    group, profile = min(SIZES), on_flow(load_profile(HARDWARE), ONE_FLOW)
     ranks = sum(SIZES)
     try:
         Cluster(ranks, group, max(SIZES))
@@ -191,7 +193,7 @@ def large(models: Sequence[str] = LARGE, ranks: Sequence[int] = STEPS[1:]) -> pd
     Model states only: no activations. ``fastest``: of those that fit.
     """
     made = []
-    profile = load_profile(HARDWARE)
+    profile = on_flow(load_profile(HARDWARE), ONE_FLOW)
     for model in models:
         size = Size(*[FULL_SIZE[model].parameters] * 2)
         for count in ranks:

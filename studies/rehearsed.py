@@ -21,6 +21,21 @@ FORMAT, VERSION = "stream-race-dry-run", 1
 
 
 @dataclass(frozen=True)
+class Extension:
+    """How a dry run with few layers stands for all of them (:mod:`studies.layers`).
+
+    ``recorded``: with how many layers; ``layers``: of the whole model. Its order repeats with each ``period`` layers.
+    ``units``: by phase, the records of what these add. ``trace``: the deepest recording.
+    """
+
+    recorded: tuple[int, ...]
+    layers: int
+    period: int
+    units: dict[str, list[int]]
+    trace: Path
+
+
+@dataclass(frozen=True)
 class Rehearsed:
     """What a dry run found.
 
@@ -29,6 +44,7 @@ class Rehearsed:
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
     ``host_s``: what the dry run itself took, seconds. ``rank``: as which rank it ran. ``sizes``: of the parameters,
     elements, each size once. ``classes``: which ranks do the same; None: that was assumed.
+    ``extension``: from how many layers this comes; None: it is the dry run of the whole model.
     """
 
     job: Job
@@ -49,6 +65,7 @@ class Rehearsed:
     rank: int = 0
     sizes: tuple[int, ...] = ()
     classes: CheckedClasses | None = None
+    extension: Extension | None = None
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -78,7 +95,8 @@ class Rehearsed:
 
     @property
     def trace(self) -> Path:
-        return file_of(self.folder / "trace", self.rank)
+        """Of an extended run: of the deepest recording."""
+        return self.extension.trace if self.extension else file_of(self.folder / "trace", self.rank)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -93,6 +111,7 @@ class Rehearsed:
             "operations": self.operations,
             "host_s": self.host_s,
             "rank": self.rank,
+            "extension": self.extension and {**vars(self.extension), "trace": None},
             "ranks": self.classes and self.classes.as_dict(),
             "step_s": self.step_s,
             "tokens_per_second": self.tokens_per_second,

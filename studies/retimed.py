@@ -61,8 +61,8 @@ class Retimed:
 
     @property
     def harmful_slack_ns(self) -> int | None:
-        """Of the harmful pairs the closest; None without one."""
-        return min((one.slack_ns for one in self.harmful), default=None)
+        """Of the harmful pairs the closest; None without one. One reversed that reads what is right is none."""
+        return min((one.slack_ns for one in self.harmful if one.harms or one.slack_ns >= 0), default=None)
 
 
 class Retimer:

@@ -74,6 +74,8 @@ _ALONE = (
             lambda value, nominal: Variation(network=nominal, collective_us=value)),
     Unknown("launch", "launch, us", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
             lambda value, nominal: Variation(network=nominal, launch_us=value)),
+    Unknown("parameter", "more for a parameter, ps", "{:.0f} ps", (0.0, 1000.0),
+            lambda value, nominal: Variation(network=nominal, parameter_ps=value)),
     Unknown("hidden", "part that is hidden", "{:.0%}", (0.0, 1.0),
             lambda value, nominal: Variation(network=nominal, hidden=value)),
 )  # fmt: skip

@@ -27,7 +27,9 @@ class Variation(NamedTuple):
     ``network``: Gbit/s between nodes; None: as recorded. ``kernels``: how many times as long every kernel takes;
     ``collective_us``: by how much longer every collective takes; ``launch_us``: of a launch, None: the profile's.
     ``hidden``: the part of what can be hidden that is: of communication behind computing, or the other way round; 0:
-    one after the other, 1: whichever takes longer; None: what the streams make of it.
+    one after the other, 1: whichever takes longer; None: what the streams make of it. ``parameter_ps``: picoseconds
+    more for each parameter of the model and micro-batch, whatever the network and the tokens are (copies, the host's
+    work, the allocator's): no timing of a recording has it, :func:`studies.paper.timed_rows` adds it.
     """
 
     network: float | None = None
@@ -35,6 +37,7 @@ class Variation(NamedTuple):
     collective_us: float = 0.0
     launch_us: float | None = None
     hidden: float | None = None
+    parameter_ps: float = 0.0
 
 
 class VariedRecording(Retimer):

@@ -93,7 +93,7 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
     if release == PINNED:
         stock = _changed(base, fix=Fix.STREAM_SYNC)
         found.append(Flip("release", _named(stock), stock))
-    found += [Flip("another release's function", graft.what, _changed(base, graft=graft)) for graft in Graft
+    found += [Flip("another release's way", graft.what, _changed(base, graft=graft)) for graft in Graft
               if release in graft.into]  # fmt: skip
     for assumption, setting, values in (
         ("prefetch bucket", "stage3_prefetch_bucket_size", (0, 15_099_494, 200_000_000)),
@@ -121,9 +121,9 @@ def flips(release: str, folder: Path, **options: Any) -> list[Flip]:
         Flip("host", "ten times as slow", base, slow={"host": 10.0}),
         Flip("host", "a hundred times as slow", base, slow={"host": 100.0}),
         Flip("straggler", "this rank computes 1.5 times as long", base, slow={"rank:0": 1.5}),
-        Flip("straggler", "another rank comes late: between nodes 1.5 times as long", base,
+        Flip("straggler", "another rank late: between nodes 1.5 times as long", base,
              slow={"link:nccl world": 1.5, "link:nccl data-parallel": 1.5}),
-        Flip("straggler", "another rank of the node comes late: within it 10 times as long", base,
+        Flip("straggler", "a rank of the node late: within it 10 times as long", base,
              slow={"link:nccl hpz": 10.0}),
         Flip("network cards", "one for each GPU", base, machine=_card_each),
         Flip("within the node", "PCIe 4 instead of NVLink", base, machine=_on_pcie),
@@ -264,11 +264,15 @@ def _named(one: Job) -> str:
 
 
 def _card_each(profile: Profile) -> Profile:
-    return replace(profile, node_gbits_per_s=profile.gpus_per_node * profile.inter_node_gbits_per_s)
+    cards = profile.gpus_per_node
+    if profile.network is None:
+        return replace(profile, node_gbits_per_s=cards * profile.inter_node_gbits_per_s)
+    return replace(profile, network=replace(profile.network, nics=cards), node_gbits_per_s=None)
 
 
 def _on_pcie(profile: Profile) -> Profile:
-    return replace(profile, intra_node_gbits_per_s=_PCIE_GBITS)
+    network = None if profile.network is None else replace(profile.network, within="pcie")
+    return replace(profile, intra_node_gbits_per_s=_PCIE_GBITS, network=network)
 
 
 def _changed(one: Job, **fields: Any) -> Job:

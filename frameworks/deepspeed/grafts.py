@@ -8,9 +8,9 @@ other release, in memory, so that each can be shown to be the reason (``repro wh
   the end of backward (``stage3.py``, ``backward``: ``reset_step``). The embedding is still gathered then, as its input
   needs no gradient and its hook behind backward never runs; ``step`` releases it, and takes its elements off a second
   time. So the next forward pass begins below zero, and prefetches so many elements more. 0.19.8 sets it to zero at the
-  beginning of forward (``parameter_offload.py``, ``_start_of_forward_hook``).
+  beginning of forward (``parameter_offload.py``, ``_start_of_forward_hook``), as 0.16.9 does and 0.14.5 does not.
 * *How often a secondary is written.* Until 0.13.5 ``_partition_param_sec`` (``partition_parameters.py``) copies at each
-  release; since 0.18.3 it returns at once where the secondary is there already.
+  release; 0.14.5 and later ones return at once where the secondary is there already.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Graft(StrEnum):
     """The name that users give; ``into``: the releases that it can be put into (none: all); ``what`` it does there."""
 
     NONE = "none", (), "nothing"
-    COUNT_AT_FORWARD = "count-at-forward", _OLD, "available parameters are counted from forward on, as in 0.19.8"
+    COUNT_AT_FORWARD = "count-at-forward", _OLD, "live parameters counted from forward on (0.19.8)"
     COUNT_AT_BACKWARD = (
         "count-at-backward",
         (PINNED,),
-        "available parameters are counted from backward's end, as in 0.13.4",
+        "live parameters counted from backward's end (0.13.4)",
     )
-    COPY_ONCE = "copy-once", _OLD, "a secondary that is there is not written again, as in 0.19.8"
-    COPY_EACH = "copy-each", (PINNED,), "a secondary is written at each release, as in 0.13.4"
+    COPY_ONCE = "copy-once", _OLD, "a secondary written once a step (0.19.8)"
+    COPY_EACH = "copy-each", (PINNED,), "a secondary written at each release (0.13.4)"
 
     into: tuple[str, ...]
     what: str

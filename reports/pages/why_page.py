@@ -38,7 +38,7 @@ COLUMNS = {
     "verdict": "bool",
     "flips": "bool",
 }
-_OTHER = ("release", "another release's function", "network", "timing")  # what is no setting of the same release
+_OTHER = ("release", "another release's way", "network", "timing")  # what is no setting of the same release
 _WORDS = (
     "race", "latent", "manifested", "harmful", "slack", "unordered pairs", "network", "micro-batch", "hpZ", "phase",
     "secondary partition", "all-gather", "release", "virtual time", "hardware profile", "stream", "rank",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.patches import Patch
@@ -10,6 +11,7 @@ from matplotlib.patches import Patch
 from reports.charts.frame import TEXT, Chart
 from reports.data.frames import each
 from reports.pictures.figures import key, panels, plain
+from studies.why import BASE
 
 _REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
 
@@ -17,14 +19,14 @@ _REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
 def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
     """A row for each assumption, a panel for each of ``releases``; left of the line a harmful pair is reversed."""
     rows = frame[frame.release.isin(list(releases)) & frame.slack_ms.notna()]
-    names = [f"{assumption}: {value}" for assumption, value in zip(rows.assumption, rows.value, strict=True)]
-    names = list(dict.fromkeys(names))
+    rows = rows.assign(named=[_named(one) for one in each(rows)])
+    names = list(dict.fromkeys(rows.named))
     places = {name: len(names) - 1 - at for at, name in enumerate(names)}
-    figure, (axes,) = panels(1, len(releases), 4.2 + 2.6 * len(releases), 1.4 + 0.2 * len(names), sharey=True)
+    figure, (axes,) = panels(1, len(releases), 4.2 + 2.6 * len(releases), 1.4 + 0.18 * len(names), sharey=True)
     for release, one in zip(releases, axes, strict=True):
         for row in each(rows[rows.release == release]):
             colour = _REVERSED if row.reversed else _LUCK
-            place = places[f"{row.assumption}: {row.value}"]
+            place = places[row.named]
             one.plot([0, row.slack_ms], [place, place], "-", color=colour, lw=1.5)
             one.plot([row.slack_ms], [place], "o", color=colour, ms=4)
         one.set_xscale("symlog", linthresh=1)
@@ -33,7 +35,7 @@ def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
         one.set_xlabel("slack of the closest harmful pair, ms")
         one.set_title(f"DeepSpeed {plain(release)}", fontsize=9, color=TEXT)
         one.tick_params(axis="x", labelsize=7)
-    axes[0].set_yticks(list(places.values()), [plain(name, 64) for name in places], fontsize=7)
+    axes[0].set_yticks(list(places.values()), [plain(name, 72) for name in places], fontsize=7)
     key(figure, [Patch(color=_REVERSED, label="a harmful pair is reversed"), Patch(color=_LUCK, label="none is")])
     return Chart(
         figure,
@@ -41,3 +43,8 @@ def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
         "By how much the closest harmful pair kept its order; below zero it is reversed. The scale is logarithmic on "
         "both sides of one millisecond.",
     )
+
+
+def _named(row: Any) -> str:
+    """A line for each change; the setting is the same line for all releases."""
+    return BASE if row.assumption == BASE else f"{row.assumption}: {row.value}"

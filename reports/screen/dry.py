@@ -13,7 +13,7 @@ from reports.screen.races import race_text
 from reports.table import Cell, Column, Table
 from reports.text import duration
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
-from studies.rehearsed import Rehearsed
+from studies.rehearsed import Extension, Rehearsed
 
 GIB = 1 << 30
 
@@ -30,6 +30,8 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
         body.append(Text(excess(found), "red"))
+    if found.extension:
+        body.append(Text(extension(found.extension)))
     body += [_speed(found), _time(found), _memory(found.memory), _traffic(found), _ranks(found)]
     for number, race in enumerate(found.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
@@ -60,7 +62,7 @@ def excess(found: Rehearsed) -> str:
     memory = found.memory
     assert memory.excess is not None
     moment = memory.excess.moment
-    where = place(found.trace, moment.record)
+    where = None if found.extension else place(found.trace, moment.record)
     at = f" at {PurePath(where.file).name}:{where.line} ({where.function.rpartition('.')[2]})" if where else ""
     when = f"in {moment.phase}" + (f" of step {moment.step}, micro-batch {moment.micro_batch}" if moment.step else "")
     job = found.job
@@ -132,6 +134,16 @@ def _traffic(found: Rehearsed) -> RenderableType:
     return Text(
         f"Sent per GPU and step: {traffic.within / GIB:.2f} GiB in collectives within the node, "
         f"{traffic.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
+    )
+
+
+def extension(of: Extension) -> str:
+    """How few layers stand for all. One sentence."""
+    recorded = ", ".join(map(str, of.recorded))
+    again = "layer" if of.period == 1 else f"{of.period} layers"
+    return (
+        f"From dry runs with {recorded} of {of.layers} layers: the order of the deepest is what the others foretell, "
+        f"and it repeats with each {again}. '--exact' runs all."
     )
 
 

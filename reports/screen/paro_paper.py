@@ -24,11 +24,12 @@ def show_gains(console: Console, frame: pd.DataFrame) -> None:
         highlight=False,
     )
     heads = (
-        "one\nflow", "\nerror", "all\nlinks", "\nerror", "equal\nat", "serial:\none\nflow",
+        "by the\nfacts", "\nerror", "one\nflow", "\nerror", "all\nlinks", "\nerror", "equal\nat", "serial:\none\nflow",
         "\nall\nlinks", "\nequal\nat",
     )  # fmt: skip
     names = (
-        "ours", "error", "together", "together_error", "rate", "serial", "together_serial", "serial_rate",
+        "facts", "facts_error", "ours", "error", "together", "together_error", "rate", "serial", "together_serial",
+        "serial_rate",
     )  # fmt: skip
     rows = [[name(row), row.theirs, *(_value(row, one) for one in names)] for row in _rows(frame)]
     table = Table("", ["", Column("theirs", ".2f"), *(Column(head, ".2f") for head in heads)], rows)

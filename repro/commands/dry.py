@@ -22,8 +22,20 @@ from repro.sessions.release import become
 @flags.expect("clean", "race")
 @click.option("--rank", type=click.IntRange(min=0), default=0, help="As which rank. [default: 0]")
 @click.option("--one-rank", is_flag=True, help="Do not compare ranks: assume that the others do what this one does.")
+@click.option(
+    "--exact/--extend",
+    default=None,
+    help="Run all layers, or a few, and go on with what repeats. [default: --extend from 40 layers on]",
+)
 def dry(
-    name: str | None, runs: Path, overwrite: bool, expect: str | None, rank: int, one_rank: bool, **values: Any
+    name: str | None,
+    runs: Path,
+    overwrite: bool,
+    expect: str | None,
+    rank: int,
+    one_rank: bool,
+    exact: bool | None,
+    **values: Any,
 ) -> None:
     """Rehearse a full-size training job: stock DeepSpeed as one rank of many, with tensors that hold nothing.
 
@@ -39,7 +51,7 @@ def dry(
     from scenarios.base import ScenarioError
     from scenarios.job import Job, job
     from studies import classes
-    from studies.rehearsed import rehearse
+    from studies.layers import extend
 
     console = Console()
     made = job(**chosen(values, Job))
@@ -55,7 +67,7 @@ def dry(
     def tell(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
-    found = rehearse(made, folder, tell, rank=rank)
+    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact)
     if not one_rank:
         found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
     (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")

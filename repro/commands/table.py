@@ -41,10 +41,13 @@ COMMANDS = {
     "reviewers": Command(
         "reviewers", "deepspeed,reports", "What the papers' reviewers ask for: validation loss, scale, costs.", gpu=True
     ),
+    "calibrate": Command("calibrate", "reports", "A hardware profile of your own GPU, from a trace of one step."),
+    "kernels": Command("kernels", "reports", "The model of kernels beside what others have measured."),
     "choose": Command("choose", "deepspeed", "Which way to shard is the fastest that fits a GPU's memory."),
     "paro": Command(
         "paro", "deepspeed,reports", "PaRO's strategies beside DDP, their formulas and the paper.", gpu=True
     ),
+    "network": Command("network", "reports", "Collectives as nccl-tests reported them, beside the model's."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from frameworks.deepspeed.releases import PINNED, installed
+from frameworks.deepspeed.releases import PINNED, environment, install, installed
 from repro.commands import flags
 from repro.commands.options import chosen, job_options
-from repro.sessions.release import aside
+from repro.sessions.release import FOLDER, aside
 from scenarios.base import ScenarioError
 
 _DECIDED = (
@@ -27,14 +28,23 @@ _DECIDED = (
     "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"
 )
 @click.option("--only", default="", help="Only these assumptions, with commas: network cards, loop. [default: all]")
+@click.option("--live/--no-live", default=True, help="Run transformers' Trainer on a small model too. [default: live]")
 @flags.workers()
 @flags.folder("folder that takes the table", "why", replaces="an earlier one")
 def why(
-    releases: str | None, only: str, workers: int | None, name: str, runs: Path, overwrite: bool, **values: Any
+    releases: str | None,
+    only: str,
+    live: bool,
+    workers: int | None,
+    name: str,
+    runs: Path,
+    overwrite: bool,
+    **values: Any,
 ) -> None:
     """Change one assumption at a time of the setting in which users met the race: which one decides whether it shows?
 
-    Ends with a table (why.csv) and a report.
+    Ends with a table (why.csv) and a report. Beside it a small model is trained by transformers' Trainer, on simulated
+    GPUs, under the affected release and the pinned one: what it prints as the loss (losses.csv).
     """
     import pandas as pd
 
@@ -45,6 +55,7 @@ def why(
     from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job
+    from studies import trainer
     from studies import why as study
 
     began = time.perf_counter()
@@ -85,6 +96,14 @@ def why(
     frame.to_csv(folder / "why.csv", index=False)
     if part:
         return
+    if live:
+        with doing(console, "transformers' Trainer on a small model"):
+            trained = [trainer.losses(one, environment(install(one, FOLDER)) if one != here else os.environ)
+                       for one in (study.AFFECTED, PINNED) if one in wanted]  # fmt: skip
+        losses = pd.concat(trained, ignore_index=True)
+        losses.to_csv(folder / "losses.csv", index=False)
+        for one, rows in losses.groupby("release"):
+            console.print(f"  Trainer, DeepSpeed {one}: loss {', '.join(f'{loss:.4f}' for loss in rows.loss)}")
     console.print(f"Files: {folder}/why.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "why", options=made.model_dump(mode="json"), hardware=made.profile().description)
 

@@ -9,6 +9,7 @@ all of them: between nodes over the node's network, within a node NVLink.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from simgpu.hardware.kernels import Kernels, Signature
 from simgpu.hardware.network import Collectives, Place
 from simgpu.hardware.profile import Profile
 
+JITTER_LAWS = ("uniform", "lognormal")
 _STRAIGHT = ("nccl::send", "nccl::recv")  # from one rank to another: all bytes move
 
 
@@ -40,8 +42,10 @@ class HardwareTiming:
     ``slow`` stretches: patterns (``fnmatch``) of streams (``stream:compute``), kernels
     (``kernel:aten::copy_``), collectives (``link:nccl 0,1``), ranks (``rank:3``, all the rank's
     kernels) or the host (``host`` or ``host:2``) to factors. ``jitter`` stretches every kernel and
-    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``. ``delays`` are of
-    single operations, by rank and number in the rank's trace: nanoseconds by which it is ready later
+    collective by a factor drawn from 1 to 1 + jitter, the same for the same ``seed``; where ``jitter_law``
+    is ``lognormal`` by exp(jitter |z|) of a standard normal z, which has a long tail. ``straggling`` makes ranks
+    slower for good, each by exp(straggling |z|), drawn once. ``delays`` are of single operations, by rank
+    and number in the rank's trace: nanoseconds by which it is ready later
     (a collective: by which this rank arrives later), and by which it takes longer (on this rank).
     """
 
@@ -52,6 +56,26 @@ class HardwareTiming:
     jitter: float = 0.0
     seed: int = 0
     delays: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    jitter_law: str = "uniform"
+    straggling: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.jitter_law not in JITTER_LAWS:
+            raise ValueError(f"jitter is {' or '.join(JITTER_LAWS)}, not {self.jitter_law!r}")
+        if not 0 <= self.straggling <= 1:
+            raise ValueError(f"straggling is from 0 to 1, not {self.straggling}")
+
+    def drawn(self, draw: random.Random) -> float:
+        """By what jitter stretches one kernel or collective, 1 or more."""
+        if self.jitter_law == "lognormal":
+            return math.exp(self.jitter * abs(draw.gauss()))
+        return 1 + self.jitter * draw.random()
+
+    def straggler(self, rank: int) -> float:
+        """By what all kernels of ``rank`` are stretched, 1 or more."""
+        if not self.straggling:
+            return 1.0
+        return math.exp(self.straggling * abs(random.Random(f"{self.seed}/straggler/{rank}").gauss()))
 
     def as_dict(self) -> dict[str, Any]:
         """As data that msgpack and JSON take."""
@@ -68,6 +92,8 @@ class HardwareTiming:
             jitter=float(data["jitter"]),
             seed=int(data["seed"]),
             delays={(rank, op): (late, long) for rank, op, late, long in data["delays"]},
+            jitter_law=str(data.get("jitter_law", "uniform")),
+            straggling=float(data.get("straggling", 0.0)),
         )
 
 
@@ -81,7 +107,7 @@ class Clock:
         self.launch_ns = max(1, round(profile.launch_us * 1000 * host))  # or a host would issue without end in no time
         self.synchronize_ns = round(profile.synchronize_us * 1000 * host)
         self.delays = {op: delay for (where, op), delay in timing.delays.items() if where == rank}
-        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0)  # stretches them on this rank
+        self.all_kernels = timing.slow.get(f"rank:{rank}", 1.0) * timing.straggler(rank)  # stretches them on this rank
         self._kernel_ns = profile.kernel_us * 1000
         self._kernels = Kernels.of(profile) if timing.scale == Scale() else None
         self._flops_per_ns = profile.tflops * 1e3 * profile.efficiency / timing.scale.flops
@@ -109,11 +135,11 @@ class Clock:
 
     def stretched(self, duration: int, kernel: str, stream: str) -> int:
         """The same kernel in this timing."""
-        if not self._slow and not self._timing.jitter:
+        if not self._slow and not self._timing.jitter and self.all_kernels == 1:
             return duration
         factor = self.factor(kernel, stream)
         if self._timing.jitter:
-            factor *= 1 + self._timing.jitter * self._random.random()
+            factor *= self._timing.drawn(self._random)
         return round(duration * factor)
 
     def collective(
@@ -144,7 +170,7 @@ class Clock:
             alone = found
         factor = self.factor(kernel, name, collective=True)
         if timing.jitter:
-            factor *= 1 + timing.jitter * random.Random(f"{timing.seed}/{group}/{number}").random()
+            factor *= timing.drawn(random.Random(f"{timing.seed}/{group}/{number}"))
         return round(alone * factor)
 
     def _on_network(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...]) -> float:

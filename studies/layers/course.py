@@ -1,8 +1,9 @@
 """An order in time: when each piece of work runs, and records that metrics read as they read a trace.
 
 The device's rules (:mod:`simgpu`, docs/concepts): work starts when it was issued and its stream has come to it; a wait
-moves its stream to the event; the host stands still where it waits for one. Nobody else is there, so all is known in
-the order in which the host does it. The host's own time between two records is what it was in the recording.
+moves its stream to the event; the collectives of a group run one after the other; the host stands still where it waits
+for an event. Nobody else is there, so all is known in the order in which the host does it. The host's own time between
+two records is what it was in the recording.
 """
 
 from __future__ import annotations
@@ -24,15 +25,26 @@ from simgpu.trace import (
     TraceRecord,
     Wait,
 )
-from studies.layers.order import Item
+from studies.layers.order import Item, Order
 
 
 class Course:
-    """Feed it phases in order. It gives records with new numbers and times, without what work touches."""
+    """Feed it phases in order. It gives records with new numbers and times, without what work touches.
 
-    def __init__(self) -> None:
+    ``order``: the recording that it goes on from: where blocks with a label are allocated.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._places: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for phase in order.phases:
+            for item in phase.items:
+                if isinstance(item.record, Label):
+                    places = self._places[item.record.kind, item.whole]
+                    if item.block not in places:
+                        places.append(item.block)
         self._host = 0
         self._tails: dict[int, int] = defaultdict(int)
+        self._links: dict[int, int] = defaultdict(int)  # by group: when its last collective has ended
         self._marks: dict[int, list[int]] = defaultdict(list)
         self._alive: dict[tuple[int, int], list[int]] = defaultdict(list)  # blocks, by where, and bytes
         self._labelled: set[tuple[int, str, int]] = set()
@@ -79,10 +91,15 @@ class Course:
 
     def _label(self, record: Label, item: Item) -> Label | None:
         """Of blocks that are alike each gets the label once."""
-        alive = self._alive[item.block, item.whole]
-        if not alive:
+        for place in (item.block, *self._places[record.kind, item.whole]):
+            for block in self._alive[place, item.whole]:
+                if (block, record.kind, item.at) not in self._labelled:
+                    break
+            else:
+                continue
+            break
+        else:
             return None
-        block = next((one for one in alive if (one, record.kind, item.at) not in self._labelled), alive[-1])
         self._labelled.add((block, record.kind, item.at))
         return record._replace(block=block, lo=item.at, hi=item.at + item.sizes[0])
 
@@ -90,7 +107,11 @@ class Course:
         self._host += item.host
         self.operations += 1
         start = max(self._host, self._tails[record.stream])
+        if isinstance(record, Collective):
+            start = max(start, self._links[record.group])
         end = self._tails[record.stream] = start + item.lasts
+        if isinstance(record, Collective):
+            self._links[record.group] = end
         nominal = item.sizes[-1] if isinstance(record, Collective) else record.nominal
         return record._replace(
             op=self.operations, reads=(), writes=(), issued=self._host, start=start, end=end, nominal=nominal

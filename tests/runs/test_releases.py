@@ -7,15 +7,18 @@ cannot be reached they are skipped.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install
+from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError, environment, install
 from repro.commands.releases import row_of
+from studies import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch says the same, from inside
@@ -101,6 +104,38 @@ def test_padding(tmp_path: Path, release: str, uncovered: bool) -> None:
     assert ("uncovered" in found["causes"]) == uncovered
     # In 0.13.4 the copy's bounds are wrong too, from DeepSpeed's start on: before there is anybody to watch.
     assert (found["watch"] or {}).get("cause") == ("race, stale or uncovered" if release == "0.13.4" else None)
+
+
+def place_of(release: str) -> Path:
+    try:
+        return install(release, ROOT / ".releases")
+    except ReleaseError as error:
+        pytest.skip(f"the package registry does not give DeepSpeed {release}: {error}")
+
+
+@pytest.mark.release
+def test_trainer_under_0_13_4_prints_two_losses_and_then_nothing_but_zero() -> None:
+    """DeepSpeed issue 5059: 2.1364, 2.0157, 0.0."""
+    affected = trainer.losses("0.13.4", environment(place_of("0.13.4")), steps=3)
+    pinned = trainer.losses(PINNED, os.environ, steps=3)
+    assert affected.loss[2] == 0.0 and affected.gradient_norm.isna().tolist() == [False, True, True]
+    assert affected.loss[:2].tolist() == pytest.approx(pinned.loss[:2].tolist(), rel=1e-3)
+    assert pinned.loss[2] > 1 and pinned.gradient_norm.notna().all()
+
+
+@pytest.mark.release
+def test_why_sets_0_13_4_beside_the_pinned_release(tmp_path: Path) -> None:
+    """At full size: on a slow network the affected release reverses pairs of one layer, and the pinned one none."""
+    place_of("0.13.4")
+    command = [sys.executable, "-m", "repro", "why", "--releases", f"0.13.4,{PINNED}", "--runs", str(tmp_path)]
+    more = ["--only", "another release's way", "--no-live"]
+    subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, timeout=500)
+    frame = pd.read_csv(tmp_path / "why" / "why.csv", keep_default_na=False, na_values={"slack_ms": [""]})
+    setting = frame[frame.assumption == "the setting"].set_index("release")
+    assert setting.verdict.to_dict() == {"0.13.4": True, PINNED: False}
+    assert (setting.within_forward == setting.reversed).all() and setting.parameters["0.13.4"].startswith("layers.")
+    count = frame[frame.value.str.startswith("live parameters counted")].set_index("release")
+    assert count.verdict.to_dict() == {"0.13.4": False, PINNED: True}, "each as the other release"
 
 
 def test_a_release_that_cannot_be_installed_is_a_row_that_says_so(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,37 @@ def test_jitter_is_drawn_from_the_seed() -> None:
     assert durations(1) == durations(1) != durations(2)
     assert all(1000 <= duration <= 1500 for duration in durations(1))
     assert len(set(durations(1))) > 10
+
+
+def test_a_lognormal_jitter_has_a_tail_where_a_uniform_one_ends() -> None:
+    """By exp(jitter |z|): half of all are above exp(0.67 jitter), one in a hundred above exp(2.6 jitter)."""
+    one = clock(jitter=0.5, seed=1, jitter_law="lognormal")
+    drawn = sorted(one.stretched(1000, "k", "compute") for _ in range(2000))
+    assert drawn[0] >= 1000
+    assert drawn[1000] == pytest.approx(1000 * math.exp(0.5 * 0.6745), rel=0.05)
+    assert drawn[1980] == pytest.approx(1000 * math.exp(0.5 * 2.576), rel=0.1)
+    uniform = clock(jitter=0.5, seed=1)
+    assert max(uniform.stretched(1000, "k", "compute") for _ in range(2000)) <= 1500 < drawn[-1]
+
+
+def test_stragglers_are_slow_for_good_and_who_they_are_is_drawn_from_the_seed() -> None:
+    def ranks(seed: int) -> list[int]:
+        return [clock(rank, 16, straggling=0.2, seed=seed).stretched(1000, "k", "compute") for rank in range(16)]
+
+    assert ranks(1) == ranks(1) != ranks(2)
+    assert len(set(ranks(1))) > 10
+    assert min(ranks(1)) >= 1000
+    assert clock(3, 16, straggling=0.2, seed=1, slow={"rank:3": 2.0}).factor("k", "compute") == 2 * (
+        clock(3, 16, straggling=0.2, seed=1).factor("k", "compute")
+    )
+    timing = HardwareTiming(load_profile("h100"), (0, 1), straggling=0.2, jitter=0.1, jitter_law="lognormal")
+    assert HardwareTiming.from_dict(timing.as_dict()) == timing
+    before = timing.as_dict()
+    del before["straggling"], before["jitter_law"]
+    assert HardwareTiming.from_dict(before) == HardwareTiming(timing.profile, (0, 1), jitter=0.1)
+    for wrong in ({"jitter_law": "normal"}, {"straggling": 2.0}):
+        with pytest.raises(ValueError, match="not"):
+            replace(timing, **wrong)
 
 
 def test_all_ranks_agree_on_how_long_a_collective_takes() -> None:

@@ -18,7 +18,7 @@ from tests.examples import examples
 
 A100 = load_profile("a100-100gbps")
 HDR = replace(A100, inter_node_gbits_per_s=200.0, network=Network(nics=8, cpu="amd"))  # a DGX A100's eight cards
-CARD = 200 / 8 * 0.9937  # GB/s
+CARD = 200 / 8 * fact("network.wire.infiniband")  # GB/s
 NVLINK = 2400 / 8 * 0.8
 GB = 10**9
 
@@ -69,7 +69,7 @@ def test_rings_between_nodes_have_a_card_each() -> None:
 def test_a_tree_between_two_nodes_goes_up_on_the_way_that_the_other_comes_down() -> None:
     """So each card carries all bytes once, where a ring of 16 carries 15/8 of them."""
     slow = replace(A100, network=Network(nics=1, cpu="amd"))
-    card = 100 / 8 * 0.9937 * fact("network.nccl.tree_part")
+    card = 100 / 8 * fact("network.wire.infiniband") * fact("network.nccl.tree_part")
     hops = late("tree", (2 * 7, "nvlink.tree"), (2, "net.tree"))
     assert took(on(slow, 2), "all_reduce", GB) == round(GB / card + hops)
     four = late("tree", (2 * 7, "nvlink.tree"), (4, "net.tree"))

@@ -20,7 +20,7 @@ def curves(network: float, computing: float) -> dict[str, Curve]:
         name = key.removeprefix("serial ")
         sent = network / value if name == "network" else network
         made = computing * value if name == "kernels" else computing
-        more = value / 1e6 if name == "collective" else 0.0
+        more = value / 1e6 if name == "collective" else value / 1e3 if name == "parameter" else 0.0
         return sent + made + more - (value * min(network, computing) if name == "hidden" else 0.0)
 
     return {one.key: Curve(one, tuple(seconds(one.key, each) for each in one.values)) for one in UNKNOWNS}

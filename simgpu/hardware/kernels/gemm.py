@@ -86,11 +86,12 @@ def nanoseconds(product: Product, gpu: Gpu) -> float:
     ways = _ways()
     batch, m, n, k, dtype = product
     rate = gpu.peak(dtype) * gpu.matmul / gpu.sms  # of one multiprocessor
+    fill = ways.fill * gpu.peak(dtype) / gpu.peak("bfloat16")  # the same time for all types
     best = math.inf
     for rows, columns, reached in ways.tiles:
         blocks = batch * -(-m // rows) * -(-n // columns)
         for parts in ways.splits:
-            deep = -(-k // (parts * ways.depth)) * ways.depth + ways.fill
+            deep = -(-k // (parts * ways.depth)) * ways.depth + fill
             waves = -(-blocks * parts // gpu.sms)
             took = waves * 2 * rows * columns * deep / (rate * reached)
             if parts > 1:

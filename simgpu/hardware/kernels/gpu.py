@@ -72,6 +72,7 @@ class Gpu(NamedTuple):
         # Our jobs know bf16 and fp32: bf16 stands for whichever 16 bits a GPU multiplies fast (a V100: fp16).
         peaks = {
             **dict.fromkeys(_HALF, profile.tflops),
+            "tf32": here["tf32_tflops"],
             "float32": here["float32_tflops"],
             "float64": here["float64_tflops"],
         }
@@ -89,7 +90,7 @@ class Gpu(NamedTuple):
 
 
 _FIGURES = (
-    "sms", "float32_tflops", "float64_tflops", "matmul_fraction", "memory_fraction", "attention_forward",
+    "sms", "tf32_tflops", "float32_tflops", "float64_tflops", "matmul_fraction", "memory_fraction", "attention_forward",
     "attention_backward",
 )  # fmt: skip
 

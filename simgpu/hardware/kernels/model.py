@@ -15,7 +15,11 @@ class Kernels:
 
     def nanoseconds(self, one: Signature) -> float:
         """A kernel by itself, from its start to its end."""
-        return self.gpu.floor_ns + max(self.arithmetic(one), memory.nanoseconds(one, self.gpu))
+        return self.gpu.floor_ns + max(self.arithmetic(one), self.bytes_alone(one))
+
+    def bytes_alone(self, one: Signature) -> float:
+        """Nanoseconds of its bytes."""
+        return memory.nanoseconds(one, self.gpu)
 
     def arithmetic(self, one: Signature) -> float:
         """Nanoseconds of its products; 0 where there are none."""

@@ -1,0 +1,65 @@
+"""What a person sees of a calibration: the figures, how far each kind of kernel is off, what could not be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from rich.console import Console
+
+from reports.table import Column, Table
+from studies.calibration import Calibrated, ProfilerTrace
+
+_LEFT = 5  # reasons that are told
+
+
+def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
+    """The sentence, the figures, the errors, what is left."""
+    placed = len(recorded.ran)
+    left = sum(recorded.left.values())
+    console.print(
+        f"{recorded.device or 'A GPU'}: {recorded.kernels:,} kernels and copies, {left:,} of them not placed; "
+        f"{placed:,} calls of operators were.",
+        highlight=False,
+    )
+    gpu = found.profile.gpu or ""
+    if recorded.device and gpu.upper() not in recorded.device.upper():
+        console.print(f"[yellow]The base is of another GPU ({gpu}): its peak and its memory's rate stay.[/]")
+    for figure, (value, calls) in found.fitted.items():
+        console.print(f"  {figure} = {value:.4g}, from {calls:,}", highlight=False)
+    for figure, why in found.kept.items():
+        console.print(f"  {figure} stays as it is: {why}", highlight=False)
+    console.print(_table(found))
+    worst = sorted(recorded.left.items(), key=lambda one: (-one[1], one[0]))
+    for why, count in worst[:_LEFT]:
+        console.print(f"  not placed: {count:,} of {why}", highlight=False, markup=False)
+    if len(worst) > _LEFT:
+        rest = sum(count for _, count in worst[_LEFT:])
+        console.print(f"  not placed: {rest:,} for {len(worst) - _LEFT} other reasons", highlight=False)
+
+
+def _table(found: Calibrated) -> Table:
+    columns = [
+        "kernels",
+        Column("calls", ",.0f"),
+        Column("fitted to", ",.0f"),
+        Column("theirs ms", ".2f"),
+        Column("base ms", ".2f"),
+        Column("ours ms", ".2f"),
+        Column("error", "+.1%"),
+        Column("of a call (median)", ".1%"),
+    ]
+    rows = [
+        [row.kind, row.calls, row.used, row.theirs_ms, row.base_ms, row.ours_ms, row.error, row.median_error]
+        for row in found.rows
+    ]
+    return Table("The trace's kernels, by the base and by the new profile", columns, rows)
+
+
+def published(console: Console, summary: pd.DataFrame, sources: Mapping[str, str]) -> None:
+    """The model beside what others measured, and who they are."""
+    columns = ["GPU", "kernel", Column("rows", ".0f"), Column("mean error", ".1%"), Column("worst", ".1%"), "source"]
+    rows = [[row.gpu, row.kernel, row.rows, row.mean_error, row.worst, row.source] for row in summary.itertuples()]
+    console.print(Table("Microseconds of a kernel, ours beside theirs", columns, rows))
+    for name, source in sources.items():
+        console.print(f"  {name}: {source}", highlight=False, markup=False)

@@ -1,0 +1,29 @@
+"""``kernels``: the model of kernels beside what others have measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from repro.commands import flags
+
+
+@click.command()
+@flags.folder("folder that takes the table", "kernels", replaces="a table")
+def kernels(name: str, runs: Path, overwrite: bool) -> None:
+    """The model of kernels beside what others have measured: products, attention, memory.
+
+    A dry run, and every other command with a hardware profile, times kernels by this model. Nothing is run.
+    """
+    from reports.screen import calibrated
+    from repro.sessions import folders
+    from studies import kernels as study
+
+    frame = study.study()
+    folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)
+    frame.to_csv(folder / "kernels.csv", index=False)
+    console = Console()
+    calibrated.published(console, study.summary(frame), study.SOURCES)
+    console.print(f"Files: {folder}/kernels.csv", highlight=False)
