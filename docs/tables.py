@@ -282,7 +282,6 @@ def large(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
-<<<<<<< HEAD
 def validation(frame: pd.DataFrame) -> list[Cells]:
     """A row for each evaluation, a column for each configuration."""
     held: Any = frame.pivot(index="step", columns="configuration", values="validation_loss")
@@ -302,7 +301,9 @@ def pareto(frame: pd.DataFrame) -> list[Cells]:
             **{text: ", ".join(found[found[f"front_{cost}"]].strategy) for cost, text in costs.items()},
         }
         for (model, trained), found in frame.groupby(["model", "trained"], sort=False)
-=======
+    ]
+
+
 def kernels(frame: pd.DataFrame) -> list[Cells]:
     """By kind and source: how far the model is off."""
     frame = frame.assign(absolute=frame["error"].abs())
@@ -316,7 +317,6 @@ def kernels(frame: pd.DataFrame) -> list[Cells]:
             "measured by": str(source),
         }
         for (gpu, kernel, source), those in frame.groupby(["gpu", "kernel", "measured"], sort=False)
->>>>>>> main
     ]
 
 
