@@ -51,7 +51,7 @@ def draw(gained: pd.DataFrame, path: Path) -> None:
         [
             Patch(color=shades(norm(_MOST)), label="hpZ is faster"),
             Patch(color=shades(norm(_LEAST)), label="hpZ's memory costs more than it gains"),
-            Patch(color=_NOT, label="hpZ alone does not fit"),
+            Patch(color=_NOT, label="only ZeRO-3 fits"),
             Patch(color=_NEITHER, label="neither fits"),
         ],
         columns=4,
