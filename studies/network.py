@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from simgpu.hardware import Profile, load_profile
-from simgpu.hardware.network import Collectives, Network, Place
+from simgpu.hardware.network import NcclTimes, Network, PlacedRanks
 
 ROWS = Path(__file__).with_name("network.toml")
 COLUMNS = (
@@ -57,7 +57,7 @@ def _predicted(row: dict[str, Any]) -> dict[str, Any]:
     fabric, per_node = machine(row).fabric, row["gpus_per_node"]
     assert fabric is not None
     members = tuple(range(row["nodes"] * per_node))
-    nccl = Collectives(Place(fabric, tuple(rank // per_node for rank in members)))
+    nccl = NcclTimes(PlacedRanks(fabric, tuple(rank // per_node for rank in members)))
     ways = nccl.ways(row["collective"], members)
     chosen = [way for way in ways if row.get("algorithm") in (None, way.algorithm)]
     way = min(chosen, key=lambda one: one.ns(row["bytes"]))
@@ -106,14 +106,16 @@ def rings() -> pd.DataFrame:
 
 def _ring_ms(profile: Profile, nodes_of: tuple[int, ...]) -> float:
     assert profile.fabric is not None
-    return Collectives(Place(profile.fabric, nodes_of)).ns("all_gather", RING_BYTES, tuple(range(len(nodes_of)))) / 1e6
+    return (
+        NcclTimes(PlacedRanks(profile.fabric, nodes_of)).ns("all_gather", RING_BYTES, tuple(range(len(nodes_of)))) / 1e6
+    )
 
 
 def _ho_ring_ms(profile: Profile, nodes_of: tuple[int, ...]) -> float:
     assert profile.fabric is not None
     ranks, group = len(nodes_of), profile.gpus_per_node
     pieces = -(-RING_BYTES // ranks // PIECE)
-    place, piece = Place(profile.fabric, nodes_of), RING_BYTES / ranks / pieces
+    place, piece = PlacedRanks(profile.fabric, nodes_of), RING_BYTES / ranks / pieces
     across = tuple(range(0, ranks, group))
     hop = profile.inter_node_latency_us / 1e3 + piece / place.send(across[:2], across) / 1e6
     turn = profile.intra_node_latency_us / 1e3 + piece / place.send((0, 1), tuple(range(group))) / 1e6

@@ -36,7 +36,7 @@ OFF = 0.25  # relative error of a step's time that has to be explained
 # -- all rows -----------------------------------------------------------------------------------------------------
 
 
-class Recorded(NamedTuple):
+class RecordedRow(NamedTuple):
     """What is recorded for a row; rows of models that differ in their depth alone share it."""
 
     cluster: str
@@ -44,11 +44,11 @@ class Recorded(NamedTuple):
     setting: str
 
 
-def recorded_of(row: Published) -> Recorded:
+def recorded_of(row: Published) -> RecordedRow:
     model = FULL_SIZE[row.model]
     layers = few_layers(model)
     same = model if layers[0] == model.layers else replace(model, name="", layers=layers[1])
-    return Recorded(row.cluster, same, row.setting)
+    return RecordedRow(row.cluster, same, row.setting)
 
 
 def job_of(row: Published, folder: Path | None = None) -> Job:
@@ -94,13 +94,13 @@ def timed_rows(
     chosen: Sequence[Published], folder: Path, *, workers: int | None = None, progress: OnProgress = quiet
 ) -> list[TimedRow]:
     """Time the rows that say a time. Raises :class:`scenarios.base.ScenarioError`, and as :func:`shortened`."""
-    wanted: dict[Recorded, list[Published]] = {}
+    wanted: dict[RecordedRow, list[Published]] = {}
     for row in chosen:
         if row.is_time:
             wanted.setdefault(recorded_of(row), []).append(row)
     items = [(rows[0], tuple(sorted({row.network for row in rows}))) for rows in wanted.values()]
     items.sort(key=lambda item: -sum(few_layers(FULL_SIZE[item[0].model])) * job_of(item[0]).accumulation)
-    found: dict[Recorded, Shortened] = {}
+    found: dict[RecordedRow, Shortened] = {}
     for (row, _), one in side_by_side(partial(_short, folder=folder), items, workers=workers):
         found[recorded_of(row)] = one
         progress(len(found), len(items), f"{row.model}, {settings()[row.setting].title}")

@@ -1,6 +1,6 @@
 """What a paper leaves open of its machine, and what it would have to be for our step times to be theirs.
 
-Each :class:`Unknown` is one figure that no paper gives. A row's :class:`Curve` says how long the step takes at several
+Each :class:`UnknownFigure` is one that no paper gives. A row's :class:`Curve` says how long the step takes at several
 values of it, all else as the hardware's facts have it. So a row says which value it would need; and the rows of a
 cluster say whether one value does for all: each is predicted with the median of what the *others* need
 (:func:`predicted`). A figure that explains one row alone explains nothing.
@@ -25,7 +25,7 @@ EXPLAINED = 0.10  # relative error of a step's time, above which a row is off
 AGREES = 0.25  # the same, of a row with what the others need
 
 
-class Unknown(NamedTuple):
+class UnknownFigure(NamedTuple):
     """``title``: in a few words; ``form``: of a value; ``low`` to ``high``: plausible, from ``source``.
 
     ``values``: at which steps are timed, from far below what is plausible to far above it; ``vary``: what a value
@@ -66,22 +66,22 @@ class Unknown(NamedTuple):
 
 
 _ALONE = (
-    Unknown("network", "network, part of its rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
+    UnknownFigure("network", "network, part of its rate", "{:.2f}", (0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
             lambda value, nominal: Variation(network=value * nominal), inverse=True),
-    Unknown("kernels", "kernels' times, factor", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
+    UnknownFigure("kernels", "kernels' times, factor", "{:.2f}", (0.3, 0.6, 1.0, 1.6, 2.5, 4.0),
             lambda value, nominal: Variation(network=nominal, kernels=value)),
-    Unknown("collective", "more for a collective, us", "{:.0f} us", (0.0, 300.0, 1000.0, 10000.0),
+    UnknownFigure("collective", "more for a collective, us", "{:.0f} us", (0.0, 300.0, 1000.0, 10000.0),
             lambda value, nominal: Variation(network=nominal, collective_us=value)),
-    Unknown("launch", "launch, us", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
+    UnknownFigure("launch", "launch, us", "{:.0f} us", (1.0, 5.0, 30.0, 200.0),
             lambda value, nominal: Variation(network=nominal, launch_us=value)),
-    Unknown("parameter", "more for a parameter, ps", "{:.0f} ps", (0.0, 1000.0),
+    UnknownFigure("parameter", "more for a parameter, ps", "{:.0f} ps", (0.0, 1000.0),
             lambda value, nominal: Variation(network=nominal, parameter_ps=value)),
-    Unknown("hidden", "part that is hidden", "{:.0%}", (0.0, 1.0),
+    UnknownFigure("hidden", "part that is hidden", "{:.0%}", (0.0, 1.0),
             lambda value, nominal: Variation(network=nominal, hidden=value)),
 )  # fmt: skip
 
 
-def _serial(of: Unknown) -> Unknown:
+def _serial(of: UnknownFigure) -> UnknownFigure:
     def vary(value: float, nominal: float) -> Variation:
         return of.vary(value, nominal)._replace(hidden=0.0)
 
@@ -96,7 +96,7 @@ UNKNOWNS = (*_ALONE, *(_serial(one) for one in _ALONE if one.name != "hidden"))
 class Curve:
     """Seconds of a step by the value of an unknown; between those it is a straight line (of the inverse, if so)."""
 
-    unknown: Unknown
+    unknown: UnknownFigure
     seconds: tuple[float, ...]
 
     def at(self, value: float) -> float:
@@ -127,7 +127,7 @@ class Explanation(NamedTuple):
     ``of_others``: the median of what the other rows need; ``seconds``: the row's, with that.
     """
 
-    unknown: Unknown
+    unknown: UnknownFigure
     value: float
     plausible: bool
     of_others: float

@@ -29,7 +29,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import Cluster, RingPlace, Scheme
 from scenarios.sharding.strategy import Level
 from simgpu.hardware import Profile
-from simgpu.hardware.network import Place
+from simgpu.hardware.network import PlacedRanks
 
 WIDTHS = {"bf16": 2, "fp32": 4}  # w, bytes
 STATE_BYTES = 12  # for each trained parameter, in either precision: the fp32 copy is made though there is one already
@@ -232,7 +232,7 @@ def profile_rates(cluster: Cluster, profile: Profile) -> Rates:
     passes it once. So X is slower than G by the byte, and sends an m-th of the bytes."""
     rings = {where: cluster.ring(where) for where in RingPlace}
     if profile.fabric is not None:
-        place = Place(profile.fabric, tuple(rank // cluster.gpus for rank in range(cluster.ranks)))
+        place = PlacedRanks(profile.fabric, tuple(rank // cluster.gpus for rank in range(cluster.ranks)))
         group, ranks = cluster.group, cluster.ranks
         members = {
             RingPlace.WITHIN: tuple(range(group)),

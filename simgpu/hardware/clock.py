@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from simgpu.hardware.kernels import Kernels, Signature
-from simgpu.hardware.network import Collectives, Place
+from simgpu.hardware.network import NcclTimes, PlacedRanks
 from simgpu.hardware.profile import Profile
 
 JITTER_LAWS = ("uniform", "lognormal")
@@ -213,11 +213,11 @@ class Clock:
 
 
 @lru_cache(maxsize=8)
-def _network(profile: Profile, nodes_of: tuple[int, ...]) -> Collectives:
+def _network(profile: Profile, nodes_of: tuple[int, ...]) -> NcclTimes:
     """Made once for all clocks of a process that tell the time of the same machine."""
     fabric = profile.fabric
     assert fabric is not None
-    return Collectives(Place(fabric, nodes_of))
+    return NcclTimes(PlacedRanks(fabric, nodes_of))
 
 
 def _link(timing: HardwareTiming, members: tuple[int, ...], origin: tuple[int, ...]) -> tuple[float, float]:

@@ -197,7 +197,7 @@ class Order:
         return passed
 
 
-class Unit(NamedTuple):
+class Repeat(NamedTuple):
     """What is done once more with each p layers: ``length`` items, of which the last ones end at ``end`` of a phase."""
 
     end: int
@@ -216,14 +216,14 @@ class Growth:
     """
 
     order: PhaseOrder
-    units: tuple[Unit, ...]
+    units: tuple[Repeat, ...]
     grown: dict[int, tuple[tuple[int, ...], int]]
     fewer: tuple[Item, ...]
 
     def extended(self, times: int) -> Iterator[Item]:
         """The phase with ``times`` p layers more than in the third recording."""
         items, at = self.order.items, 0
-        for unit in (*self.units, Unit(len(items), 0)):
+        for unit in (*self.units, Repeat(len(items), 0)):
             first = unit.end - 2 * unit.length
             for number in range(at, first):
                 yield self._grown(number, times)
@@ -284,11 +284,11 @@ def _foretold(
         said = _said(two.items[min(stuck, len(two.items) - 1)], stacks)
         raise Irregular(f"{where} more layers do not add whole pieces to what fewer layers do, from {said} on")
     repeats: list[int] = []  # for each item of the third recording, which of the second it repeats
-    twice: list[Unit] = []
+    twice: list[Repeat] = []
     at = 0
     for end, length in units:
         repeats += [*range(at, end), *range(end - length, end)]
-        twice.append(Unit(len(repeats), length))
+        twice.append(Repeat(len(repeats), length))
         at = end
     repeats += range(at, len(two.items))
     for number, (found, item) in enumerate(zip(repeats, three.items, strict=False)):
@@ -301,11 +301,16 @@ def _foretold(
 
 
 def _grown(
-    one: PhaseOrder, two: PhaseOrder, three: PhaseOrder, units: Sequence[Unit], where: str, stacks: dict[int, Any]
+    one: PhaseOrder,
+    two: PhaseOrder,
+    three: PhaseOrder,
+    units: Sequence[Repeat],
+    where: str,
+    stacks: dict[int, Any],
 ) -> dict[int, tuple[tuple[int, ...], int]]:
     grown: dict[int, tuple[tuple[int, ...], int]] = {}
     first = second = third = 0
-    for end, length in [*units, Unit(len(two.items), 0)]:
+    for end, length in [*units, Repeat(len(two.items), 0)]:
         while second < end - length:
             sizes = [recorded.items[at].sizes for recorded, at in ((one, first), (two, second), (three, third))]
             lasts = [recorded.items[at].lasts for recorded, at in ((one, first), (two, second), (three, third))]
@@ -330,10 +335,10 @@ def _near(mark: tuple[int, int]) -> tuple[int, int]:
     return mark[0], min(mark[1], _FEW)
 
 
-def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int]) -> tuple[list[Unit], int | None]:
+def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int]) -> tuple[list[Repeat], int | None]:
     """The pieces of ``those`` without which it is ``these``; and from where on it is not made up so, if anywhere."""
     fewer, more = [item.key for item in these], [item.key for item in those]
-    units: list[Unit] = []
+    units: list[Repeat] = []
     here = there = 0
     while here < len(fewer) or there < len(more):
         if here < len(fewer) and there < len(more) and fewer[here] == more[there]:
@@ -342,7 +347,7 @@ def _units(these: Sequence[Item], those: Sequence[Item], windows: Sequence[int])
         length = _resumes(fewer, here, more, there, windows)
         if length is None:
             return units, there
-        units.append(Unit(there + length - _earlier(these[:here], those[: there + length], length), length))
+        units.append(Repeat(there + length - _earlier(these[:here], those[: there + length], length), length))
         there += length
     return units, None
 

@@ -32,7 +32,7 @@ from scenarios.sharding.layout import padded
 from scenarios.sharding.schemes import HPZ, Cluster, RingPlace, RingShape, Scheme, scheme, schemes
 from scenarios.sharding.strategy import Level, ShardingError, strategy
 from simgpu.hardware import Clock, HardwareTiming, load_profile
-from simgpu.hardware.network import Collectives, Place
+from simgpu.hardware.network import NcclTimes, PlacedRanks
 from simgpu.trace import TraceRecord
 from tests.examples import examples
 from tests.metrics.trace import begin, collective, groups
@@ -275,7 +275,7 @@ def test_on_a_network_as_well(name: str, cluster: Cluster) -> None:
     profile = load_profile(name)
     nodes_of = tuple(rank // cluster.gpus for rank in range(cluster.ranks))
     assert profile.fabric is not None
-    nccl, clock = Collectives(Place(profile.fabric, nodes_of)), Clock(HardwareTiming(profile, nodes_of), 0)
+    nccl, clock = NcclTimes(PlacedRanks(profile.fabric, nodes_of)), Clock(HardwareTiming(profile, nodes_of), 0)
     rates = profile_rates(cluster, profile)
     for where, ranks in members(cluster).items():
         for kind in StateKind if len(ranks) > 1 else ():

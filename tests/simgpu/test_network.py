@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simgpu.hardware import Clock, HardwareTiming, Profile, ProfileError, load_profile, profile_names
 from simgpu.hardware.facts import fact
-from simgpu.hardware.network import Collectives, Network, Place
+from simgpu.hardware.network import NcclTimes, Network, PlacedRanks
 from simgpu.hardware.network.flows import fair
 from tests.examples import examples
 
@@ -79,7 +79,7 @@ def test_a_tree_between_two_nodes_goes_up_on_the_way_that_the_other_comes_down()
 def test_small_messages_go_by_trees_with_flags_and_large_ones_by_rings() -> None:
     profile, members = HDR, tuple(range(128))
     assert profile.fabric is not None
-    nccl = Collectives(Place(profile.fabric, tuple(rank // 8 for rank in members)))
+    nccl = NcclTimes(PlacedRanks(profile.fabric, tuple(rank // 8 for rank in members)))
     chosen = [nccl.chosen("all_reduce", 1 << power, members) for power in (10, 20, 26, 34)]
     assert [one.protocol for one in chosen] == ["LL", "LL128", "LL128", "Simple"]
     assert [one.algorithm for one in chosen] == ["tree", "tree", "tree", "ring"]

@@ -4,8 +4,8 @@
 each flow gets of links that several share, ``nccl`` which algorithm and protocol NCCL takes, and how long that is.
 """
 
-from simgpu.hardware.network.nccl import Collectives
-from simgpu.hardware.network.routes import Place
+from simgpu.hardware.network.nccl import NcclTimes
+from simgpu.hardware.network.routes import PlacedRanks
 from simgpu.hardware.network.topology import Fabric, Network
 
-__all__ = ["Collectives", "Fabric", "Network", "Place"]
+__all__ = ["Fabric", "NcclTimes", "Network", "PlacedRanks"]

@@ -15,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from simgpu.hardware.facts import fact
-from simgpu.hardware.network.routes import Group, Members, Place
+from simgpu.hardware.network.routes import Members, PlacedRanks, RoutedGroup
 from simgpu.hardware.network.topology import Fabric
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -46,10 +46,10 @@ def _along(curve: tuple[float, ...], nbytes: float) -> float:
     return curve[low] + (curve[low + 1] - curve[low]) * (at - low)
 
 
-class Collectives:
+class NcclTimes:
     """What NCCL's collectives take at a place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PlacedRanks) -> None:
         self._place = place
         self._ways: dict[tuple[str, Members], list[Way]] = {}
         self._sends: dict[tuple[Members, Members], float] = {}
@@ -77,7 +77,7 @@ class Collectives:
         return found
 
 
-def _ways(fabric: Fabric, kind: str, group: Group) -> list[Way]:
+def _ways(fabric: Fabric, kind: str, group: RoutedGroup) -> list[Way]:
     protocols = [one for one in PROTOCOLS if one != "LL128" or _has_ll128(fabric)]
     if kind in ("all_to_all", "gather", "scatter"):
         rate = group.all_to_all() if kind == "all_to_all" else group.to_one()
@@ -93,13 +93,13 @@ def _has_ll128(fabric: Fabric) -> bool:
     return fabric.network.within == "nvlink" and fabric.network.wire != "tcp"
 
 
-def _messages(fabric: Fabric, group: Group, rate: float) -> Way:
+def _messages(fabric: Fabric, group: RoutedGroup, rate: float) -> Way:
     at = PROTOCOLS.index("Simple")
     hop = _hop(fabric, "ring", at) if group.nodes == 1 else _between(fabric, "ring", at)
     return Way("p2p", "Simple", (fact("network.nccl.base_latency.ring")[at] + hop) * 1000, 1 / rate)
 
 
-def _ring(fabric: Fabric, kind: str, protocol: str, group: Group) -> Way:
+def _ring(fabric: Fabric, kind: str, protocol: str, group: RoutedGroup) -> Way:
     at, n, nodes, network = PROTOCOLS.index(protocol), group.ranks, group.nodes, fabric.network
     rate = group.ring()
     if protocol == "LL":
@@ -127,7 +127,7 @@ def _ring(fabric: Fabric, kind: str, protocol: str, group: Group) -> Way:
     return way._replace(plateau_bytes=start, plateau=plateau)
 
 
-def _tree(fabric: Fabric, protocol: str, group: Group) -> Way:
+def _tree(fabric: Fabric, protocol: str, group: RoutedGroup) -> Way:
     at, nodes, generation = PROTOCOLS.index(protocol), group.nodes, fabric.network.generation
     channels, row = _channels(fabric, group), _row(nodes)
     bus = 2 * group.tree()  # NCCL's rates of an all-reduce count each byte twice
@@ -169,7 +169,7 @@ def _links(gpu: float, generation: str) -> int:
     return max(1, round(gpu / float(fact(f"network.nvlink.link_reached.{generation}"))))
 
 
-def _channels(fabric: Fabric, group: Group) -> int:
+def _channels(fabric: Fabric, group: RoutedGroup) -> int:
     """Rings that NCCL searches for: one a card, two where a card is fast; one an NVLink, one over PCIe."""
     if group.nodes > 1:
         return group.cards * (2 if fabric.card >= fact("network.nccl.channel_doubled_from") else 1)

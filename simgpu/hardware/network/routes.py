@@ -34,7 +34,7 @@ class Here(NamedTuple):
     ranks: int
 
 
-class Place:
+class PlacedRanks:
     """Where ranks are: ``fabric``, and by rank the node (``nodes_of``)."""
 
     def __init__(self, fabric: Fabric, nodes_of: Members) -> None:
@@ -45,13 +45,13 @@ class Place:
         for node in nodes_of:
             self.local.append(seen[node])
             seen[node] += 1
-        self._groups: dict[Members, Group] = {}
+        self._groups: dict[Members, RoutedGroup] = {}
 
-    def group(self, members: Members) -> Group:
+    def group(self, members: Members) -> RoutedGroup:
         """A group of ranks."""
         made = self._groups.get(members)
         if made is None:
-            made = self._groups[members] = Group(self, members)
+            made = self._groups[members] = RoutedGroup(self, members)
         return made
 
     def here(self, members: Members) -> list[Here]:
@@ -107,10 +107,10 @@ def beside(one: Here) -> list[Members]:
     return [ours, *(tuple(others[at : at + count]) for at in range(0, len(others) - count + 1, count))]
 
 
-class Group:
+class RoutedGroup:
     """The rates of one group of two ranks or more, GB/s."""
 
-    def __init__(self, place: Place, members: Members) -> None:
+    def __init__(self, place: PlacedRanks, members: Members) -> None:
         self.place, self.ranks = place, len(members)
         self.here = place.here(members)
         self.nodes = len(self.here)
