@@ -43,9 +43,14 @@ def train(case: TrackedCase, tracker: Any = None) -> None:
     """The program: builds the model on the GPU, trains it, and reads nothing. ``tracker``: what counts, if anything."""
     import torch
     from transformers.modeling_utils import PreTrainedModel
+    from transformers.models.llama import modeling_llama
 
     from scenarios.full_size import loss_of, subject
 
+    if case.attention == "sdpa":
+        # The kernel knows what is causal. transformers asks first whether the mask is all ones, and a fake tensor
+        # cannot say: it would get the mask, and another kernel with it.
+        modeling_llama.create_causal_mask = lambda *_, **__: None
     torch.set_default_dtype({"bf16": torch.bfloat16, "fp32": torch.float32}[case.precision])
     subjected = subject(case.model, attention=case.attention, layers=case.layers)
     with torch.device("meta"):  # how it is initialised is no part of a step
@@ -60,7 +65,7 @@ def train(case: TrackedCase, tracker: Any = None) -> None:
         batch = subjected.batch(case.micro_batch, case.sequence)
     if case.checkpointing:
         assert isinstance(model, PreTrainedModel)
-        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
     # As torch chooses by itself on a GPU; for a fake tensor it would go through the parameters one by one.
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
     for _ in range(case.steps):
