@@ -1,12 +1,14 @@
 """A plain training step, whose peak memory torch's own tracker and the simulated GPU both tell.
 
-:mod:`studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and alone,
+:mod:`studies.trackers` runs it twice, with the same words: on a dry simulated GPU, which writes a trace, and
 under ``FakeTensorMode``, where ``torch.distributed._tools`` counts the storages::
 
     python -m simgpu --dry --trace FILE -m scenarios.tracked_program CASE
-    python -m scenarios.tracked_program --tracked CASE
+    python -m simgpu -m scenarios.tracked_program --tracked CASE
 
-``CASE``: a :class:`TrackedCase` as JSON. Tracked, it prints one line: the bytes at the peak, and of what, as JSON.
+``CASE``: a :class:`TrackedCase` as JSON. It prints one line: the bytes at the peak, and tracked of what, as JSON.
+Tracked, too, it is run by ``python -m simgpu``, whose ``torch.cuda`` makes torch choose the same work; fake tensors
+take none of its memory.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ SAID = "PEAK "
 
 @dataclass(frozen=True)
 class TrackedCase:
-    """A model of :data:`scenarios.models.SIZES` (``llama tiny``) or a full-size one, and how it is trained.
+    """``model``: as :func:`scenarios.full_size.subject` takes it. ``layers``: instead of its own number.
 
-    ``layers``: of a full-size one, instead of its own number. ``precision``: of parameters, gradients and moments
+    ``precision``: of parameters, gradients and moments
     (``bf16``, ``fp32``). ``attention``: ``eager`` or ``sdpa``. ``micro_batch``: sequences of ``sequence`` tokens.
     ``steps``: two, as Adam's moments are there from the end of the first on.
     """
@@ -88,13 +90,18 @@ def tracked(case: TrackedCase) -> dict[str, int]:
     return {str(getattr(kind, "value", kind)): nbytes for kind, nbytes in found.items()}
 
 
+def counted(case: TrackedCase) -> dict[str, int]:
+    """The same as the GPU's own allocator has it: ``Total`` alone."""
+    import torch
+
+    train(case)
+    return {"Total": torch.cuda.max_memory_allocated()}
+
+
 def main(words: list[str]) -> None:
     """The command line."""
     case = TrackedCase(**json.loads(words[-1]))
-    if words[0] == "--tracked":
-        print(f"\n{SAID}{json.dumps(tracked(case))}", flush=True)
-    else:
-        train(case)
+    print(f"\n{SAID}{json.dumps(tracked(case) if words[0] == '--tracked' else counted(case))}", flush=True)
 
 
 if __name__ == "__main__":
