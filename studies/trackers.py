@@ -3,11 +3,12 @@
 Both run :mod:`scenarios.tracked_program`, in processes of their own: a plain step, forward, backward and Adam, on one
 GPU. The dry run goes through the simulated GPU's allocator, and :class:`metrics.MemoryMetrics` reads its trace. The
 tracker's goes through ``FakeTensorMode`` and allocates nothing: ``MemTracker`` follows the storages from operator to
-operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting.
+operator, each rounded up to 512 bytes. They share what torch and the model do, and no line of the counting. FSDP2's is
+rank 0 of several: there ``FSDPMemTracker`` follows the tensors of a dry run, by their storages and not the allocator.
 
 **Where the tracker does not apply.** It sees the tensors that operators return, and knows a step of plain torch. What
-DeepSpeed keeps in flat buffers of its own, workspaces within a kernel, the time for which ``record_stream`` holds memory
-back and the allocator's fragments are not in it; nor is what depends on a tensor's values, which a fake one has not.
+DeepSpeed keeps in flat buffers of its own, workspaces within a kernel, what ``record_stream`` holds back and
+the allocator's fragments are not in it; nor is what depends on a tensor's values, which a fake one has not.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ from simgpu.trace import TraceReader
 from studies.crew import OnProgress, quiet, side_by_side
 
 COLUMNS = (
-    "model", "layers", "precision", "attention", "checkpointing", "micro_batch", "sequence", "steps", "ours", "theirs",
-    "error",
+    "model", "layers", "precision", "attention", "checkpointing", "micro_batch", "sequence", "steps", "ranks", "ours",
+    "theirs", "error",
 )  # fmt: skip
 GIB = 1 << 30
 _LIMIT_S = 300
 
 
 def cases() -> list[TrackedCase]:
-    """Two layers of Llama-2-7B in each way, 4 sequences of 2048 tokens; then all of them, and another family."""
+    """Two layers of Llama-2-7B in each way, 4 sequences of 2048 tokens; all of them; another family; FSDP2."""
     plain = TrackedCase("llama-2-7b", "bf16", "eager", checkpointing=False, layers=2, micro_batch=4, sequence=2048)
     ways = product(("bf16", "fp32"), ("eager", "sdpa"), (False, True))
     return [
-        replace(plain, model="llama-2-7b", layers=None, checkpointing=True, micro_batch=1),
+        replace(plain, layers=None, checkpointing=True, micro_batch=1),
         *(replace(plain, precision=one, attention=two, checkpointing=three) for one, two, three in ways),
         replace(plain, model="falcon-7b"),
+        replace(plain, layers=None, checkpointing=True, ranks=8),
     ]
 
 
@@ -71,7 +73,8 @@ def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
     told = json.dumps(asdict(case))
     trace = folder / f"tracked-{at}.trace"
     folder.mkdir(parents=True, exist_ok=True)
-    _run(["--dry", "--trace", str(trace), "-m", "scenarios.tracked_program", told], case)
+    dry = ["--dry", "--world", str(case.ranks), "--per-node", str(case.ranks)]
+    _run([*dry, "--trace", str(trace), "-m", "scenarios.tracked_program", told], case)
     metric, reader = MemoryMetrics(), TraceReader(trace)
     try:
         metric.feed(reader.read())
@@ -79,7 +82,9 @@ def _row(numbered: tuple[int, TrackedCase], *, folder: Path) -> dict[str, Any]:
         reader.close()
     trace.unlink()
     ours = metric.result().peak
-    theirs = _run(["-m", "scenarios.tracked_program", "--tracked", told], case)["Total"]
+    theirs = _run([*(dry if case.ranks > 1 else []), "-m", "scenarios.tracked_program", "--tracked", told], case)[
+        "Total"
+    ]
     fields = {**asdict(case), "layers": case.layers or 0}
     return {**fields, "ours": ours, "theirs": theirs, "error": ours / theirs - 1}
 

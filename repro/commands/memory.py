@@ -99,7 +99,12 @@ def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: 
             row["model"],
             row["layers"] or "all",
             ", ".join(
-                [row["precision"], row["attention"], *(["checkpointing"] if row["checkpointing"] else [])],
+                [
+                    row["precision"],
+                    row["attention"],
+                    *(["checkpointing"] if row["checkpointing"] else []),
+                    *([f"FSDP2 on {row['ranks']}"] if row["ranks"] > 1 else []),
+                ]
             ),
             row["ours"] / study.GIB,
             row["theirs"] / study.GIB,
@@ -107,7 +112,7 @@ def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: 
         ]
         for row in frame.to_dict("records")
     ]
-    figures = [Column("ours", ".4f"), Column("MemTracker", ".4f"), Column("error", right=True)]
+    figures = [Column("ours", ".4f"), Column("tracker's", ".4f"), Column("error", right=True)]
     console.print(Table("The peak of a plain step, GiB", ["model", Column("layers", right=True), "", *figures], rows))
     console.print(f"Files: {folder}/trackers.csv", highlight=False)
 
