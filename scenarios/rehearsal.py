@@ -106,13 +106,24 @@ def run(
 
 
 def layers_of(job: Job) -> int | None:
-    """How many layers its model has. None: that cannot be told, or changed."""
-    return subject(job.model, attention=job.attention).layers
+    """How many layers its model has. None: that cannot be told, or changed, or there is no such model."""
+    found = _described(job)
+    return None if found is None else found.layers
 
 
 def hidden_of(job: Job) -> int | None:
-    """How wide its model is. None: that cannot be told."""
-    return subject(job.model, attention=job.attention).hidden
+    """How wide its model is. None: that cannot be told, or there is no such model."""
+    found = _described(job)
+    return None if found is None else found.hidden
+
+
+def _described(job: Job) -> TrainedModel | None:
+    if ":" in job.model:
+        return None  # a function of the user's own runs in the rank, not here
+    try:
+        return subject(job.model, attention=job.attention)
+    except ModelError:
+        return None  # the dry run says so
 
 
 def refusal(error: BaseException) -> str | None:

@@ -81,7 +81,7 @@ def test_a_study_is_read_and_reported(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "--networks 12.5 --micro-batches 1" in page
     asked = json.loads((HERE / "study" / "job.json").read_text(encoding="utf-8"))
-    assert list(job(**asked).model_dump(mode="json").items()) == list(asked.items())
+    assert job(**asked).model_dump(mode="json").items() >= asked.items(), "what was asked then means the same now"
 
 
 def test_a_checkpoint_is_loaded_with_every_bit() -> None:

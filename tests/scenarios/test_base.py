@@ -12,7 +12,7 @@ SHARED = [name for name in Scenario.model_fields if name in Job.model_fields]
 
 
 def test_shared_fields_have_one_type_one_bound_and_one_description() -> None:
-    assert len(SHARED) == 19
+    assert len(SHARED) == 20
     one, other = Scenario.model_fields, Job.model_fields
     assert [name for name in SHARED if one[name].annotation != other[name].annotation] == ["model"]
     assert [name for name in SHARED if one[name].metadata != other[name].metadata] == []

@@ -34,6 +34,7 @@ from scenarios.sharding.lanes import LaneOrder, TracedStreams
 from scenarios.sharding.rings import CHUNK, HoRing
 from scenarios.sharding.topology import Topology
 from simgpu.device import Device
+from simgpu.hardware.kernels.gpu import Gpu
 from simgpu.ranks.cluster import Rank
 from simgpu.trace import End
 from tests.sharding.ranks import LAUNCH, together
@@ -41,6 +42,7 @@ from tests.sharding.ranks import LAUNCH, together
 PROFILE = benched.PROFILE
 assert PROFILE.fabric is not None
 FABRIC = PROFILE.fabric
+GPU = Gpu.of(PROFILE)
 
 
 class Shape(NamedTuple):
@@ -74,7 +76,8 @@ def turn(elements: int) -> float:
 
 
 def added(elements: int) -> float:
-    return max(PROFILE.kernel_us, elements * 12e-3 / PROFILE.memory_gbytes_per_s)
+    """A kernel's start, and then its bytes at the part of the memory's rate that a large one reaches."""
+    return PROFILE.kernel_us + elements * 12e-3 / (PROFILE.memory_gbytes_per_s * GPU.memory)
 
 
 def on_paper(of: Shape, chunk: int = CHUNK) -> dict[tuple[str, str], float]:
