@@ -360,7 +360,7 @@ TABLES = {
             "attention": lambda row: row.attention,
             "checkpointing": lambda row: "yes" if row.checkpointing else "no",
             "micro-batch": lambda row: f"{row.micro_batch}",
-            "GPUs": lambda row: f"{row.ranks}" + (" (FSDP2)" if row.ranks > 1 else ""),
+            "FSDP2 on": lambda row: f"{row.ranks}" if getattr(row, "ranks", 1) > 1 else "",
             "peak, ours": lambda row: f"{row.ours / GIB:.4f}",
             "tracker's": lambda row: f"{row.theirs / GIB:.4f}",
             "apart, bytes": lambda row: f"{row.ours - row.theirs:,}",

@@ -48,7 +48,7 @@ def cases() -> list[TrackedCase]:
         replace(plain, layers=None, checkpointing=True, micro_batch=1),
         *(replace(plain, precision=one, attention=two, checkpointing=three) for one, two, three in ways),
         replace(plain, model="falcon-7b"),
-        replace(plain, layers=None, checkpointing=True, ranks=8),
+        replace(plain, checkpointing=True, ranks=8),
     ]
 
 
