@@ -48,6 +48,7 @@ STUDIES = {
         "memory --overwrite",
         {"memory.csv": "memory.csv", "limits.csv": "memory-limits.csv", "memory.png": "memory.png"},
     ),
+    "trackers": Study("memory --trackers --overwrite", {"trackers.csv": "trackers.csv"}),
     "network": Study("network --overwrite", {"network.csv": "network.csv", "rings.csv": "network-rings.csv"}),
     "paro": Study("paro --overwrite", {"live.csv": "paro-live.csv"}),
     "paro-paper": Study(

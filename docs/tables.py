@@ -351,6 +351,22 @@ TABLES = {
             "which lies": lambda row: "beyond the models measured" if row.beyond else "between two models measured",
         },
     ),
+    "trackers": Table(
+        "trackers.csv",
+        {
+            "model": _model,
+            "layers": lambda row: f"{row.layers or 'all'}",
+            "precision": lambda row: row.precision,
+            "attention": lambda row: row.attention,
+            "checkpointing": lambda row: "yes" if row.checkpointing else "no",
+            "micro-batch": lambda row: f"{row.micro_batch}",
+            "FSDP2 on": lambda row: f"{row.ranks}" if getattr(row, "ranks", 1) > 1 else "",
+            "peak, ours": lambda row: f"{row.ours / GIB:.4f}",
+            "tracker's": lambda row: f"{row.theirs / GIB:.4f}",
+            "apart, bytes": lambda row: f"{row.ours - row.theirs:,}",
+            "error": lambda row: f"{row.error:+.1e}" if row.error else "0",
+        },
+    ),
     "paper-rows": Table(
         "paper-rows.csv",
         {

@@ -26,12 +26,14 @@ _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "har
 @click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
 @click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")
 @click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]")
+@click.option("--trackers", is_flag=True, help="Instead: dry runs' peak beside what torch's own memory tracker counts.")
 @flags.workers()
 @flags.folder("folder that takes table and picture", "memory", replaces="a study")
 def memory(
     models: str,
     groups: str,
     quantized: bool | None,
+    trackers: bool,
     workers: int | None,
     name: str,
     runs: Path,
@@ -53,6 +55,11 @@ def memory(
 
     began = time.perf_counter()
     console = Console()
+    if trackers:
+        if models or groups or quantized is not None or chosen(values, Job):
+            raise click.UsageError("--trackers has cases of its own: leave the other options out.")
+        _trackers(console, runs / name, workers, overwrite=overwrite)
+        return
     options = {**study.JOB, **chosen(values, Job)}
     sizes = numbers("--groups", groups, int, above=1, what="group sizes of 2 or more") if groups else ()
     todo = study.cases(words(models), sizes, qwz=quantized, ranks=job(**options).ranks)
@@ -76,6 +83,38 @@ def memory(
     console.print(
         f"Files: {folder}/memory.csv, limits.csv, memory.png ({time.perf_counter() - began:.0f} s)", highlight=False
     )
+
+
+def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: bool) -> None:
+    from repro.commands.progress import counting
+    from repro.sessions import folders
+    from studies import trackers as study
+
+    folder = folders.make(place, {"study": "trackers"}, overwrite=overwrite)
+    with counting(console) as progress:
+        frame = study.study(study.cases(), folder, progress, workers=workers)
+    frame.to_csv(folder / "trackers.csv", index=False)
+    rows = [
+        [
+            row["model"],
+            row["layers"] or "all",
+            ", ".join(
+                [
+                    row["precision"],
+                    row["attention"],
+                    *(["checkpointing"] if row["checkpointing"] else []),
+                    *([f"FSDP2 on {row['ranks']}"] if row["ranks"] > 1 else []),
+                ]
+            ),
+            row["ours"] / study.GIB,
+            row["theirs"] / study.GIB,
+            "0" if not row["error"] else f"{row['error']:+.1e}",
+        ]
+        for row in frame.to_dict("records")
+    ]
+    figures = [Column("ours", ".4f"), Column("tracker's", ".4f"), Column("error", right=True)]
+    console.print(Table("The peak of a plain step, GiB", ["model", Column("layers", right=True), "", *figures], rows))
+    console.print(f"Files: {folder}/trackers.csv", highlight=False)
 
 
 def _show(console: Console, frame: pd.DataFrame) -> None:
