@@ -10,8 +10,7 @@ Each dry run is of micro-batches of 4 x 512 tokens, 10 a step on each GPU whatev
 of 32), without gradient checkpointing. *Everything* is trained, or 1/16 of the parameters, as the query projections of
 so many layers, evenly spread and with the first one (the paper does not say which), so that the backward pass goes
 through all layers, as the paper's formulas have it. *PEFT* is the query projection of the first layer alone: 0.1 to
-0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here, nor for 175B (GPT-3's shape, arXiv
-2005.14165), of which 128 GPUs of 80 GB hold IGG's and GGG's states.
+0.3 %, as LoRA trains (arXiv 2106.09685); the paper gives no figure for it here, nor for 70B on 128 GPUs.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ CLAIMS = (
         for row in published("paro", quantity="gain")
     ),
     Claim("llama-2-7b", "PEFT", "IIG", "GGG", None),
-    Claim("gpt-175b", "all", "IGG", "GGG", None, ranks=128),
+    Claim("llama-2-70b", "all", "IGG", "GGG", None, ranks=128),
 )
 SCALINGS = tuple(
     Scaling(row.strategy, row.value, row.model, row.trained, row.few, row.ranks)

@@ -6,7 +6,9 @@ written for ``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 class RankFailed(Exception):
@@ -16,3 +18,7 @@ class RankFailed(Exception):
         self.rank, self.reason, self.status, self.log = rank, reason, status, log
         where = f" (its output: {log})" if log is not None else ""
         super().__init__(f"rank {rank} {reason}{where}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Unpickled as it was made: a worker's goes to its parent, where its text alone would not make one."""
+        return partial(type(self), status=self.status, log=self.log), (self.rank, self.reason)

@@ -19,7 +19,7 @@ from fuzz.campaign import Share, Trial
 from fuzz.engines import local
 from fuzz.subject import Subject
 from fuzz.verdict import ReplayVerdict
-from simgpu.ranks.cluster import Rank, run_ranks
+from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from studies.crew import side_by_side
 
 
@@ -103,3 +103,13 @@ def test_the_interrupt_of_a_person_is_not_lost(
     with pytest.raises(KeyboardInterrupt):
         fork(tmp_path / "ranks", monkeypatch)
     assert psutil.Process().children() == before
+
+
+def fails(rank: int) -> None:
+    raise RankFailed(rank, "died", status=7, log=Path("rank.log"))
+
+
+def test_a_rank_that_fails_in_a_worker_is_told_as_it_is() -> None:
+    with pytest.raises(RankFailed, match=r"rank 3 died \(its output: rank.log\)") as told:
+        list(side_by_side(fails, [3]))
+    assert (told.value.rank, told.value.status, told.value.log) == (3, 7, Path("rank.log"))
