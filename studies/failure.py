@@ -15,7 +15,7 @@ is published for other runs (``facts.toml``, ``studies.failure``); the costs are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -70,15 +70,16 @@ def study(
     throughput that is lost with the best and with other intervals; ``recovery_s``: from an interruption until training
     is where it was, on average, with the best interval.
     """
-    rows = []
-    for case in cases:
-        for name in strategies:
-            one = scheme(name)
-            group = smallest_group(one, case)
-            if group is None:
-                continue
-            rows += [_row(case, one, group, whose) for whose in rates]
+    rows = [_row(*one, whose) for one in _fitting(cases, strategies) for whose in rates]
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _fitting(cases: Sequence[FailureCase], strategies: Sequence[str]) -> Iterator[tuple[FailureCase, Scheme, int]]:
+    """Each case under each strategy, in the smallest group in which it fits; where it fits in none it is left out."""
+    for case in cases:
+        for one in map(scheme, strategies):
+            if (group := smallest_group(one, case)) is not None:
+                yield case, one, group
 
 
 def events(
@@ -90,28 +91,23 @@ def events(
     lost, ``deviation``: how many standard errors lie between them.
     """
     rows = []
-    for case in cases:
-        for name in strategies:
-            one = scheme(name)
-            group = smallest_group(one, case)
-            if group is None:
-                continue
-            found = outages(case, one, group, whose)
-            for interval in (found.best, *(3600 * hours for hours in HOURS)):
-                # So many intervals that some thousand interruptions come.
-                intervals = max(20, round(_EVENTS / 100 * found.between / (interval + found.write)))
-                closed = found.lost(interval)
-                counted, error = played(found, interval, intervals=intervals)
-                rows.append(
-                    {
-                        "model": case.model,
-                        "strategy": name,
-                        "interval_s": interval,
-                        "closed": closed,
-                        "played": counted,
-                        "deviation": (counted - closed) / error,
-                    }
-                )
+    for case, one, group in _fitting(cases, strategies):
+        found = outages(case, one, group, whose)
+        for interval in (found.best, *(3600 * hours for hours in HOURS)):
+            # So many intervals that some thousand interruptions come.
+            intervals = max(20, round(_EVENTS / 100 * found.between / (interval + found.write)))
+            closed = found.lost(interval)
+            counted, error = played(found, interval, intervals=intervals)
+            rows.append(
+                {
+                    "model": case.model,
+                    "strategy": str(one),
+                    "interval_s": interval,
+                    "closed": closed,
+                    "played": counted,
+                    "deviation": (counted - closed) / error,
+                }
+            )
     return pd.DataFrame(rows)
 
 
