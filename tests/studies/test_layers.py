@@ -37,7 +37,10 @@ def told(found: Rehearsed) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("options", [{"fix": "none", "checkpointing": True}, {"hpz": 1, "accumulation": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{"fix": "none", "checkpointing": True}, pytest.param({"hpz": 1, "accumulation": 2}, marks=pytest.mark.wide)],
+)
 def test_few_layers_foretell_all(tmp_path: Path, options: dict[str, object]) -> None:
     """Bytes, operations, what is sent and races are equal; the step's time to what DeepSpeed's questions take."""
     made = deep(tmp_path / "job", **options)
