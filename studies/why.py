@@ -27,6 +27,7 @@ from frameworks.deepspeed.grafts import Graft
 from frameworks.deepspeed.releases import PINNED
 from scenarios.job import Job, job
 from simgpu.hardware import Profile
+from simgpu.hardware.facts import fact
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.rehearsed import Rehearsed, rehearse
 from studies.retimed import Retimed, Retimer, TimedPair
@@ -36,7 +37,6 @@ RELEASES = ("0.13.2", AFFECTED, "0.13.5", PINNED)
 BASE = "the setting"
 NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 _HALVINGS = 6  # between two networks of these: to some 2 %
-_PCIE_GBITS = 200.0  # PCIe 4.0 x16: 16 GT/s x 16 lanes, 128b/130b, one way, less what packets' heads take
 _COLUMNS = [
     "release", "assumption", "value", "step_s", "pairs", "manifested", "harmful", "reversed", "within_forward",
     "slack_ms", "worst_ms", "parameters", "from_gbits", "fits", "verdict", "flips",
@@ -272,7 +272,7 @@ def _card_each(profile: Profile) -> Profile:
 
 def _on_pcie(profile: Profile) -> Profile:
     network = None if profile.network is None else replace(profile.network, within="pcie")
-    return replace(profile, intra_node_gbits_per_s=_PCIE_GBITS, network=network)
+    return replace(profile, intra_node_gbits_per_s=fact("studies.why.pcie"), network=network)
 
 
 def _changed(one: Job, **fields: Any) -> Job:

@@ -24,12 +24,16 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch says the same, from inside
 
 
-def findings(release: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run the scenario under the release."""
+def place_of(release: str) -> Path:
     try:
-        place = install(release, ROOT / ".releases")
+        return install(release, ROOT / ".releases")
     except ReleaseError as error:
         pytest.skip(f"the package registry does not give DeepSpeed {release}: {error}")
+
+
+def findings(release: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run the scenario under the release."""
+    place = place_of(release)
     command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder), "--name", "it"]
     done = subprocess.run(
         [*command, *SCENARIO, *arguments], cwd=ROOT, env=environment(place), capture_output=True, text=True, timeout=250
@@ -104,13 +108,6 @@ def test_padding(tmp_path: Path, release: str, uncovered: bool) -> None:
     assert ("uncovered" in found["causes"]) == uncovered
     # In 0.13.4 the copy's bounds are wrong too, from DeepSpeed's start on: before there is anybody to watch.
     assert (found["watch"] or {}).get("cause") == ("race, stale or uncovered" if release == "0.13.4" else None)
-
-
-def place_of(release: str) -> Path:
-    try:
-        return install(release, ROOT / ".releases")
-    except ReleaseError as error:
-        pytest.skip(f"the package registry does not give DeepSpeed {release}: {error}")
 
 
 @pytest.mark.release
