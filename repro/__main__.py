@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+_OLDEST = (3, 11)  # of Pythons
+
 # Errors that are one sentence, by module and class. Looked up by name: none of these modules is imported to say that
 # something went wrong elsewhere, and what is not imported cannot have raised.
 _SENTENCES = (
@@ -25,6 +27,9 @@ _FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFail
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
+    if sys.version_info[:2] < _OLDEST:  # behind this nothing need be of an older Python's language
+        print("Error: Python 3.11 or newer is needed: 'make setup' makes an environment", file=sys.stderr)
+        sys.exit(2)
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _obey(launched, given)
@@ -67,11 +72,13 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from repro.commands.table import COMMANDS
-    from simgpu.extras import lacking
+    from simgpu.extras import lacking, outside
 
     command = COMMANDS.get(given[0]) if given else None
     what = f"repro {given[0]}" if command else "the command line, all but 'repro watch',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
+    if sentence is None and (hint := outside()) is not None:
+        sentence = f"{hint} (there is no {error.name} here)"
     if sentence is None:
         raise error
     print(f"Error: {sentence}", file=sys.stderr)

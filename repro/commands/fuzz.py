@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repro.commands import flags
-from repro.commands.options import chosen, scenario_options
+from repro.commands.options import Sections, chosen, scenario_options
 
 
-@click.command()
+@click.command(cls=Sections)
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")
@@ -31,7 +31,7 @@ from repro.commands.options import chosen, scenario_options
 @click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
 @flags.expect("diverged", "clean")
 @flags.runs()
-@scenario_options
+@scenario_options()
 def fuzz(
     name: str,
     examples: int,

@@ -12,7 +12,7 @@ from rich.console import Console
 from frameworks.deepspeed.releases import PINNED
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
-from repro.commands.options import chosen, scenario_options
+from repro.commands.options import Sections, chosen, scenario_options
 from repro.sessions.release import become
 
 EXPECTATIONS = {
@@ -24,8 +24,8 @@ EXPECTATIONS = {
 }
 
 
-@click.command()
-@scenario_options
+@click.command(cls=Sections)
+@scenario_options()
 @flags.run_folder("the time")
 @flags.expect(
     *EXPECTATIONS,
@@ -60,9 +60,13 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         raise SystemExit(1)
 
 
-@click.command()
-@scenario_options
-@click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
+@click.command(cls=Sections)
+@scenario_options("fix")
+@click.option(
+    "--fixes",
+    default="none,stream-sync",
+    help="Fixes to compare, with commas ('repro list fixes'). [default: none,stream-sync]",
+)
 @flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""

@@ -13,14 +13,14 @@ from rich.console import Console
 from frameworks.deepspeed.releases import PINNED, installed
 from repro.commands import flags
 from repro.commands.frames import numbers
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options(*_DECIDED)
 @click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
 @click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED, environment, install, installed
 from repro.commands import flags
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import FOLDER, aside
 from scenarios.base import ScenarioError
 
@@ -22,7 +22,7 @@ _DECIDED = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options(*_DECIDED, "deepspeed")
 @click.option(
     "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"
