@@ -32,6 +32,20 @@ def slack(microseconds: float) -> str:
     return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
 
 
+def more(rows: int, file: str) -> str:
+    """What stands below a table that was cut; nothing where it is whole."""
+    return f"And {rows:,} more: see {file}." if rows > 0 else ""
+
+
+def differing(value: float, other: float) -> tuple[str, str]:
+    """Two numbers in so many digits that they can be told apart, and at least six."""
+    for digits in range(6, 17):
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1] or value == other:
+            return texts
+    return repr(value), repr(other)
+
+
 def replays(token: str) -> str:
     """The command that executes a timing again, as a page has it: for the environment's own shell."""
     return f"python -m repro replay {token}"
