@@ -21,6 +21,7 @@ from reports.timelines.moment import Kind, Slice, Window
 _LANES = 16  # more would be another program than ours
 _LANE = 44  # pixels of a lane
 _THICK = 0.21  # of a lane, above and below its middle
+_EDGE = 0.35  # part of the width at whose end a label would not fit around its slice
 _LABEL = 18  # characters of a lane's name
 _TOLD, _PLACE = 160, 90  # characters in a tooltip, which wraps
 _COLOURS: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
@@ -65,7 +66,7 @@ def draw(window: Window, race: Race) -> Chart:
     _arrow(drawn, [(_effect(one, side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
     lower = int(row[window.second.lane] > row[window.first.lane])  # below it, the arrow does not cross its label
     for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
-        text = f"issued {('first', 'second')[at]}: {_access(side)}"
+        text = f"{('first', 'second')[at]}: {_access(side)}"  # a phone has room for no more
         _label(drawn, window, one, row[one.lane], zero, colour, text, below=at == lower)
     drawn.add_tools(HoverTool(renderers=shown, tooltips=_TOOLTIP, limit=1, point_policy="follow_mouse"))
     explored(drawn, "width")
@@ -134,16 +135,19 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
 
 
 def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
-    """Above or below the slice, towards the middle of the chart."""
-    right = one.start + one.end > window.start + window.end
+    """Above or below the slice, where there is room to its sides; at an edge of the chart, towards the middle."""
+    part = ((one.start + one.end) / 2 - window.start) / max(window.end - window.start, 1)
+    align, x, offset = ("left", one.start, -2) if part < _EDGE else ("center", (one.start + one.end) / 2, 0)
+    if part > 1 - _EDGE:
+        align, x, offset = "right", one.end, 2
     drawn.add_layout(
         Label(
-            x=((one.end if right else one.start) - zero) / 1000,
+            x=(x - zero) / 1000,
             y=row + (1.35 if below else -1.35) * _THICK,
-            x_offset=2 if right else -2,
+            x_offset=offset,
             y_offset=-3 if below else 3,
             text=text,
-            text_align="right" if right else "left",
+            text_align=align,
             text_baseline="top" if below else "bottom",
             text_color=colour,
             text_font_size="11px",

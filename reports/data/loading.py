@@ -228,7 +228,7 @@ def _instead(folder: Path) -> str:
     if (folder / "incident.json").exists():
         return "it is an incident of the NaN watch. 'python -m repro report' makes a page of that as well"
     if (folder / "job.json").exists():
-        return "it is a dry run, which computes no values. Choose a folder that 'python -m repro run' wrote"
+        return "it is a dry run that did not come to its end. Run it again"
     inner = sorted(one.parent.name for name in ("findings.json", "scenario.json") for one in folder.glob(f"*/{name}"))
     if inner:
         return f"it holds runs. Choose one of them, such as {folder / inner[0]}"

@@ -1,4 +1,6 @@
-"""A report of whatever folders are named: runs, campaigns, studies; each kind by itself, or runs with campaigns."""
+"""A report of whatever folders are named: runs, campaigns, studies, dry runs; each kind by itself, or runs with
+campaigns.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from reports.data import campaigns, loading
+from reports.data import campaigns, dry, loading
 from reports.data.campaigns import CampaignFolder
+from reports.data.dry import DryFolder
 from reports.data.loading import ReportError, Run
-from reports.pages import bundle, campaign_page, html, run_page, study_folder, study_page, summary
+from reports.pages import bundle, campaign_page, dry_page, html, run_page, study_folder, study_page, summary
 from reports.pages.study_page import Study
 
 
 def page(folders: Sequence[Path]) -> str:
     """The page as text. Raises :class:`ReportError` where a folder cannot be read, or they cannot be compared."""
-    study, runs, tried = _read(folders)
-    if study is not None:
-        return study_page.page(study)
+    alone, runs, tried = _read(folders)
+    if isinstance(alone, DryFolder):
+        return dry_page.page(alone)
+    if alone is not None:
+        return study_page.page(alone)
     if not runs:
         campaign_page.comparable(tried)
         return campaign_page.page(tried)
@@ -29,11 +34,13 @@ def write(folders: Sequence[Path], target: Path) -> str:
 
     Raises :class:`ReportError`, also where ``target`` cannot be written.
     """
-    study, runs, tried = _read(folders)
+    alone, runs, tried = _read(folders)
     with _writing(target):
-        if study is not None:
-            study_page.write(study, target)
-            return study.sentence
+        if isinstance(alone, DryFolder):
+            return dry_page.write(alone, target)
+        if alone is not None:
+            study_page.write(alone, target)
+            return alone.sentence
         if not runs:
             return campaign_page.write(tried, target)
         files = run_page.told_of(bundle.write(runs, target))
@@ -41,12 +48,13 @@ def write(folders: Sequence[Path], target: Path) -> str:
         return summary.headline(runs)
 
 
-def _read(folders: Sequence[Path]) -> tuple[Study | None, list[Run], list[CampaignFolder]]:
-    studies = [folder for folder in folders if study_folder.is_study(folder)]
-    if studies:
-        if len(folders) > 1:
-            raise ReportError(f"{studies[0]} is a study, which is compared with nothing: make its report by itself")
-        return study_folder.load(studies[0]), [], []
+def _read(folders: Sequence[Path]) -> tuple[Study | DryFolder | None, list[Run], list[CampaignFolder]]:
+    for folder in folders:
+        what = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
+        if what and len(folders) > 1:
+            raise ReportError(f"{folder} is a {what}, which is compared with nothing: make its report by itself")
+        if what:
+            return study_folder.load(folder) if what == "study" else dry.load(folder), [], []
     tried = [folder for folder in folders if campaigns.is_campaign(folder)]
     runs = [loading.load(folder) for folder in folders if folder not in tried]
     loading.comparable(runs)

@@ -10,6 +10,7 @@ from pathlib import Path
 from detectors.live.finding import Cause, Finding, Kind
 from detectors.live.incident import Incident, IncidentError
 from reports.charts import incident_charts
+from reports.data.stamp import stamp
 from reports.pages import html
 
 _RANKS = 16  # ranks named one by one
@@ -54,16 +55,16 @@ _KINDS = {
 }
 
 
-def write_page(incident: Incident, target: Path) -> None:
+def write_page(incident: Incident, target: Path, *, when: str = "") -> None:
     """Write the page, whole or not at all. Raises :class:`IncidentError` when ``target`` refuses."""
     try:
-        html.write(page(incident), target)
+        html.write(page(incident, when=when), target)
     except OSError as error:
         raise IncidentError(f"cannot write {target}: {error.strerror or error}; choose another --output") from error
 
 
-def page(incident: Incident) -> str:
-    """The page as text: the same bits come from the first page of a process."""
+def page(incident: Incident, *, when: str = "") -> str:
+    """The page as text: the same bits come from the first page of a process. ``when``: it was written."""
     finding = incident.finding
     probes = incident.statistics.get(finding.rank, [])
     whose = finding.rank if finding.rank in incident.statistics else min(incident.statistics, default=None)
@@ -71,6 +72,7 @@ def page(incident: Incident) -> str:
         "incident.html",
         incident_charts.draw(finding, probes),
         title=f"Incident at step {finding.step}: {finding.cause}",
+        stamp=stamp("Incident of the NaN watch", "", when),
         finding=finding,
         sentence=html.shortened(finding.sentence()),
         cause_means=_CAUSES[finding.cause],

@@ -18,11 +18,13 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from reports.data.campaigns import is_campaign
+from reports.data.dry import is_dry, said
 from reports.data.findings import Verdict
 from reports.data.loading import ReportError
+from reports.data.stamp import model_of, written
 from reports.pages import html
 from reports.pages.folders import page
-from reports.pages.study_folder import is_study
+from reports.pages.study_folder import NOTE, is_study
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = r"(127\.0\.0\.1|localhost)"
@@ -30,12 +32,14 @@ _LARGEST = 64 << 20  # bytes of a file that the index looks into
 
 
 class Listed(NamedTuple):
-    """What can be opened: a run, a campaign or a study. ``about``: its fix, or what it is."""
+    """What can be opened: a run, a campaign, a study or a dry run. ``about``: its fix, or what it is."""
 
     name: str
     verdict: str
     about: str
     tone: str
+    model: str = ""
+    written: str = ""
 
 
 def listed(folder: Path) -> list[Listed]:
@@ -54,16 +58,27 @@ def listed(folder: Path) -> list[Listed]:
 def _row(place: Path) -> Listed | None:
     if is_study(place):
         data = _json(place / "report" / "findings.json") if (place / "report" / "findings.json").is_file() else {}
-        return Listed(place.name, str(data.get("verdict", "")), "a study", _tone(data.get("tone")))
+        return Listed(
+            place.name, str(data.get("verdict", "")), "a study", _tone(data.get("tone")), model_of(data),
+            written(place / NOTE),
+        )  # fmt: skip
+    if is_dry(place):
+        data = _json(place / "dry.json")
+        told = said(data)
+        return Listed(
+            place.name, told["verdict"], "a dry run", _tone(told["tone"]), model_of(data), written(place / "dry.json")
+        )
     if is_campaign(place):
         data = _json(place / "timings.json")
         count, of = int(data["campaign"]["diverged"]), int(data["campaign"]["timings"])
         told = f"{count} of {of} timings diverged"
-        return Listed(place.name, told, str(data["scenario"].get("fix", "")), "bad" if count else "good")
+        fix, when = str(data["scenario"].get("fix", "")), written(place / "timings.json")
+        return Listed(place.name, told, fix, "bad" if count else "good", model_of(data), when)
     if (place / "findings.json").is_file():
         data = _json(place / "findings.json")
         verdict = Verdict(data["verdict"])
-        return Listed(place.name, verdict, str(data["scenario"].get("fix", "")), verdict.tone)
+        fix, when = str(data["scenario"].get("fix", "")), written(place / "findings.json")
+        return Listed(place.name, verdict, fix, verdict.tone, model_of(data), when)
     return None
 
 

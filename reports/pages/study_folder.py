@@ -7,9 +7,11 @@ Nothing in a folder is trusted: what does not fit is refused in one sentence (:c
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from reports.data.schema import ReportError, checked, read_json
+from reports.data.stamp import written
 from reports.pages import html
 from reports.pages.study_page import Study, StudyMetadata
 
@@ -39,6 +41,10 @@ def is_study(folder: Path) -> bool:
 def load(folder: Path) -> Study:
     """The study of a folder. Raises :class:`ReportError`."""
     read = checked(_Note, folder / NOTE, read_json(folder / NOTE), named=FORMAT, version=VERSION)
+    return replace(_load(folder, read), when=written(folder / NOTE))
+
+
+def _load(folder: Path, read: StudyMetadata) -> Study:
     # A page imports its study, which takes seconds: only the one that is needed.
     if read.study == "sweep":
         from reports.pages.sweep_page import load as read_sweep

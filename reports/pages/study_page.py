@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from reports.charts.frame import Chart
 from reports.data import frames
 from reports.data.schema import ReportError, does_not_hold
+from reports.data.stamp import stamp
 from reports.pages import html, markdown
 from reports.pages.run_page import ran
 from reports.pages.summary import Fact
@@ -60,7 +61,8 @@ class Study:
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`reports.pages.words.STUDIES` that the page uses. Names in any of it may come from anybody.
+    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. Names in any of it may come from
+    anybody.
     """
 
     kind: str
@@ -77,6 +79,7 @@ class Study:
     metrics: pd.DataFrame
     words: Sequence[str]
     more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    when: str = ""
 
 
 def page(study: Study) -> str:
@@ -86,6 +89,7 @@ def page(study: Study) -> str:
         study.charts,
         title=f"{study.verdict}: {study.title}",
         study=study,
+        stamp=stamp(f"Study '{study.kind}'", study.configuration.get("model", ""), study.when),
         ran=ran([(study.kind, study.versions, study.configuration, {})]),
         words=STUDIES,
         explained={word: STUDIES[word] for word in study.words},

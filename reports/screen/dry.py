@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePath
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from metrics import MemoryUse
+from reports.data.dry import GIB, memory_table, time_table
 from reports.screen.races import race_text
-from reports.table import Cell, Column, Table
-from reports.text import duration
+from reports.table import STYLES
+from reports.text import reports_on, typed
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Extension, Rehearsed
-
-GIB = 1 << 30
 
 
 def show(console: Console, found: Rehearsed, folder: Path) -> None:
     """The verdict on one dry run, and where its files are."""
-    colour = (
-        "red"
-        if any(race.manifested for race in found.races) or not found.fits
-        else "yellow"
-        if found.races
-        else "green"
-    )
+    colour = STYLES[tone(found)]
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
         body.append(Text(excess(found), "red"))
     if found.extension:
         body.append(Text(extension(found.extension)))
-    body += [_speed(found), _time(found), _memory(found.memory), _traffic(found), _ranks(found)]
+    body += [Text(speed(found)), time_table(found.step), memory_table(found.memory)]
+    body += [Text(traffic(found)), _ranks(found)]
     for number, race in enumerate(found.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
+    console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def said(found: Rehearsed) -> dict[str, Any]:
+    """The verdict, and what is said below it, as the folder keeps it for its page."""
+    notes = [] if found.fits else [excess(found)]
+    if found.extension:
+        notes.append(extension(found.extension))
+    notes += [speed(found), traffic(found), *ranks_said(found)]
+    return {"verdict": verdict(found), "tone": tone(found), "sentence": sentence(found), "notes": notes}
+
+
+def tone(found: Rehearsed) -> str:
+    """good, warn (a race that does not show) or bad."""
+    if any(race.manifested for race in found.races) or not found.fits:
+        return "bad"
+    return "warn" if found.races else "good"
 
 
 def verdict(found: Rehearsed) -> str:
@@ -95,45 +106,23 @@ def place(trace: Path, record: int) -> Frame | None:
     return None
 
 
-def _speed(found: Rehearsed) -> RenderableType:
+def speed(found: Rehearsed) -> str:
+    """How long a step takes, and what was rehearsed for that. One sentence."""
     job = found.job
-    return Text(
+    return (
         f"{found.step_s:.2f} s an optimizer step, {found.tokens_per_second:,.0f} tokens/s on {job.ranks} GPUs, "
         f"{found.tflops:.1f} TFLOPs per GPU; {found.parameters / 1e9:.2f} billion parameters, "
         f"{found.operations:,} operations rehearsed."
     )
 
 
-def _time(found: Rehearsed) -> RenderableType:
-    step = found.step
-    parts = [
-        ("computing", step.compute),
-        ("communication that nothing hides", step.exposed),
-        *((f"  {one.name}: {duration(one.busy)} in all, exposed", one.exposed) for one in step.groups if one.busy),
-        ("other streams alone", step.other),
-        ("nothing runs", step.idle),
-        ("(host blocked)", step.blocked),
-    ]
-    rows = [[what, duration(time), 100 * time / step.time] for what, time in parts]
-    columns = ["", Column("time", right=True), Column("of the step", "{:.1f} %")]
-    return Table("Where the step's time goes", columns, rows)
-
-
-def _memory(memory: MemoryUse) -> RenderableType:
-    kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
-    rows = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]
-    moment = memory.moment
-    when = f"{moment.phase} of step {moment.step}, micro-batch {moment.micro_batch}" if moment else "nothing"
-    rows.append([Cell(f"peak, in {when}", "strong"), memory.peak / GIB])
-    return Table("Memory at its peak", ["", Column("GiB", ".2f")], rows)
-
-
-def _traffic(found: Rehearsed) -> RenderableType:
-    traffic = found.traffic.only(step=found.step.step)
-    leaves = traffic.crossing * found.job.gpus
-    return Text(
-        f"Sent per GPU and step: {traffic.within / GIB:.2f} GiB in collectives within the node, "
-        f"{traffic.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
+def traffic(found: Rehearsed) -> str:
+    """What is sent in a step. One sentence."""
+    sent = found.traffic.only(step=found.step.step)
+    leaves = sent.crossing * found.job.gpus
+    return (
+        f"Sent per GPU and step: {sent.within / GIB:.2f} GiB in collectives within the node, "
+        f"{sent.between / GIB:.2f} GiB in collectives between nodes; {leaves / GIB:.2f} GiB leave each node."
     )
 
 
@@ -176,16 +165,3 @@ def ranks_said(found: Rehearsed) -> list[str]:
 def _ranks(found: Rehearsed) -> RenderableType:
     checked = found.classes
     return Text("\n".join(ranks_said(found)), "red" if checked and checked.unequal else "")
-
-
-_KINDS = {
-    "primary": "parameters (primary partitions)",
-    "secondary": "secondary partitions (hpZ)",
-    "gathered": "gathered parameters",
-    "gradient": "gradients",
-    "bucket": "bucket in which gradients are reduced",
-    "master": "fp32 parameters",
-    "optimizer": "optimizer's moments",
-    "buffer": "buffers",
-    "temporary": "temporary",
-}

@@ -43,10 +43,12 @@ def dry(
     the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
+    from reports.data import sources
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
     from repro.sessions import folders
+    from repro.sessions.session import versions
     from scenarios import rehearsal
     from scenarios.base import ScenarioError
     from scenarios.job import Job, job
@@ -70,7 +72,9 @@ def dry(
     found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact)
     if not one_rank:
         found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
-    (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
+    sources.write(found.races, folder)
+    told = {**found.as_dict(), "said": report.said(found), "versions": versions()}
+    (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     report.show(console, found, folder)
     with doing(console, "writing timeline.json.gz"):
         perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)

@@ -26,8 +26,8 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
     One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
-    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), a sweep, placements or releases, or an
-    incident that the watch saved.
+    'repro fuzz' left (beside runs it fills the matrix of fixes and timings), a dry run, a sweep, placements or
+    releases, or an incident that the watch saved.
     Exit status: 0 done, 2 something cannot be read, compared or written.
     """
     if serve:
@@ -55,12 +55,13 @@ def _beside(folders: Sequence[Path]) -> Path:
 
 def _incident(folder: Path, output: Path | None) -> None:
     from detectors.live.incident import load
+    from reports.data.stamp import written
     from reports.pages.html import visible
     from reports.pages.incident_page import write_page
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"
-    write_page(incident, target)
+    write_page(incident, target, when=written(folder / "incident.json"))
     click.echo(visible(incident.finding.sentence()))
     click.echo(f"Page: {target}")
 

@@ -115,15 +115,17 @@ def test_a_point_tells_its_value_and_the_chart_can_be_zoomed(report: Path, visit
     assert page.evaluate(RANGES) == before
 
 
-@pytest.mark.parametrize("width", [1000, 390])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_nothing_is_asked_for_and_nothing_fails(report: Path, visit: Visit, width: int, dark: bool) -> None:
-    seen = visit(report / "index.html", width=width, dark=dark)
-    for name in ("loss-logarithmic", "norm-logarithmic"):
-        seen.page.locator(f"label[for={name}]").click()
+def test_nothing_is_asked_for_and_nothing_fails(report: Path, visit: Visit) -> None:
+    """In the light and in the dark, on a desk and on a phone."""
+    seen = visit(report / "index.html")
+    for width, scheme, axis in ((1000, "light", "linear"), (390, "dark", "logarithmic"), (1000, "dark", "linear")):
+        seen.page.set_viewport_size({"width": width, "height": 800})
+        seen.page.emulate_media(color_scheme=scheme)
+        for name in ("loss", "norm"):
+            seen.page.locator(f"label[for={name}-{axis}]").click()
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     assert seen.asked == []
     assert seen.errors == []
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_files_beside_it_say_the_same(report: Path, compared: Path) -> None:

@@ -1,0 +1,164 @@
+"""The folder of a dry run, read: ``dry.json``, in which nothing is trusted; the tables that terminal and page share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from metrics import MemoryUse, StepTime
+from reports.data import schema
+from reports.data.loading import Source, sources_of
+from reports.data.schema import Judged
+from reports.table import Cell, Column, Table
+from reports.text import duration
+
+FILE = "dry.json"
+FORMAT, VERSION = "stream-race-dry-run", 1  # as studies/rehearsed.py has them, which needs torch
+GIB = 1 << 30
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Group(_Part):
+    name: str
+    busy: _Count
+    exposed: _Count
+
+
+class _Step(_Part):
+    """As :class:`metrics.StepTime`."""
+
+    time: Annotated[int, Field(gt=0, le=2**53)]
+    compute: _Count
+    exposed: _Count
+    other: _Count
+    idle: _Count
+    blocked: _Count
+    groups: list[_Group]
+
+
+class _Moment(_Part):
+    step: _Count
+    micro_batch: _Count
+    phase: str
+
+
+class _Memory(_Part):
+    """As :class:`metrics.MemoryUse`."""
+
+    peak: _Count
+    moment: _Moment | None
+    kinds: dict[str, _Count]
+
+
+class Told(_Part):
+    """What the command said: verdict and sentence, and what stood below them."""
+
+    verdict: str
+    tone: str
+    sentence: str
+    notes: list[str]
+
+
+class DryFile(_Part):
+    """``dry.json``, as :meth:`studies.rehearsed.Rehearsed.as_dict` makes it. What was said came later."""
+
+    format: str
+    version: _Count
+    job: dict[str, Any]
+    parameters: _Count
+    micro_batch: _Count
+    operations: _Count
+    step_s: _Number
+    tokens_per_second: _Number
+    tflops_per_gpu: _Number
+    fits: bool
+    races: list[Judged]
+    steps: Annotated[list[_Step], Field(min_length=1)]
+    memory: _Memory
+    said: Told | None = None
+    unexercised: list[str] = []
+    versions: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class DryFolder:
+    """A dry run's folder, read. ``data``: ``dry.json``; ``file``: the same, checked; ``sources``: as of a run."""
+
+    name: str
+    folder: Path
+    data: Mapping[str, Any]
+    file: DryFile
+    sources: Mapping[str, Source]
+
+    @property
+    def said(self) -> Told:
+        return Told.model_validate(said(self.data))
+
+
+def said(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command said; of a folder that is older than that: what its races tell, and whether it fits."""
+    if data.get("said"):
+        return dict(data["said"])
+    verdict = "race" if data["races"] else "clean" if data["fits"] else "does not fit"
+    sentence = "Accesses race." if data["races"] else "Nothing on two streams is unordered."
+    if not data["fits"]:
+        sentence += " The job does not fit on the GPU."
+    return {"verdict": verdict, "tone": "good" if verdict == "clean" else "bad", "sentence": sentence, "notes": []}
+
+
+def is_dry(folder: Path) -> bool:
+    return (folder / FILE).is_file()
+
+
+def load(folder: Path) -> DryFolder:
+    """Read the folder of a dry run. Raises :class:`reports.data.schema.ReportError`."""
+    data = schema.read_json(folder / FILE)
+    file = schema.checked(DryFile, folder / FILE, data, named=FORMAT, version=VERSION)
+    return DryFolder(folder.resolve().name, folder, data, file, sources_of(folder / "sources.json"))
+
+
+def time_table(step: StepTime | _Step) -> Table:
+    """Where an optimizer step's time goes."""
+    parts = [
+        ("computing", step.compute),
+        ("communication that nothing hides", step.exposed),
+        *((f"  {one.name}: {duration(one.busy)} in all, exposed", one.exposed) for one in step.groups if one.busy),
+        ("other streams alone", step.other),
+        ("nothing runs", step.idle),
+        ("(host blocked)", step.blocked),
+    ]
+    rows = [[what, duration(time), 100 * time / step.time] for what, time in parts]
+    columns = ["", Column("time", right=True), Column("of the step", "{:.1f} %")]
+    return Table("Where the step's time goes", columns, rows)
+
+
+def memory_table(memory: MemoryUse | _Memory) -> Table:
+    """What the memory was made of when most was allocated."""
+    kinds = sorted(memory.kinds.items(), key=lambda item: -item[1])
+    rows: list[list[Any]] = [[_KINDS.get(kind, kind), nbytes / GIB] for kind, nbytes in kinds if nbytes >= GIB // 1000]
+    moment = memory.moment
+    when = f"{moment.phase} of step {moment.step}, micro-batch {moment.micro_batch}" if moment else "nothing"
+    rows.append([Cell(f"peak, in {when}", "strong"), memory.peak / GIB])
+    return Table("Memory at its peak", ["", Column("GiB", ".2f")], rows)
+
+
+_KINDS = {
+    "primary": "parameters (primary partitions)",
+    "secondary": "secondary partitions (hpZ)",
+    "gathered": "gathered parameters",
+    "gradient": "gradients",
+    "bucket": "bucket in which gradients are reduced",
+    "master": "fp32 parameters",
+    "optimizer": "optimizer's moments",
+    "buffer": "buffers",
+    "temporary": "temporary",
+}

@@ -1,0 +1,38 @@
+"""When a folder was written, and of which model it is: by this a person knows one among many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def written(*files: Path) -> str:
+    """When the first of these that is there was written, in UTC; empty where none is.
+
+    No file of a run says so itself: the same command would not leave the same bytes.
+    """
+    for file in files:
+        try:
+            when = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+        except (OSError, ValueError, OverflowError):
+            continue
+        return f"{when:%Y-%m-%d %H:%M} UTC"
+    return ""
+
+
+def model_of(data: Mapping[str, Any]) -> str:
+    """The model that a file's scenario, job or configuration names; of a program of the user's own, its name."""
+    for key in ("scenario", "job", "configuration"):
+        options = data.get(key)
+        if isinstance(options, Mapping):
+            named = [options.get("model"), options.get("size")] if "model" in options else [options.get("program")]
+            return " ".join(one for one in named if isinstance(one, str))
+    return ""
+
+
+def stamp(what: str, model: str, when: str) -> str:
+    """What stands at the head of a page: what it is of, and when that was written."""
+    of = f" of {model}" if model else ""
+    return f"{what}{of}, {when}" if when else f"{what}{of}"

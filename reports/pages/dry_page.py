@@ -1,0 +1,95 @@
+"""A report of a dry run as a page (:mod:`reports.pages.html`), and in short as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.data.dry import FILE, DryFolder, memory_table, time_table
+from reports.data.stamp import model_of, stamp, written
+from reports.pages import bundle, html, markdown, run_page
+from reports.pages.summary import Fact
+from reports.pages.words import WORDS
+from reports.table import Table
+
+_FILES = {
+    "report.md": "the same in short, to paste into an issue",
+    "../dry.json": "for programs",
+    "../timeline.json.gz": "a timeline: open it in ui.perfetto.dev",
+}
+
+
+def page(dry: DryFolder, files: Sequence[tuple[str, str]] = ()) -> str:
+    """The page as text. ``files``: what lies beside it, and what that is."""
+    said = dry.said
+    return html.render(
+        "dry.html",
+        {},
+        title=f"{said.verdict}: dry run {dry.name}",
+        stamp=stamp("Dry run", model_of(dry.data), written(dry.folder / FILE)),
+        verdict=said.verdict,
+        tone=said.tone if said.tone in ("good", "warn", "bad") else "",
+        headline=said.sentence,
+        facts=facts(dry),
+        notes=said.notes,
+        tables=tables(dry),
+        races=[run_page.race(one, dry.sources) for one in dry.file.races],
+        unexercised=dry.file.unexercised,
+        ran=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]),
+        words=WORDS,
+        files=files,
+    )
+
+
+def facts(dry: DryFolder) -> list[Fact]:
+    """What was rehearsed, and what a step of it is."""
+    found, job = dry.file, dry.file.job
+    nodes, gpus = job.get("nodes"), job.get("gpus")
+    return [
+        Fact("model", f"{job.get('model')}, {found.parameters / 1e9:.2f} billion parameters"),
+        Fact("cluster", f"{nodes} nodes of {gpus} GPUs, {job.get('hardware')}", "hardware profile"),
+        Fact("sharding", _sharding(job)),
+        Fact("batch", f"micro-batch {found.micro_batch} of {job.get('sequence')} tokens", "micro-batch"),
+        Fact("optimizer step", f"{found.step_s:.4g} s", "virtual time"),
+        Fact("throughput", f"{found.tokens_per_second:,.0f} tokens/s on all GPUs"),
+        Fact("computing rate", f"{found.tflops_per_gpu:.1f} TFLOPs per GPU"),
+    ]
+
+
+def _sharding(job: dict[str, Any]) -> str:
+    if job.get("sharding"):
+        return f"{job['sharding']} by our own engine"
+    if job.get("config"):
+        return f"DeepSpeed {job.get('deepspeed')} as {job['config']} says"
+    hpz = job.get("hpz", 1)
+    group = f", hpZ {hpz}" if hpz != 1 else ", no hpZ" if job.get("stage") == 3 else ""
+    return f"DeepSpeed {job.get('deepspeed')}, ZeRO-{job.get('stage')}{group}; fix {job.get('fix')}"
+
+
+def tables(dry: DryFolder) -> list[Table]:
+    """Time and memory."""
+    return [time_table(dry.file.steps[-1]), memory_table(dry.file.memory)]
+
+
+def write(dry: DryFolder, target: Path) -> str:
+    """Write the report, page and ``report.md``, into the folder ``target``; gives its sentence. Raises OSError."""
+    target.mkdir(parents=True, exist_ok=True)
+    text = markdown.render(
+        "dry.md",
+        verdict=dry.said.verdict,
+        headline=dry.said.sentence,
+        facts=facts(dry),
+        notes=dry.said.notes,
+        tables=tables(dry),
+        races=[bundle.race(one) for one in dry.file.races],
+        unexercised=dry.file.unexercised,
+        versions=run_page.ran([(dry.name, dry.file.versions, dry.file.job, {})]).versions,
+        job=[f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in dry.file.job.items() if value],
+    )
+    html.write(text, target / "report.md")
+    beside = dry.folder.resolve() == target.resolve().parent  # else a link would lead elsewhere
+    there = [one for one in _FILES if not one.startswith("..") or (beside and (target / one).is_file())]
+    html.write(page(dry, [(one, _FILES[one]) for one in there]), target / "index.html")
+    return dry.said.sentence
