@@ -285,6 +285,7 @@ def _nan_watch(me: Rank, scenario: Scenario, device: Device | None, engine: Any)
         engine,
         checksums=True,
         on_finding=lambda finding: me.report(WatchFound(finding.as_dict())),
+        tells=False,
     )
 
 

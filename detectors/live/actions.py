@@ -69,6 +69,7 @@ class Actions:
         self._engine = engine
         self._batches: deque[_Batch] = deque(maxlen=_BATCHES)
         self._taken: set[str] = set()
+        self.saved: Path | None = None
         if self.saves:
             incident.check_writable(folder)
             self._taken = {path.name for path in folder.iterdir()}  # now, when all ranks see the same
@@ -95,7 +96,8 @@ class Actions:
         saved = ""
         if self.saves:
             try:
-                saved = f"\nSaved: {self._save(finding, rank, world, kept)}"
+                self.saved = self._save(finding, rank, world, kept)
+                saved = f"\nSaved: {self.saved}"
             except (incident.IncidentError, OSError) as error:  # no reason to end somebody's training
                 saved = f"\nNot saved: {error}"
         if speaks and (self.saves or "warn" in self._wanted or "stop" in self._wanted):

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from detectors.live.actions import listed
 from detectors.live.engines import WatchError, engine_class
 from detectors.live.finding import Finding
-from detectors.live.modules import unwrapped
+from detectors.live.modules import title, unwrapped
 from detectors.live.patches import listen
 from detectors.live.watch import NanWatch
 
@@ -91,19 +91,13 @@ class AutoWatch:
         if watch is None:
             self._say("nothing was watched" if self._said else "nothing was watched: no model was trained here")
             return
-        aside = watch._board.closed and watch.finding is None
         if isinstance(error, KeyboardInterrupt):
             watch.__exit__(kind, error, trace)  # a program that hangs is interrupted: do not wait for its device
         else:
             with suppress(Exception):  # BadValue: reported below; the program's own error is the one to show
                 watch.close()
         steps = f"{self._steps} step{'' if self._steps == 1 else 's'}"
-        if watch.finding is not None:
-            self._say(f"{self._title}, {steps}. {watch.finding.sentence()}")
-        elif aside:
-            self._say(f"{self._title}, {steps}. The watch itself failed before the end, see its warning")
-        else:
-            self._say(f"{self._title}, {steps}. Nothing was found")
+        self._say(f"{self._title}, {steps}. {watch.outcome()}")
         if error is None or isinstance(error, SystemExit):
             self._leave()
 
@@ -137,8 +131,8 @@ class AutoWatch:
         if kind is not None:
             self._undo.append(listen(kind, "step", after=self._engine_stepped))
             self._global_steps = getattr(model, "global_steps", 0)
-        self._title = _title(model)
-        self._watch = NanWatch(model, framework=True, **self._options)
+        self._title = title(model)
+        self._watch = NanWatch(model, framework=True, tells=False, **self._options)
         self._ask_trainer(owners)
         if _world() > 1:
             self._store = dist.PrefixStore("stream-races/auto", _get_default_store())
@@ -237,7 +231,7 @@ def _check(options: Mapping[str, Any]) -> None:
     """Raise what is wrong with the options now, and not at the first forward pass."""
     model = nn.Module()
     model.register_parameter("weight", nn.Parameter(torch.zeros(1)))  # nn.Linear would draw random numbers
-    NanWatch(model, **{**options, "record": None}).close()
+    NanWatch(model, tells=False, **{**options, "record": None}).close()
     record = options.get("record")
     if record is not None and (Path(record) / f"rank-{_rank()}.jsonl").exists():
         raise WatchError(f"{record} already holds a recording: give another folder")
@@ -270,12 +264,6 @@ def _first(owners: list[Any], modules: tuple[str, ...]) -> Any:
     """The first owner that is a ``Trainer`` of one of the modules, as far as the program has imported them."""
     kinds = tuple(kind for name in modules if (kind := getattr(sys.modules.get(name), "Trainer", None)) is not None)
     return next((owner for owner in owners if isinstance(owner, kinds)), None)
-
-
-def _title(model: nn.Module) -> str:
-    parameters: Iterator[Tensor] = model.parameters()
-    count = sum(int(getattr(one, "ds_numel", one.numel())) for one in parameters)
-    return f"{type(unwrapped(model)).__name__} ({count:,} parameters)"
 
 
 def _rank() -> int:

@@ -67,7 +67,7 @@ class Board:
         self.checksums = checksums
         self.sharded = False
         self.scaled = False
-        self.closed = False
+        self.closed = self.failed = False
         self.step, self.micro_batch, self.phase = 1, 0, "step"
         self.order = 0
         self.chains = Chains()
@@ -276,6 +276,7 @@ class Board:
         """The watch failed: say so once, take the hooks away, let training go on."""
         if not self.closed:
             self.close()
+            self.failed = True
             warnings.warn(
                 f"The watch failed and has stepped aside, training goes on without it: {type(error).__name__}: {error}",
                 WatchFailed,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
 from detectors.live.board import Board
 from detectors.live.finding import Kind, ProbePoint
@@ -35,6 +36,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
             break
         model = inner
     return model
+
+
+def title(model: nn.Module) -> str:
+    """The user's own model, and how large it is, sharded or not."""
+    count = sum(int(getattr(one, "ds_numel", 0 if is_lazy(one) else one.numel())) for one in model.parameters())
+    return f"{type(unwrapped(model)).__name__} ({count:,} parameters)"
 
 
 class ModuleHooks:

@@ -10,6 +10,8 @@ it looks for (as a NaN check after the partition hid hpZ's: DeepSpeed issue 5059
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -27,7 +29,7 @@ from detectors.live.finding import PHASES, PROVEN, Finding, Kind
 from detectors.live.hardware import hardware_of
 from detectors.live.incident import IncidentError
 from detectors.live.judge import Judge, Step, merge
-from detectors.live.modules import ModuleHooks, unwrapped
+from detectors.live.modules import ModuleHooks, title, unwrapped
 from detectors.live.optimizers import OptimizerHooks
 from detectors.live.ranks import KEPT, Ranks
 
@@ -64,7 +66,8 @@ class NanWatch:
     incident holds. ``record``: a folder that takes what each step computed, for ``python -m repro diverge``.
 
     Raises :class:`WatchError` at once when it is used wrongly. When the watch itself fails later, it warns
-    (:class:`WatchFailed`) and steps aside. At its end the watch takes all its hooks away.
+    (:class:`WatchFailed`) and steps aside. At its end the watch takes all its hooks away, and rank 0 says in a line on
+    stderr what came of it; not so with ``tells=False``, for who says it himself.
     """
 
     def __init__(
@@ -81,8 +84,10 @@ class NanWatch:
         record: str | Path | None = None,
         configuration: Mapping[str, Any] | None = None,
         framework: bool = False,
+        tells: bool = True,
     ) -> None:
         engine, root = _model_of(model)
+        self._title, self._tells = title(root), tells
         kinds = frozenset[Kind]().union(*(WATCHABLE[_known(word, "watch")] for word in _words(watch)))
         self.finding: Finding | None = None
         self.stopped = False
@@ -270,6 +275,7 @@ class NanWatch:
                 self._decide(last=False)  # a rank that acted reports no more: what is known already needs no waiting
                 self._decide(last=True)
             except Passed as passed:
+                self._tell()
                 raise passed.error from None
             except dist.DistError:
                 pass  # the other ranks have ended, and the store with them
@@ -279,7 +285,26 @@ class NanWatch:
                 self._board.close()
         if self._recorder is not None:
             self._recorder.close()
+        self._tell()
         return self.finding
+
+    def outcome(self) -> str:
+        """What came of it so far, in a sentence or two: what was found, and where it is saved."""
+        if self.finding is None:
+            return (
+                "The watch itself failed before the end, see its warning" if self._board.failed else "Nothing was found"
+            )
+        saved, text = self._actions.saved, self.finding.sentence()
+        if saved is None:
+            return text
+        return f"{text.rstrip('.')}. Saved: {saved} ('python -m repro report {shlex.quote(str(saved))}' makes its page)"
+
+    def _tell(self) -> None:
+        """Once, by rank 0."""
+        if self._tells and self.rank == 0:
+            self._tells = False
+            steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+            print(f"NaN watch: {self._title}, {steps}. {self.outcome().rstrip('.')}.", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         return self
@@ -292,6 +317,8 @@ class NanWatch:
             self._board.close()
             if self._recorder is not None:
                 self._recorder.close()
+            if self.finding is not None:  # else it was not watched to its end
+                self._tell()
 
 
 def _model_of(model: Any) -> tuple[Any, nn.Module]:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from detectors import Race
 from reports.data import checksums, frames, schema, sources, tables
 from reports.data import findings as findings_file
 from reports.data.schema import FindingsFile, Judged, ReportError
-from reports.data.switched import SWITCHES
+from reports.data.stamp import model_of
+from reports.data.switched import SWITCHES, switched
 
 __all__ = ["ReportError", "Run", "Source", "comparable", "load"]
 
@@ -106,7 +108,7 @@ class Source:
     text: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run's folder, read. Times are virtual nanoseconds; steps, micro-batches, races and examples count from 1.
 
@@ -143,6 +145,32 @@ class Run:
     accesses: pd.DataFrame
     checksums: pd.DataFrame
     sources: Mapping[str, Source] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Short: a cell of a notebook ends with it."""
+        frames = ", ".join(f"{name} ({len(frame)} rows)" for name, frame in self._frames().items())
+        return f"Run({self.name!r}: {', '.join(self._told().values())}; {frames})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows instead. A run may come from anybody: all of it is escaped."""
+        rows = [*self._told().items(), *((name, f"{len(one)} rows") for name, one in self._frames().items())]
+        cells = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(name, text) for name, text in rows)
+        head = Markup("<p><b>{}</b>: {}</p>").format(self.name, self.file.sentence)
+        return head + Markup("<table>{}</table>").format(cells)
+
+    def _told(self) -> dict[str, str]:
+        found = self.file
+        told = {
+            "verdict": found.verdict,
+            "model": model_of(self.findings),
+            "fix": switched(found.scenario, found.versions, ""),
+            "done": f"{found.steps_done} steps",
+            "found": f"{len(found.races)} race{'' if len(found.races) == 1 else 's'}",
+        }
+        return {name: text for name, text in told.items() if text}
+
+    def _frames(self) -> dict[str, pd.DataFrame]:
+        return {name: getattr(self, name) for name in ("steps", "races", "accesses", "checksums")}
 
 
 def load(folder: str | Path) -> Run:

@@ -295,7 +295,7 @@ def test_saving_where_a_file_stands_says_so(tmp_path: Path) -> None:
 
 
 def test_the_page_tells_the_finding_in_order_and_needs_no_network(tmp_path: Path) -> None:
-    text = page(load(save(tmp_path / "it")))
+    text = page(load(save(tmp_path / "it"))).replace("<wbr>", "")
     told = [
         finding().sentence(),
         "What, where, when",
@@ -332,7 +332,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         text.encode()  # half a surrogate pair would refuse
         seen = Page(text)
         assert len(scripts(text)) == seen.tags.count("script") == 2
-        assert set(seen.tags) == set(plain.tags)
+        assert {*seen.tags, "wbr"} == set(plain.tags)
         assert not [one for one, _ in seen.attributes if one.startswith("on")]
         assert not re.search("[\u202a-\u202e\u2066-\u2069\x00]", text.replace(scripts(text)[0], ""))
         assert "$$x" not in scripts(text)[1] and "\\\\(" not in scripts(text)[1]  # or Bokeh would fetch MathJax

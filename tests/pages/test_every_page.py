@@ -29,7 +29,7 @@ PARAMETERS = tuple(
     for name in ("self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj")
 )
 # What is wrong with the page as it is laid out, a sentence each. What scrolls by itself may be wider than the window.
-# A word is letters and digits: a name may go on in the next line behind its dots and underscores, and code as code does.
+# A word is letters and digits: a name may go on in the next line behind its dots and underscores. Code may anywhere.
 MEASURE = """() => {
   const wrong = [], wide = document.documentElement.clientWidth;
   const inside = one => {

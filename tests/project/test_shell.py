@@ -31,9 +31,7 @@ def test_a_python_without_the_packages_says_which_one_has_them(arguments: tuple[
     assert line.startswith("Error: this Python (") and "'. .venv/bin/activate'" in line
 
 
-def test_a_python_that_is_too_old_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_python_that_is_too_old_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
     with pytest.raises(SystemExit) as end:
         main(["run"])

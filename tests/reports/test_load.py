@@ -413,3 +413,12 @@ def test_every_option_of_a_scenario_was_thought_of() -> None:
 def test_the_verdicts_are_those_of_findings() -> None:
     of_scenarios = {"unstable", "hidden", "stale", "uncovered", "diverged", "clean"}
     assert {*of_scenarios, "race", "fragile", "unknown"} == set(schema.VERDICTS)
+
+
+def test_a_run_in_a_notebook_s_cell_is_short_and_escaped(tmp_path: Path) -> None:
+    run = load(run_folder(tmp_path / "a <b>run"))
+    rows = ", ".join(f"{name} ({len(getattr(run, name))} rows)" for name in ("steps", "races", "accesses", "checksums"))
+    assert repr(run) == f"Run('a <b>run': unstable, llama small, none, 5 steps, 1 race; {rows})"
+    shown = run._repr_html_()
+    assert "<b>a &lt;b&gt;run</b>" in shown and "<td>unstable</td>" in shown
+    assert len(shown) < 1000

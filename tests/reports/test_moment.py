@@ -112,7 +112,7 @@ def test_a_free_is_the_hosts(tmp_path: Path) -> None:
     found = moment.window(written(story, tmp_path), second, side(None, 5_500_000, 5_500_000))
     assert found is not None
     assert (found.second.lane, found.second.kind, found.second.start) == ("host", "free", 5_500_000)
-    assert "issued second: memory freed" in texts(moment_chart.draw(found, race("read", "free")))
+    assert "second: memory freed" in texts(moment_chart.draw(found, race("read", "free")))
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "noise", "cut", "folder"])
@@ -181,7 +181,7 @@ def test_the_arrow_runs_from_the_first_issued_to_the_second(tmp_path: Path) -> N
     assert (arrow.x_start, arrow.x_end) == (1020, 0)
     assert 1 < arrow.y_start < arrow.y_end < 3  # from below compute to above nccl hpz
     assert "it runs backwards: the second took effect 1,020.0 µs before the first" in chart.text
-    assert texts(chart) == ["issued first: write by copy_", "issued second: read by all_gather"]
+    assert texts(chart) == ["first: write by copy_", "second: read by all_gather"]
 
 
 def test_a_race_that_did_not_show_says_so(tmp_path: Path) -> None:
