@@ -43,6 +43,7 @@ def dry(
     the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
+    made = _asked(values, rank)
     from reports.data import sources
     from reports.screen import dry as report
     from reports.screen.terminal import doing
@@ -50,16 +51,10 @@ def dry(
     from repro.sessions import folders
     from repro.sessions.session import versions
     from scenarios import rehearsal
-    from scenarios.base import ScenarioError
-    from scenarios.job import Job, job
     from studies import classes
     from studies.layers import extend
 
     console = Console()
-    made = job(**chosen(values, Job))
-    made.profile()
-    if rank >= made.ranks:
-        raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
     if not made.sharding:
         become(made.deepspeed, console)
     folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
@@ -83,6 +78,27 @@ def dry(
         raise SystemExit(1)
     if not found.fits or (found.classes and found.classes.unequal):
         raise SystemExit(1)
+
+
+def _asked(values: dict[str, Any], rank: int) -> Any:
+    """The job. What can be known to be wrong with it is refused here: before DeepSpeed is imported, which takes a
+    while, and before there is a folder.
+    """
+    from scenarios.base import ScenarioError
+    from scenarios.full_size import ModelError, subject
+    from scenarios.job import Job, job
+
+    made = job(**chosen(values, Job))
+    made.profile()
+    made.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
+    if rank >= made.ranks:
+        raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
+    if ":" not in made.model:  # a function of the user's own runs in the rank, not here
+        try:
+            subject(made.model, attention=made.attention)
+        except ModelError as error:
+            raise ScenarioError(str(error)) from None
+    return made
 
 
 def _title(job: Any) -> str:

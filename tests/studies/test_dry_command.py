@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reports.data.dry import load
 from repro.__main__ import main
 from simgpu.hardware import profile_names
 from tests.studies.small import configuration, model
@@ -119,6 +122,14 @@ def test_a_user_learns_what_the_job_would_do(dry: Any, tmp_path: Path) -> None:
     timeline = json.loads(gzip.decompress((tmp_path / "runs" / "it" / "timeline.json.gz").read_bytes()))
     arrows = [event for event in timeline["traceEvents"] if event["ph"] == "s"]
     assert arrows
+    assert "-m repro report runs/it" in said
+    main(["report", "runs/it"])
+    told = load(tmp_path / "runs" / "it").said.sentence
+    assert told in said
+    page = (tmp_path / "runs" / "it" / "report" / "index.html").read_text(encoding="utf-8")
+    assert told in page and 'href="../dry.json"' in page
+    assert 'class="line hit"' in page, "the lines that race are kept with it"
+    assert told in (tmp_path / "runs" / "it" / "report" / "report.md").read_text(encoding="utf-8")
 
 
 def test_with_the_synchronisation_it_is_clean(dry: Any, tmp_path: Path) -> None:
@@ -214,6 +225,25 @@ def test_a_json_that_cannot_be_rehearsed(
     status, said = dry("--model", model(tmp_path), "--config", configuration(tmp_path, zero, **rest), *arguments)
     assert status == 2
     assert words in said and "Traceback" not in said
+
+
+@pytest.mark.wide
+def test_what_is_known_to_be_wrong_is_refused_before_deepspeed_is_imported(tmp_path: Path) -> None:
+    """In an interpreter in which it cannot be imported. No folder is left."""
+    code = f"""
+import sys
+sys.modules["deepspeed"] = None
+from repro.__main__ import main
+for wrong in (["--hardware", "b300"], ["--model", "llama-3"], ["--config", "nowhere.json"]):
+    try:
+        main(["dry", *wrong, "--runs", {str(tmp_path / "runs")!r}])
+    except SystemExit as end:
+        print(end.code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.split() == ["2", "2", "2"] and not (tmp_path / "runs").exists()
+    said = ["no hardware profile 'b300'", "no model 'llama-3'", "cannot read the DeepSpeed configuration nowhere.json"]
+    assert all(words in line for words, line in zip(said, done.stderr.splitlines(), strict=True)), done.stderr
 
 
 def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
