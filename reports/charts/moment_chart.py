@@ -8,7 +8,7 @@ outline, which is a pixel wide however short it is, and the tools zoom along the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NoOverlap, NumeralTickFormatter, Range1d
 from bokeh.models.annotations.arrows import Arrow, VeeHead
@@ -137,8 +137,11 @@ def _arrow(drawn: Any, ends: Sequence[tuple[int, int]], zero: int) -> None:
 def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: str, text: str, *, below: bool) -> None:
     """Above or below the slice, where there is room to its sides; at an edge of the chart, towards the middle."""
     part = ((one.start + one.end) / 2 - window.start) / max(window.end - window.start, 1)
-    align, x, offset = ("left", one.start, -2) if part < _EDGE else ("center", (one.start + one.end) / 2, 0)
-    if part > 1 - _EDGE:
+    align: Literal["left", "center", "right"] = "center"
+    x, offset = (one.start + one.end) / 2, 0
+    if part < _EDGE:
+        align, x, offset = "left", one.start, -2
+    elif part > 1 - _EDGE:
         align, x, offset = "right", one.end, 2
     drawn.add_layout(
         Label(
