@@ -21,13 +21,15 @@ from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
 
+NODES = GPUS = 1  # of a dry run that says nothing else
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
 @click.option("--dry", is_flag=True, help="Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.")
-@click.option("--nodes", type=click.IntRange(1), help="Of a dry run: how many nodes. [default: 1]")
-@click.option("--gpus", type=click.IntRange(1), help="Of a dry run: GPUs, and ranks, of each node. [default: 1]")
+@click.option("--nodes", type=click.IntRange(1), help=f"Of a dry run: how many nodes. [default: {NODES}]")
+@click.option("--gpus", type=click.IntRange(1), help=f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]")
 @click.option(
     "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
 )
@@ -171,7 +173,7 @@ def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, networ
             raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
         return None
     try:
-        world = World((nodes or 1) * (gpus or 1), gpus or 1, hardware, network)
+        world = World((nodes or NODES) * (gpus or GPUS), gpus or GPUS, hardware, network)
         world.profile()
     except (ValueError, ProfileError) as problem:
         raise WrongUse(str(problem)) from None

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from repro.commands import flags
 from repro.commands.options import chosen, scenario_options
+from scenarios.named import NAMED, named
 
 
 @click.command()
@@ -31,7 +32,7 @@ from repro.commands.options import chosen, scenario_options
 @click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
 @flags.expect("diverged", "clean")
 @flags.runs()
-@scenario_options
+@scenario_options(usual=NAMED["hpz"].options)
 def fuzz(
     name: str,
     examples: int,
@@ -47,7 +48,8 @@ def fuzz(
 ) -> None:
     """Execute SCENARIO under many timings, and make the smallest one under which training goes wrong.
 
-    SCENARIO is hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main; its options can be changed.
+    SCENARIO is hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main; its options can be changed. The
+    defaults below are those of hpz.
     One live run is recorded; then the recorded work is executed again and again, in another order each time that the
     ordering edges allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not
     as expected, 2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
@@ -63,7 +65,6 @@ def fuzz(
     from repro.sessions.recordings import live_run, subject_of
     from repro.sessions.release import become
     from repro.sessions.session import versions
-    from scenarios.named import named
 
     console = Console()
     scenario = named(name, chosen(values))

@@ -15,6 +15,11 @@ from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import chosen, job_options
+from studies import placements as study
+
+_MICRO_BATCHES = "; ".join(
+    f"{count}{f' of {model}' if at else ''}" for at, (model, count) in enumerate(study.MICRO_BATCHES.items())
+)
 
 
 @click.command()
@@ -24,7 +29,7 @@ from repro.commands.options import chosen, job_options
 @click.option("--only", type=click.Choice(["fixes", "sites"]), help="Only the fixes, or only stock's own sites.")
 @flags.workers(default=2)
 @flags.folder("folder that takes the results", "placements")
-@job_options("fix", "model", "network")
+@job_options("fix", "model", "network", usual={**study.JOB, "micro_batch": _MICRO_BATCHES})
 def placements(
     models: str | None,
     networks: str | None,
@@ -45,7 +50,6 @@ def placements(
     from repro.sessions import folders, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
-    from studies import placements as study
     from studies import sites
 
     console = Console()
@@ -54,6 +58,8 @@ def placements(
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
+    for case in todo:
+        study.job_of(case, **chosen(values, Job))  # refused before it starts
     folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
     def progress(text: str) -> None:

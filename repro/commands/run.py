@@ -25,7 +25,7 @@ EXPECTATIONS = {
 
 
 @click.command()
-@scenario_options
+@scenario_options()
 @flags.run_folder("the time")
 @flags.expect(
     *EXPECTATIONS,
@@ -61,7 +61,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 
 
 @click.command()
-@scenario_options
+@scenario_options("fix")
 @click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
 @flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:

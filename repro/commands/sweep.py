@@ -18,12 +18,14 @@ from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
+_USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
+_NETWORKS, _MICRO_BATCHES = "1,3,6,12.5,25,50,100,200,400", "1,2,4,8,16,32"
 
 
 @click.command()
-@job_options(*_DECIDED)
-@click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
-@click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")
+@job_options(*_DECIDED, usual=_USUAL)
+@click.option("--networks", default=_NETWORKS, help=f"Gbit/s between nodes. [default: {_NETWORKS}]")
+@click.option("--micro-batches", default=_MICRO_BATCHES, help=f"Sequences per GPU. [default: {_MICRO_BATCHES}]")
 @flags.workers()
 @flags.folder("folder that takes table and pictures", "sweep", replaces="a sweep")
 def sweep(
@@ -46,7 +48,7 @@ def sweep(
     began = time.perf_counter()
     console = Console()
     release = values.pop("deepspeed") or PINNED
-    options = {"nodes": 8, "hpz": 8, "checkpointing": True, **chosen(values, Job)}
+    options = {**_USUAL, **chosen(values, Job)}
     part = release != PINNED and installed() == release  # a process that the command below has started
     made = job(**options, **({"deepspeed": release} if part else {}))
     if made.hpz == 1:

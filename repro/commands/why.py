@@ -15,6 +15,7 @@ from repro.commands import flags
 from repro.commands.options import chosen, job_options
 from repro.sessions.release import FOLDER, aside
 from scenarios.base import ScenarioError
+from studies import why as study
 
 _DECIDED = (
     "network", "fix", "graft", "stage", "steps", "config", "qwz", "qgz", "sharding", "group", "rings", "loop", "slow",
@@ -23,7 +24,7 @@ _DECIDED = (
 
 
 @click.command()
-@job_options(*_DECIDED, "deepspeed")
+@job_options(*_DECIDED, "deepspeed", usual=study.SETTING)
 @click.option(
     "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"
 )
@@ -56,7 +57,6 @@ def why(
     from scenarios import rehearsal
     from scenarios.job import Job
     from studies import trainer
-    from studies import why as study
 
     began = time.perf_counter()
     console = Console()
