@@ -1,8 +1,9 @@
-"""Times in words, the same in all reports."""
+"""Times, and what a clean verdict claims, in words that are the same in all reports."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def duration(ns: int) -> str:
@@ -25,6 +26,21 @@ def slack(microseconds: float) -> str:
         return ""
     text = duration(round(abs(microseconds) * 1000))
     return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
+
+
+def clean(claim: str, unexercised: Sequence[str]) -> str:
+    """A clean verdict's sentence, which never claims what did not happen.
+
+    ``claim``: without a full stop; ``unexercised``: what was on and never happened.
+    """
+    if unexercised:
+        return f"Clean as far as it went: {claim}, but not all that it has was exercised."
+    return f"Clean: {claim}."
+
+
+def not_exercised(sentences: Sequence[str]) -> str:
+    """What stands behind such a verdict where nothing else lists it."""
+    return f"Not exercised, so nothing is known of it: {'; '.join(sentences)}."
 
 
 def replays(token: str) -> str:

@@ -9,9 +9,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from metrics import MemoryUse
-from reports.screen.races import race_text
+from reports.screen.races import race_text, unexercised_text
 from reports.table import Cell, Column, Table
-from reports.text import duration
+from reports.text import clean, duration
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Extension, Rehearsed
 
@@ -35,6 +35,8 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
     body += [_speed(found), _time(found), _memory(found.memory), _traffic(found), _ranks(found)]
     for number, race in enumerate(found.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
+    if not found.races:
+        body += unexercised_text(found.unexercised)
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
 
@@ -53,7 +55,7 @@ def sentence(found: Rehearsed) -> str:
     elif found.races:
         first = "A race that this timing does not show: another network or batch may."
     else:
-        first = "Clean: nothing on two streams is unordered."
+        first = clean("nothing on two streams is unordered", found.unexercised)
     return first if found.fits else f"{first} The job does not fit on the GPU."
 
 

@@ -139,10 +139,15 @@ def test_the_other_stages_run_too(dry: Any, tmp_path: Path) -> None:
     assert "dry run: clean" in said
 
 
-def test_a_model_of_ones_own(dry: Any) -> None:
+def test_a_model_of_ones_own(dry: Any, tmp_path: Path) -> None:
     status, said = dry("--model", "usermodels:plain", "--hpz", "2")
     assert status == 0, said
     assert "dry run: clean" in said
+    # so small a model is gathered once a step, and hpZ's copies are for nobody
+    assert "Clean as far as it went: nothing on two streams is unordered, but not all that it has was ex" in said
+    assert "hpZ is on, and no secondary partition that training wrote was ever read" in said
+    (sentence,) = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())["unexercised"]
+    assert sentence.startswith("hpZ is on")
     status, said = dry("--model", "usermodels:masked")
     assert status == 0, said
 
