@@ -18,6 +18,7 @@ from scenarios.base import Only, ScenarioError, Training, fitted
 from simgpu.hardware import Profile
 
 OPTIMIZERS = ("adam", "adamw")
+_BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
 
 
 class Job(Training):
@@ -146,8 +147,7 @@ class Job(Training):
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
         """Put values for "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
         known: dict[str, Any] = {
-            "train_micro_batch_size_per_gpu": self.micro_batch,
-            "gradient_accumulation_steps": self.accumulation,
+            **{path: getattr(self, option) for path, option in _BATCHES.items()},
             "gradient_clipping": 1.0,
             "bf16.enabled": self.precision == "bf16",
             "fp16.enabled": False,
@@ -172,15 +172,19 @@ class Job(Training):
                         f"{self.config}: '{path}' is \"auto\", and nothing here says what it is: write a number"
                     )
                 _put(config, path, known[path])
-        config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
+        for path, option in _BATCHES.items():
+            if option in self.model_fields_set:
+                config.setdefault(path, getattr(self, option))
+        if "train_batch_size" not in config:  # else DeepSpeed finds out itself what it leaves open
+            config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
         self._agree(config)
 
     def _agree(self, config: dict[str, Any]) -> None:
         """An option that was given may not say otherwise than the file."""
         zero = config.get("zero_optimization", {})
         for option, path, found in (
-            ("micro_batch", "train_micro_batch_size_per_gpu", config.get("train_micro_batch_size_per_gpu")),
-            ("accumulation", "gradient_accumulation_steps", config.get("gradient_accumulation_steps")),
+            *((option, path, config.get(path)) for path, option in _BATCHES.items()),
+            ("precision", "bf16, fp16", _precision(config)),
             ("stage", "zero_optimization.stage", zero.get("stage")),
             ("hpz", "zero_optimization.zero_hpz_partition_size", zero.get("zero_hpz_partition_size", 1)),
             ("qwz", "zero_optimization.zero_quantized_weights", zero.get("zero_quantized_weights", False)),
@@ -221,6 +225,12 @@ def _read(path: Path) -> dict[str, Any]:
                 "('repro check --dry' runs such a script, for its races and memory)"
             )
     return config
+
+
+def _precision(config: Mapping[str, Any]) -> str | None:
+    """None: the file says nothing of it."""
+    on = {name: section.get("enabled") for name in ("bf16", "fp16") if isinstance(section := config.get(name), dict)}
+    return next((name for name, enabled in on.items() if enabled), "fp32") if on else None
 
 
 def _walk(config: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:

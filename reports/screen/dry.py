@@ -51,7 +51,7 @@ def verdict(found: Rehearsed) -> str:
 def sentence(found: Rehearsed) -> str:
     """The verdict for a person."""
     if any(race.manifested for race in found.races):
-        first = "A race, and this timing shows it: values would be wrong."
+        first = "A race, and this timing shows it: values may be wrong."
     elif found.races:
         first = "A race that this timing does not show: another network or batch may."
     else:

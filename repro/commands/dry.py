@@ -89,8 +89,8 @@ def _title(job: Any) -> str:
     else:
         sharding = f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
     network = job.profile().inter_node_gbits_per_s
+    batch = f"micro-batch {job.micro_batch}" if not job.config or "micro_batch" in job.model_fields_set else "sequences"
     return (
         f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
-        f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens"
-        + ("" if job.sharding else f", {job.ordered_by}")
+        f"nodes), {batch} of {job.sequence} tokens" + ("" if job.sharding else f", {job.ordered_by}")
     )
