@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simgpu.ranks import RankFailed
+from simgpu.ranks import RankFailed, stopped
 from simgpu.ranks.child import Child, Send, how
 from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held
@@ -44,8 +44,9 @@ def launch(
     ``kinds``: the types of messages that may come (see :mod:`simgpu.ranks.messages`). ``log``: where a rank prints,
     for a failure. ``started`` gets the process ids.
 
-    Raises :class:`RankFailed` for the first rank that ends badly or sends anything else, or when none sends anything
-    for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is left.
+    Raises :class:`RankFailed` for the first rank that ends badly, is stopped or sends anything else, or when none sends
+    anything for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is
+    left.
     """
     children: list[Child] = []
     try:
@@ -63,6 +64,18 @@ def launch(
                 child.close()
 
 
+def heard(objects: Sequence[Any], running: Sequence[Child], seconds: float | None) -> list[Any]:
+    """Those of ``objects`` that are ready, none after so many ``seconds``. Meanwhile it looks for what is stopped."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        ready = wait(objects, max(0.0, min(left, stopped.LOOK_S)))
+        for child in running:  # also where something is ready: workers say much and wait for nobody
+            child.look()
+        if ready or left <= stopped.LOOK_S:
+            return ready
+
+
 def _attend(
     children: list[Child], kinds: Sequence[type[M]], silence_s: float | None, log: Callable[[int], Path | None]
 ) -> Iterator[tuple[int, M]]:
@@ -73,7 +86,7 @@ def _attend(
     until = math.inf
     while running:
         timeout = silence_s if complaint is None else max(0.0, until - time.monotonic())
-        ready = wait([*listening, *running], timeout)
+        ready = heard([*listening, *running], [children[rank] for rank in running.values()], timeout)
         if complaint is not None and time.monotonic() >= until:
             raise complaint
         if not ready:
