@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from contextlib import suppress
 
 # Errors that are one sentence, by module and class. Looked up by name: none of these modules is imported to say that
 # something went wrong elsewhere, and what is not imported cannot have raised.
@@ -28,8 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _obey(launched, given)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        sys.stdout.flush()  # at the interpreter's end nobody could say that it failed
+    except KeyboardInterrupt as interrupt:
+        _say("Interrupted.", interrupt)
         status = 130
     except ModuleNotFoundError as error:
         status = _missing(error, given)
@@ -60,9 +64,12 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
         watch.run(given[1:], launched)
         return None
-    from repro.commands import group
+    from simgpu.ranks.interrupts import concluding
 
-    return group.run(given, launched)
+    with concluding():
+        from repro.commands import group
+
+        return group.run(given, launched)
 
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
@@ -74,24 +81,58 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     sentence = lacking(error, what, command.extras if command else "deepspeed")
     if sentence is None:
         raise error
-    print(f"Error: {sentence}", file=sys.stderr)
+    _say(f"Error: {sentence}", error)
     return 2
 
 
+def _say(sentence: str, error: BaseException) -> None:
+    """On standard error, unless that is gone, as with the terminal; behind it what was noted of the run's folder."""
+    with suppress(OSError):
+        print(" ".join([sentence, *getattr(error, "__notes__", ())]), file=sys.stderr)
+
+
 def _explain(error: Exception) -> int:
+    if isinstance(error, OSError) and (sentence := _no_place(error)) is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:  # it was standard output: the interpreter would try again at its end, and complain
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
+            return 141
+        _say(f"Error: {sentence}", error)
+        return 2
     if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
-        print(f"Ended after {done} whole steps: {error}. What was found is written.", file=sys.stderr)
-        return 3 if cause else 130
+        _say(f"Ended after {done} whole steps: {error}. What was found is written.", error)
+        return 130 if cause is None else 2 if cause.full else 3
     if _is_one(error, _FAILURES):
-        print(f"Failed: {error}", file=sys.stderr)
-        return 3
+        full = getattr(error, "full", False)
+        _say(f"{'Error' if full else 'Failed'}: {error}", error)
+        return 2 if full else 3
     if _is_one(error, _SENTENCES):
         unknown = _is_one(error, (("replay.names", "UnknownOperation"),))
         why = "; the token is of another program, or of another state of it" if unknown else ""
-        print(f"Error: {error}{why}", file=sys.stderr)
+        _say(f"Error: {error}{why}", error)
         return 2
     raise error
+
+
+# What the system says where something cannot be written, or is not there; all else that it says is a fault of ours.
+_PLACES = (
+    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENXIO", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST",
+    "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "EPIPE",
+)  # fmt: skip
+_FULL = ("ENOSPC", "EDQUOT", "EFBIG")
+
+
+def _no_place(error: OSError) -> str | None:
+    """The sentence for a place that cannot be used, full or read-only. None: the error is not about a place."""
+    name = errno.errorcode.get(error.errno or 0)
+    if name not in _PLACES:
+        return None
+    verb = "write" if name in (*_FULL, "EROFS") else "use"
+    where = f" {error.filename}" if error.filename is not None else ""
+    return f"cannot {verb}{where or ' a file'}: {error.strerror}"
 
 
 def _is_one(error: Exception, known: tuple[tuple[str, str], ...]) -> bool:

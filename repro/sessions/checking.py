@@ -60,7 +60,7 @@ def as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> Pro
     mine = child.attended(work, lambda: launched.failed(folder, me))
     launched.report(folder, me, mine)
     if me.rank:
-        launched.judged(folder)
+        launched.judged(folder, me)
         if mine.status:
             raise SystemExit(2 if mine.wrong else _FAILED)
         return None

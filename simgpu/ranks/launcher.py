@@ -5,6 +5,7 @@ Forks, so that what was imported before (torch, DeepSpeed, transformers: seconds
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 import traceback
@@ -21,13 +22,15 @@ from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held
 from simgpu.ranks.messages import M, UnknownMessage
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
 
 
 class Failed(NamedTuple):
-    """A rank raised ``error``: its type and first line."""
+    """A rank raised ``error``: its type and first line. ``full``: it could not write."""
 
     error: str
+    full: bool
 
 
 def launch(
@@ -105,7 +108,7 @@ def _attend(
                 listening.pop(children[rank].pipe, None)
             for message in messages:
                 if isinstance(message, Failed):
-                    failed = failed or RankFailed(rank, f"raised {message.error}", log=log(rank))
+                    failed = failed or RankFailed(rank, f"raised {message.error}", log=log(rank), full=message.full)
                 else:
                     yield rank, message
             status = children[rank].wait() or 0 if rank in ended else 0
@@ -129,5 +132,6 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
         traceback.print_exc()
         text = str(error).strip().splitlines()
         with suppress(OSError):
-            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}"))
+            full = isinstance(error, OSError) and error.errno in _FULL
+            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", full))
         return 1
