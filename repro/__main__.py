@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from contextlib import suppress
 
-# Errors that are one sentence, by module and class. Looked up by name: none of these modules is imported to say that
-# something went wrong elsewhere, and what is not imported cannot have raised.
-_SENTENCES = (
-    ("detectors.live.incident", "IncidentError"),
-    ("detectors.values.recordings", "RecordingError"),
-    ("reports.data.schema", "ReportError"),
-    ("frameworks.deepspeed.releases", "ReleaseError"),
-    ("replay.faults", "ReplayError"),
-    ("replay.names", "UnknownOperation"),
-    ("simgpu.tokens", "TokenError"),
-    ("simgpu.trace", "TraceError"),
-    ("scenarios.base", "ScenarioError"),
-    ("scenarios.sharding.strategy", "ShardingError"),
-    ("simgpu.build", "BuildError"),
-    ("simgpu.scripts", "WrongUse"),
-)
-_FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
+from repro.sessions import sentences
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -92,52 +75,36 @@ def _say(sentence: str, error: BaseException) -> None:
 
 
 def _explain(error: Exception) -> int:
-    if isinstance(error, OSError) and (sentence := _no_place(error)) is not None:
-        try:
-            sys.stdout.flush()
-        except OSError:  # it was standard output: the interpreter would try again at its end, and complain
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
-            return 141
-        _say(f"Error: {sentence}", error)
-        return 2
-    if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
+    if sentences.is_one(error, ("repro.sessions.session", "Interrupted")):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
         _say(f"Ended after {done} whole steps: {error}. What was found is written.", error)
         return 130 if cause is None else 2 if cause.full else 3
-    if _is_one(error, _FAILURES):
+    if sentences.failed(error):
         full = getattr(error, "full", False)
         _say(f"{'Error' if full else 'Failed'}: {error}", error)
         return 2 if full else 3
-    if _is_one(error, _SENTENCES):
-        unknown = _is_one(error, (("replay.names", "UnknownOperation"),))
+    if isinstance(error, OSError):
+        return _no_place(error)
+    if sentences.refused(error):
+        unknown = sentences.is_one(error, ("replay.names", "UnknownOperation"))
         why = "; the token is of another program, or of another state of it" if unknown else ""
         _say(f"Error: {error}{why}", error)
         return 2
     raise error
 
 
-# What the system says where something cannot be written, or is not there; all else that it says is a fault of ours.
-_PLACES = (
-    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENXIO", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST",
-    "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "EPIPE",
-)  # fmt: skip
-_FULL = ("ENOSPC", "EDQUOT", "EFBIG")
-
-
-def _no_place(error: OSError) -> str | None:
-    """The sentence for a place that cannot be used, full or read-only. None: the error is not about a place."""
-    name = errno.errorcode.get(error.errno or 0)
-    if name not in _PLACES:
-        return None
-    verb = "write" if name in (*_FULL, "EROFS") else "use"
-    where = f" {error.filename}" if error.filename is not None else ""
-    return f"cannot {verb}{where or ' a file'}: {error.strerror}"
-
-
-def _is_one(error: Exception, known: tuple[tuple[str, str], ...]) -> bool:
-    modules = ((sys.modules.get(module), name) for module, name in known)
-    return isinstance(error, tuple(getattr(module, name, ()) for module, name in modules if module is not None))
+def _no_place(error: OSError) -> int:
+    sentence = sentences.no_place(error)
+    if sentence is None:
+        raise error
+    try:
+        sys.stdout.flush()
+    except OSError:  # it was standard output: the interpreter would try again at its end, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
+        return 141
+    _say(f"Error: {sentence}", error)
+    return 2
 
 
 if __name__ == "__main__":

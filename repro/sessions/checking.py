@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repro.sessions import child, folders, launched
+from repro.sessions import child, folders, launched, places
 from repro.sessions.child import ProgramEnd
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
@@ -93,6 +93,7 @@ def conclude(
         folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
     )
     folders.forget_ranks(folder)
+    folder = places.keep(folder)
     page = None
     if report:
         from reports.pages.folders import write

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -51,12 +51,15 @@ def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
     return Launched(int(environment["RANK"]), world, f"{launcher}-{began.timestamp():.2f}-{again}", began)
 
 
-def join(path: Path, me: Launched) -> None:
-    """Wait until rank 0 has made the folder for this start. Raises :class:`WrongUse` where it does not."""
+def join(paths: Sequence[Path], me: Launched) -> Path:
+    """The one of ``paths`` that rank 0 makes for this start. Raises :class:`WrongUse` where it makes none."""
     until = time.monotonic() + _FOLDER_S
-    while folders.key_of(path) != me.key:
+    while True:
+        for path in paths:
+            if folders.key_of(path) == me.key:
+                return path
         if time.monotonic() > until:
-            raise WrongUse(f"rank 0 has not made the run folder {path}: see its output")
+            raise WrongUse(f"rank 0 has not made the run folder {paths[0]}: see its output")
         time.sleep(_POLL_S)
 
 
