@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from repro.commands import flags
-from repro.sessions import checking, child, folders, launched
+from repro.sessions import checking, child, folders, launched, places
 from repro.sessions.child import ProgramEnd
 from repro.sessions.witnessed import Again, timing_of
 from simgpu.dry import World
@@ -118,11 +117,12 @@ def check(
     began = me.began if me else datetime.now()
     folder = runs / (name or f"{folders.name_of(program)}-{began:%Y%m%d-%H%M%S}")
     if me and me.rank:
-        launched.join(folder, me)
+        folder = launched.join([folder, places.beside(folder)], me)
     else:
-        folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
+        folder = folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> ProgramEnd:
+        places.leave()
         return checking.work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
@@ -130,7 +130,6 @@ def check(
     if ended is None:
         return
     if ended.wrong:
-        shutil.rmtree(folder, ignore_errors=True)
         raise WrongUse(ended.why)
     again = (
         None

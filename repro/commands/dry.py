@@ -46,7 +46,7 @@ def dry(
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import rehearsal
     from scenarios.base import ScenarioError
     from scenarios.job import Job, job
@@ -71,9 +71,9 @@ def dry(
     if not one_rank:
         found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
     (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
-    report.show(console, found, folder)
     with doing(console, "writing timeline.json.gz"):
         perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
+    report.show(console, found, places.keep(folder))
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
         raise SystemExit(1)

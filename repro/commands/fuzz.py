@@ -61,7 +61,7 @@ def fuzz(
     from reports.pages.folders import write
     from reports.screen import timings
     from reports.screen.terminal import doing
-    from repro.sessions import witnesses
+    from repro.sessions import places, witnesses
     from repro.sessions.recordings import live_run, subject_of
     from repro.sessions.release import become
     from repro.sessions.session import versions
@@ -70,8 +70,9 @@ def fuzz(
     scenario = named(name, chosen(values))
     become(scenario.deepspeed, console)
     scenario.check()
-    subject, folder = subject_of(scenario, runs, console)
     here = runs / f"fuzz-{name}"
+    places.alone(here)
+    subject, folder = subject_of(scenario, runs, console)
     here.mkdir(parents=True, exist_ok=True)
     from hypothesis.configuration import set_hypothesis_home_dir
 

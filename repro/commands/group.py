@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from repro.commands.table import COMMANDS
+from repro.sessions import places, sentences
 from simgpu import processor
 
 
@@ -74,7 +75,8 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     _Lazy.answers = recorded is None
     _Lazy.helping = bool({"--help", "-h"} & {*arguments})
     try:
-        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
+        with places.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
+            group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
         error.show()
         return 2

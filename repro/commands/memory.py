@@ -49,7 +49,7 @@ def memory(
     from reports.pictures import memory as memory_chart
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import rehearsal
     from scenarios.job import Job, job
 
@@ -78,6 +78,7 @@ def memory(
     ends.to_csv(folder / "limits.csv", index=False)
     group = study.GROUP if (frame.group == study.GROUP).any() else int(frame.group.max())
     memory_chart.draw(frame, folder / "memory.png", group=group, title=f"Memory on each GPU at its peak: {title}")
+    folder = places.keep(folder)
     _show(console, frame)
     _show_limits(console, ends)
     console.print(
@@ -87,13 +88,14 @@ def memory(
 
 def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: bool) -> None:
     from repro.commands.progress import counting
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from studies import trackers
 
     folder = folders.make(place, {"study": "trackers"}, overwrite=overwrite)
     with counting(console) as progress:
         frame = trackers.study(trackers.cases(), folder, progress, workers=workers)
     frame.to_csv(folder / "trackers.csv", index=False)
+    folder = places.keep(folder)
     rows = [
         [
             row["model"],

@@ -22,7 +22,7 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
 
     Ends with tables (network.csv, rings.csv): theirs, ours, error, and what explains a large one. Nothing is fitted.
     """
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from studies import network as study
 
     console = Console()
@@ -30,6 +30,7 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
     frame, rings = study.study(), study.rings()
     frame.to_csv(folder / "network.csv", index=False)
     rings.to_csv(folder / "rings.csv", index=False)
+    folder = places.keep(folder)
     _show(console, frame)
     _show_rings(console, rings)
     console.print(f"Files: {folder}/network.csv, rings.csv", highlight=False)

@@ -165,5 +165,8 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
 
 
 def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:
+    from repro.sessions import places
+
+    folder = places.keep(folder)
     took = f"{time.perf_counter() - began:.0f} s"
     console.print(f"Files: {folder}/: {', '.join(files)} ({took})", highlight=False, markup=False)

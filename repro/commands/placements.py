@@ -47,7 +47,7 @@ def placements(
     replaced.
     """
     from reports.screen.terminal import doing
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sites
@@ -77,6 +77,7 @@ def placements(
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
         found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
+    folder = places.keep(folder)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
     profile = job(**options).profile()
     console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv", highlight=False)

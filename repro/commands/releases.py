@@ -17,6 +17,7 @@ from repro.commands import flags
 from repro.sessions import studied
 from repro.sessions.release import FOLDER
 from simgpu.hardware import ProfileError, load_profile
+from simgpu.ranks import bound
 
 _LIMIT_S = 600
 
@@ -70,7 +71,11 @@ def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT_S, env=environment(place) if place else None
+            bound.command(command),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env=environment(place) if place else None,
         )
     except subprocess.TimeoutExpired:
         raise ReleaseError(f"DeepSpeed {release} did not end within {_LIMIT_S} s") from None

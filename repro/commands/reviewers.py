@@ -31,7 +31,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     checkpoint interval, strategy and scale.
     """
     from reports.screen.terminal import doing
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import program
 
     began = time.perf_counter()
@@ -50,6 +50,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
         "failure": _failure,
     }
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
+    folder = places.keep(folder)
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
 

@@ -40,7 +40,7 @@ def sweep(
 
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sweep as study
@@ -70,6 +70,7 @@ def sweep(
         names = [*frame.configuration, *other.configuration]
         frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)
     frame.to_csv(folder / "sweep.csv", index=False)
+    folder = places.keep(folder)
     if part:
         return
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)

@@ -53,7 +53,7 @@ def why(
     from repro.commands.frames import among
     from repro.commands.frames import words as words_of
     from repro.commands.progress import counting
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job
     from studies import trainer
@@ -104,6 +104,7 @@ def why(
         losses.to_csv(folder / "losses.csv", index=False)
         for one, rows in losses.groupby("release"):
             console.print(f"  Trainer, DeepSpeed {one}: loss {', '.join(f'{loss:.4f}' for loss in rows.loss)}")
+    folder = places.keep(folder)
     console.print(f"Files: {folder}/why.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "why", options=made.model_dump(mode="json"), hardware=made.profile().description)
 

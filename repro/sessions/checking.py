@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repro.sessions import child, folders, launched
+from repro.sessions import child, folders, launched, places
 from repro.sessions.child import ProgramEnd
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
@@ -60,7 +60,7 @@ def as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> Pro
     mine = child.attended(work, lambda: launched.failed(folder, me))
     launched.report(folder, me, mine)
     if me.rank:
-        launched.judged(folder)
+        launched.judged(folder, me)
         if mine.status:
             raise SystemExit(2 if mine.wrong else _FAILED)
         return None
@@ -93,6 +93,7 @@ def conclude(
         folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
     )
     folders.forget_ranks(folder)
+    folder = places.keep(folder)
     page = None
     if report:
         from reports.pages.folders import write
