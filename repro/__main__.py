@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from simgpu.untrusted import visible
+
 # Errors that are one sentence, by module and class. Looked up by name: none of these modules is imported to say that
 # something went wrong elsewhere, and what is not imported cannot have raised.
 _SENTENCES = (
@@ -81,17 +83,22 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
 def _explain(error: Exception) -> int:
     if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
-        print(f"Ended after {done} whole steps: {error}. What was found is written.", file=sys.stderr)
+        _say(f"Ended after {done} whole steps: {error}. What was found is written.")
         return 3 if cause else 130
     if _is_one(error, _FAILURES):
-        print(f"Failed: {error}", file=sys.stderr)
+        _say(f"Failed: {error}")
         return 3
     if _is_one(error, _SENTENCES):
         unknown = _is_one(error, (("replay.names", "UnknownOperation"),))
         why = "; the token is of another program, or of another state of it" if unknown else ""
-        print(f"Error: {error}{why}", file=sys.stderr)
+        _say(f"Error: {error}{why}")
         return 2
     raise error
+
+
+def _say(sentence: str) -> None:
+    """Names of files, and what stands in them, may be anything: control characters of theirs are shown as codes."""
+    print(visible(sentence), file=sys.stderr)
 
 
 def _is_one(error: Exception, known: tuple[tuple[str, str], ...]) -> bool:

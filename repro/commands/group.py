@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from importlib import import_module
 
@@ -9,6 +10,7 @@ import click
 
 from repro.commands.table import COMMANDS
 from simgpu import processor
+from simgpu.untrusted import visible
 
 
 class _Lazy(click.Group):
@@ -76,7 +78,9 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     try:
         group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(visible(said.getvalue()), err=True, nl=False)
         return 2
     except click.Abort:
         raise KeyboardInterrupt from None

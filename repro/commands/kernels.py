@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 
 
@@ -24,6 +24,6 @@ def kernels(name: str, runs: Path, overwrite: bool) -> None:
     frame = study.study()
     folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)
     frame.to_csv(folder / "kernels.csv", index=False)
-    console = Console()
+    console = Terminal()
     calibrated.published(console, study.summary(frame), study.SOURCES)
     console.print(f"Files: {folder}/kernels.csv", highlight=False)
