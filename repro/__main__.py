@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from repro.sessions import sentences
+from simgpu.untrusted import visible
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -69,9 +70,12 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
 
 
 def _say(sentence: str, error: BaseException) -> None:
-    """On standard error, unless that is gone, as with the terminal; behind it what was noted of the run's folder."""
+    """On standard error, unless that is gone, as with the terminal; behind it what was noted of the run's folder.
+
+    Names of files, and what stands in them, may be anything: control characters of theirs are shown as codes.
+    """
     with suppress(OSError):
-        print(" ".join([sentence, *getattr(error, "__notes__", ())]), file=sys.stderr)
+        print(visible(" ".join([sentence, *getattr(error, "__notes__", ())])), file=sys.stderr)
 
 
 def _explain(error: Exception) -> int:

@@ -13,7 +13,7 @@ from pydantic import Field
 from frameworks.deepspeed.fixes import Fix
 from frameworks.deepspeed.grafts import Graft
 from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED
-from scenarios import base, quantized
+from scenarios import base, deepspeed_json, quantized
 from scenarios.base import Only, ScenarioError, Training, fitted
 from simgpu.hardware import Profile
 
@@ -30,10 +30,13 @@ class Job(Training):
         "llama-2-7b", description="A full-size model by name, a transformers config.json, or module:function."
     )
     nodes: base.NodeCount = 2
-    gpus: int = Field(8, ge=1, description="GPUs per node.")
+    gpus: int = Field(8, ge=1, le=base.MOST_RANKS, description="GPUs per node.")
     hardware: base.HardwareName = "a100-12.5gbps"
     network: float | None = Field(
-        None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
+        None,
+        ge=base.LEAST_GBITS,
+        le=base.MOST_GBITS,
+        description="Gbit/s between nodes, per node. Default: the hardware profile's.",
     )
     stage: Annotated[int, Only.DEEPSPEED] = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
     hpz: base.Hpz = 1
@@ -122,6 +125,11 @@ class Job(Training):
         profile = super().profile()
         return profile if self.network is None else profile.on_network(self.network)
 
+    def check(self) -> None:
+        """What can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
+        self.profile()
+        self.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
+
     def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:
         """What ``deepspeed.initialize`` gets. ``hidden``: the model's width, where it is known.
 
@@ -129,7 +137,7 @@ class Job(Training):
         """
         if self.config is None:
             return self._made()
-        made = _read(Path(self.config))
+        made = deepspeed_json.read(Path(self.config))
         self._fill(made, hidden)
         return made
 
@@ -200,31 +208,6 @@ class Job(Training):
 def job(**options: Any) -> Job:
     """A job from options; :class:`ScenarioError` with one sentence when they do not fit."""
     return fitted(Job, options)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"cannot read the DeepSpeed configuration {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ScenarioError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ScenarioError(f"{path} is not a DeepSpeed configuration: it holds no settings")
-    zero = config.get("zero_optimization", {})
-    if zero.get("mics_shard_size", -1) > 0:
-        raise ScenarioError(
-            f"{path} asks for MiCS (mics_shard_size), which DeepSpeed {PINNED} no longer has: take it out"
-        )
-    for what in ("offload_optimizer", "offload_param"):
-        device = zero.get(what, {}).get("device", "none") if isinstance(zero.get(what), dict) else "none"
-        if device != "none":
-            raise ScenarioError(
-                f"{path} moves state to {device} ({what}): what the host computes there has no price in a hardware "
-                "profile, so the step time would be wrong; take it out, or set its device to 'none' "
-                "('repro check --dry' runs such a script, for its races and memory)"
-            )
-    return config
 
 
 def _precision(config: Mapping[str, Any]) -> str | None:

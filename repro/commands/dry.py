@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import chosen, job_options
 from repro.sessions.release import become
@@ -53,9 +53,9 @@ def dry(
     from studies import classes
     from studies.layers import extend
 
-    console = Console()
+    console = Terminal()
     made = job(**chosen(values, Job))
-    made.profile()
+    made.check()
     if rank >= made.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
     if not made.sharding:
@@ -75,7 +75,7 @@ def dry(
         perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
     report.show(console, found, places.keep(folder))
     if expect and bool(found.races) != (expect == "race"):
-        console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
+        console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)
     if not found.fits or (found.classes and found.classes.unequal):
         raise SystemExit(1)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import chosen, scenario_options
 from scenarios.named import NAMED, named
@@ -66,7 +66,7 @@ def fuzz(
     from repro.sessions.release import become
     from repro.sessions.session import versions
 
-    console = Console()
+    console = Terminal()
     scenario = named(name, chosen(values))
     become(scenario.deepspeed, console)
     scenario.check()
@@ -133,7 +133,7 @@ def fuzz(
         raise KeyboardInterrupt
     diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)
     if expect and (expect == "diverged") != diverged:
-        console.print(f"[red]Expected {expect}.[/]")
+        console.print(f"Expected {expect}.", style="red")
         raise SystemExit(1)
     if confirmation is not None and not confirmation.confirmed:
         raise SystemExit(1)

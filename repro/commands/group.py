@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from importlib import import_module
 
@@ -10,6 +11,7 @@ import click
 from repro.commands.table import COMMANDS
 from repro.sessions import places, sentences
 from simgpu import processor
+from simgpu.untrusted import visible
 
 
 class _Lazy(click.Group):
@@ -78,7 +80,9 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
         with places.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
             group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(visible(said.getvalue()), err=True, nl=False)
         return 2
     except click.Abort:
         raise KeyboardInterrupt from None

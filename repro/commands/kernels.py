@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 
 
@@ -25,6 +25,6 @@ def kernels(name: str, runs: Path, overwrite: bool) -> None:
     folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)
     frame.to_csv(folder / "kernels.csv", index=False)
     folder = places.keep(folder)
-    console = Console()
+    console = Terminal()
     calibrated.published(console, study.summary(frame), study.SOURCES)
     console.print(f"Files: {folder}/kernels.csv", highlight=False)

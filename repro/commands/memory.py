@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
 from repro.commands import flags
 from repro.commands.frames import numbers, words
@@ -54,7 +55,7 @@ def memory(
     from scenarios.job import Job, job
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     if trackers:
         if models or groups or quantized is not None or chosen(values, Job):
             raise click.UsageError("--trackers has cases of its own: leave the other options out.")

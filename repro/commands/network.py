@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
 from repro.commands import flags
 
@@ -25,7 +26,7 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
     from repro.sessions import folders, places
     from studies import network as study
 
-    console = Console()
+    console = Terminal()
     folder = folders.make(runs / name, {"study": "network"}, overwrite=overwrite)
     frame, rings = study.study(), study.rings()
     frame.to_csv(folder / "network.csv", index=False)

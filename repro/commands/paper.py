@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Column, Table
 from repro.commands import flags
 from repro.commands.frames import among, numbers, rows
@@ -45,7 +46,7 @@ def paper(
     from studies.quantization import quantization
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = among("--parts", parts, PARTS)
     times = [row for row in published() if row.is_time]
     at = among("--clusters", clusters, list(dict.fromkeys(row.cluster for row in times))) if clusters else []

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.fixes import Fix
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
@@ -52,7 +52,7 @@ def placements(
     from scenarios.job import Job, job
     from studies import sites
 
-    console = Console()
+    console = Terminal()
     todo = study.cases(
         None if models is None else words(models),
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),

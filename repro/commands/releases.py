@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.sessions import studied
 from repro.sessions.release import FOLDER
@@ -33,7 +33,7 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps. Ends with a
     report in RUNS/NAME/report.
     """
-    console = Console()
+    console = Terminal()
     words = [word.strip() for word in only.split(",") if word.strip()]
     if unknown := [word for word in words if word not in KNOWN]:
         raise ReleaseError(f"DeepSpeed {unknown[0]} is not known to work here: choose from {', '.join(KNOWN)}")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import among
 
@@ -35,7 +36,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     from scenarios import program
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = among("--parts", parts, PARTS)
     folder = folders.marked(
         runs / name, "reviewers.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite

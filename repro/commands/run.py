@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import chosen, scenario_options
@@ -44,7 +44,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
-    console = Console()
+    console = Terminal()
     made = scenario(**chosen(values))
     become(made.deepspeed, console)
     made.check()
@@ -57,7 +57,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     folder = places.keep(folder)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
-        console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
+        console.print(f"Expected {expect}, found {found.verdict}.", style="red")
         raise SystemExit(1)
 
 
@@ -74,7 +74,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
-    console = Console()
+    console = Terminal()
     made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
     first = next(iter(made.values()))
     first.check()

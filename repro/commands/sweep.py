@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import numbers
 from repro.commands.options import chosen, job_options
@@ -46,13 +46,14 @@ def sweep(
     from studies import sweep as study
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     release = values.pop("deepspeed") or PINNED
     options = {**_USUAL, **chosen(values, Job)}
     part = release != PINNED and installed() == release  # a process that the command below has started
     made = job(**options, **({"deepspeed": release} if part else {}))
     if made.hpz == 1:
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
+    made.check()
     profile = made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
     folder = folders.of_job(runs / name, made, overwrite=overwrite)

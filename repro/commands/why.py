@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED, environment, install, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import chosen, job_options
 from repro.sessions.release import FOLDER, aside
@@ -59,7 +59,7 @@ def why(
     from studies import trainer
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = list(study.RELEASES) if releases is None else among("--releases", releases, study.RELEASES)
     options = chosen(values, Job)
     here = installed()

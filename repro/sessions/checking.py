@@ -81,10 +81,9 @@ def conclude(
     ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
 ) -> None:
     """Judge, tell, and leave with the status that says it."""
-    from rich.console import Console
-
     from reports.data.findings import Verdict
     from reports.screen import checked as screen
+    from reports.screen.console import Terminal
     from repro.sessions.checked import judge
 
     interrupted = ended.interrupted and bool(ended.status)
@@ -100,7 +99,7 @@ def conclude(
 
         write([folder], folder / "report")
         page = folder / "report" / "index.html"
-    screen.verdict(Console(), found, folder, page)
+    screen.verdict(Terminal(), found, folder, page)
     if interrupted:
         raise SystemExit(_INTERRUPTED)
     if ended.status:
