@@ -27,7 +27,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
-help: ## List the targets
+help: ## List the targets, and the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  NAME=...  name of the run's folder under runs/ (a run of that name is replaced)"
@@ -35,6 +35,9 @@ help: ## List the targets
 	@echo "  DEEPSPEED=...  for repro-unstable and repro-fixed: another release, as it was released (0.13.4, 0.13.5)"
 	@echo "  SCENARIO=...  for fuzz: hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main"
 	@echo "  FIX=...   for repro-fixed: stream-sync, event or device-sync;  JOBS=... for test: processes (2)"
+	@echo
+	@echo "Commands: $(BIN)/python -m repro COMMAND (or python, after: . $(BIN)/activate); --help tells more"
+	@"$(PYTHON)" -m repro.commands.table
 
 setup: $(READY) ## Make the virtual environment and install what is pinned (once; a minute or two)
 	@echo "setup: $(VENV) is ready"

@@ -1,9 +1,14 @@
-"""Times, and what a clean verdict claims, in words that are the same in all reports."""
+"""Times, commands, and what a clean verdict claims, in words that are the same in all reports."""
 
 from __future__ import annotations
 
 import math
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def duration(ns: int) -> str:
@@ -43,6 +48,44 @@ def not_exercised(sentences: Sequence[str]) -> str:
     return f"Not exercised, so nothing is known of it: {'; '.join(sentences)}."
 
 
+def more(rows: int, file: str) -> str:
+    """What stands below a table that was cut; nothing where it is whole."""
+    return f"And {rows:,} more: see {file}." if rows > 0 else ""
+
+
+def differing(value: float, other: float) -> tuple[str, str]:
+    """Two numbers in so many digits that they can be told apart, and at least six."""
+    for digits in range(6, 17):
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1] or value == other:
+            return texts
+    return repr(value), repr(other)
+
+
 def replays(token: str) -> str:
-    """The command that executes a timing again."""
+    """The command that executes a timing again, as a page has it: for the environment's own shell."""
     return f"python -m repro replay {token}"
+
+
+def reports_on(folder: Path) -> str:
+    """The command that makes a page of a run's folder."""
+    return f"python -m repro report {shlex.quote(str(folder))}"
+
+
+def typed(command: str) -> str:
+    """``command``, which begins with ``python``, as it runs in the shell in which it is printed.
+
+    There ``python`` is this one only where the environment is activated. ``make`` does not do that, and then the path
+    from here stands for it.
+    """
+    name, _, rest = command.partition(" ")
+    return f"{shlex.quote(_python())} {rest}" if name == "python" else command
+
+
+def _python() -> str:
+    ours = Path(sys.executable)  # not resolved: an environment's is a link to the one that made it
+    found = shutil.which("python")
+    if found and Path(found).parent.resolve() == ours.parent.resolve():
+        return "python"
+    below = os.path.relpath(ours)
+    return str(ours) if below.startswith(os.pardir) else below

@@ -9,9 +9,14 @@ from contextlib import suppress
 from repro.sessions import sentences
 from simgpu.untrusted import visible
 
+_OLDEST = (3, 11)  # of Pythons
+
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line. One sentence for what goes wrong, never a traceback for the user's mistake."""
+    if sys.version_info[:2] < _OLDEST:  # behind this nothing need be of an older Python's language
+        print("Error: Python 3.11 or newer is needed: 'make setup' makes an environment", file=sys.stderr)
+        sys.exit(2)
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _obey(launched, given)
@@ -58,11 +63,13 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
     from repro.commands.table import COMMANDS
-    from simgpu.extras import lacking
+    from simgpu.extras import lacking, outside
 
     command = COMMANDS.get(given[0]) if given else None
     what = f"repro {given[0]}" if command else "the command line, all but 'repro watch',"
     sentence = lacking(error, what, command.extras if command else "deepspeed")
+    if sentence is None and (hint := outside()) is not None:
+        sentence = f"{hint} (there is no {error.name} here)"
     if sentence is None:
         raise error
     _say(f"Error: {sentence}", error)

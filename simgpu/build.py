@@ -16,6 +16,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from simgpu.extras import outside
+
 _SOURCES = Path(__file__).with_name("csrc")
 # NDEBUG as torch itself is built: its headers lay objects out differently without it (at::RecordFunction).
 _FLAGS = ("-std=c++20", "-DNDEBUG", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs,--allow-shlib-undefined")
@@ -45,7 +47,7 @@ def torch_folder() -> Path:
     """Where torch is installed, found without importing it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise BuildError("torch is not installed in this environment: install its CPU build")
+        raise BuildError(outside() or "torch is not installed in this environment: install its CPU build")
     return Path(spec.origin).parent
 
 

@@ -6,12 +6,15 @@ that who watches a training installs no DeepSpeed and no plotting.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 PROJECT = "stream-races"
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 def version() -> str:
@@ -20,6 +23,20 @@ def version() -> str:
         return version_of(PROJECT)
     except PackageNotFoundError:
         return "unknown (not installed)"
+
+
+def outside() -> str | None:
+    """The sentence for who starts a checkout by a Python that it is not installed for; None where it is installed."""
+    try:
+        version_of(PROJECT)
+    except PackageNotFoundError:
+        place = os.path.relpath(_ROOT / ".venv" / "bin")
+        made = "" if (_ROOT / ".venv" / "bin" / "python").exists() else "run 'make setup', then "
+        return (
+            f"this Python ({platform.python_version()}) has not what the project needs: {made}activate its "
+            f"environment ('. {place}/activate'), or write {place}/python instead of python"
+        )
+    return None
 
 
 def installed(*packages: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from bokeh.models import (
     BasicTicker,
     BoxZoomTool,
     HoverTool,
+    NoOverlap,
     NumeralTickFormatter,
     PanTool,
     Range1d,
@@ -86,8 +87,9 @@ def over_steps(steps: Sequence[int], y_range: Any, height: int, **more: Any) -> 
     x_range = Range1d(start=steps[0] - 0.6, end=steps[-1] + 0.6)
     drawn = framed(x_range=x_range, y_range=y_range, height=height, **more)
     drawn.xaxis.axis_label = "step"
+    drawn.xaxis.major_label_policy = NoOverlap()  # on a phone there is no room for steps of seven digits
     drawn.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
-    drawn.xaxis.formatter = NumeralTickFormatter(format="0")
+    drawn.xaxis.formatter = NumeralTickFormatter(format="0,0")
     return drawn
 
 

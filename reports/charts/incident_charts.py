@@ -12,10 +12,10 @@ from typing import Any
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
 
 from detectors.live.finding import Finding, Kind, ProbePoint, ProbeResult
-from reports.charts.frame import Chart, Key, over_steps, tame
+from reports.charts.frame import Chart, Key, over_steps, tail, tame
 
 _POINTS = 60  # rows of the map
-_LABEL = 27  # characters of a name beside the map
+_LABEL, _DETAIL = 27, 10  # characters of a name beside the map, and of what tells two of a name apart
 _TOLD = 48  # characters of a name in a tooltip: a phone has room for no more
 _GOOD, _FOUND, _BEYOND = "#8585853d", "#3b82d6", "#9a6fd8"
 # Fewer bad values than the first number: this colour.
@@ -154,9 +154,6 @@ def _colour(bad: int, *, beyond: bool) -> str:
 
 def _name(point: ProbePoint) -> str:
     """Short enough to stand beside the map: the end of a path says more than its beginning."""
-    name = tame(point.parameter or point.module or "the model", 4 * _LABEL)
-    if len(name) > _LABEL:
-        tail = name[-_LABEL:]
-        name = f"…{tail.partition('.')[2] or tail}"
+    name = tail(point.parameter or point.module or "the model", _LABEL)
     kind = point.kind.removesuffix(" partition")  # a phone's width is what the names leave to the map
-    return f"{name} · {kind} {tame(point.detail, _LABEL)}".strip()
+    return f"{name} · {kind} {tame(point.detail, _DETAIL)}".strip()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NoOverlap, NumeralTickFormatter, Range1d
 from bokeh.models.annotations.arrows import Arrow, VeeHead
 from bokeh.models.annotations.labels import Label
 
@@ -52,6 +52,7 @@ def draw(window: Window, race: Race) -> Chart:
     drawn.xaxis.axis_label = "time (µs)"
     drawn.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
     drawn.xaxis.ticker.desired_num_ticks = 4
+    drawn.xaxis.major_label_policy = NoOverlap()
     racing = (window.first, window.second)
     kinds = [kind for kind in _COLOURS if any(one.kind == kind and one not in racing for one in window.slices)]
     shown = []

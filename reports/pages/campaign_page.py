@@ -17,7 +17,7 @@ from reports.pages import bundle, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
 from reports.table import Column, Table
-from reports.text import replays
+from reports.text import more, replays
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
@@ -130,12 +130,13 @@ def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
 
 
 def _diverged(campaign: CampaignFolder) -> Table:
+    diverged = campaign.timings[campaign.timings["diverged"]]
     rows = [
         [str(one.number), one.wrong_values, one.bad_numbers, _loss(one.loss_difference), one.first_wrong]
-        for one in each(campaign.timings[campaign.timings["diverged"]].head(_ROWS))
+        for one in each(diverged.head(_ROWS))
     ]
     columns = ["timing", Column("values wrong", ","), Column("not finite", ","), "a loss differs by", "first wrong"]
-    return Table("", columns, rows, key="diverged")
+    return Table("", columns, rows, more(len(diverged) - _ROWS, "timings.csv"), key="diverged")
 
 
 def _loss(difference: float) -> str:

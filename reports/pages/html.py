@@ -26,6 +26,8 @@ from reports.pictures.figures import svg
 from simgpu.untrusted import visible
 
 LONGEST = 600  # characters of a text that stands in the open
+# Behind these a name may go on in the next line: not within a number, and not within a word.
+_BREAKS = re.compile(r"(?:[/_=]+|(?<=[^\W\d])[.:]|(?<=\w)[.:](?=[^\W\d]))(?=\w)")
 
 
 def render(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
@@ -63,6 +65,8 @@ def environment() -> Environment:
         finalize=lambda value: visible(shortened(value)) if type(value) is str else value,
     )
     made.filters["whole"] = lambda text: escape(visible(str(text)))
+    made.filters["breaks"] = lambda text: breaks(shortened(str(text)))
+    made.filters["command"] = lambda text: breaks(str(text))
     return made
 
 
@@ -87,6 +91,16 @@ def whole(target: Path, save: Callable[[Path], object]) -> None:
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def breaks(text: str) -> Markup:
+    """``text``, that may break behind the parts of a name as well: what is copied from the page stays as it is."""
+    parts, at = [], 0
+    text = visible(text)
+    for found in _BREAKS.finditer(text):
+        parts.append(escape(text[at : found.end()]))
+        at = found.end()
+    return Markup("<wbr>").join([*parts, escape(text[at:])])
 
 
 def shortened(text: str) -> str:

@@ -14,7 +14,7 @@ from reports.data.matrix import timing_of
 from reports.data.switched import switched
 from reports.pages.html import shortened
 from reports.table import Cell, Table
-from reports.text import closeness, not_exercised, replays
+from reports.text import closeness, differing, not_exercised, replays
 
 _RANKS = 16  # ranks named one by one
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
@@ -143,7 +143,7 @@ def facts(run: Run) -> list[Fact]:
         ]
     if divergence and (loss := divergence.loss):
         where = f"step {loss.step}, micro-batch {loss.micro_batch}, rank {loss.rank}"
-        rows.append(Fact("first wrong loss", f"{where}: {loss.value} instead of {loss.reference}"))
+        rows.append(Fact("first wrong loss", f"{where}: {_apart(loss, 'instead of')}"))
     if divergence:
         rows.append(Fact("values compared", f"{divergence.compared:,} with the reference", "reference"))
         if divergence.final:
@@ -191,7 +191,7 @@ def side_by_side(runs: Sequence[Run]) -> Table:
             "races found": f"{sum(race.occurrences for race in one.races):,}",
             "manifested": f"{sum(race.manifested for race in one.races):,}",
             "first wrong parameter": f"{_moment(parameter)}: {parameter.name}" if parameter else "none",
-            "first wrong loss": f"step {loss.step}: {loss.value} for {loss.reference}" if loss else "none",
+            "first wrong loss": f"step {loss.step}: {_apart(loss, 'for')}" if loss else "none",
             "virtual time per step": _ms(cost),
             "more than the fastest": f"{(cost / base - 1):+.2%}" if cost and base else "",
             "host blocked per step": _ms(blocked),
@@ -236,6 +236,11 @@ def replay(run: Run) -> list[tuple[str, str]]:
 
 def _moment(wrong: Any) -> str:
     return f"step {wrong.step}, micro-batch {wrong.micro_batch}, {wrong.phase}"
+
+
+def _apart(loss: Any, between: str) -> str:
+    value, reference = differing(float(loss.value), float(loss.reference))
+    return f"{value} {between} {reference}"
 
 
 def _ms(ns: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator
 
 from reports.charts.frame import TEXT, Chart
 from reports.data.frames import each
@@ -14,6 +15,7 @@ from reports.pictures.figures import key, panels, plain
 from studies.why import BASE
 
 _REVERSED, _LUCK = "#cf3a3a", "#4c9f70"
+_TICKS = [10**exponent for exponent in range(1, 13, 2)]  # ms; with each power of ten their words would touch
 
 
 def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
@@ -30,6 +32,7 @@ def slacks(frame: pd.DataFrame, releases: Sequence[str]) -> Chart:
             one.plot([0, row.slack_ms], [place, place], "-", color=colour, lw=1.5)
             one.plot([row.slack_ms], [place], "o", color=colour, ms=4)
         one.set_xscale("symlog", linthresh=1)
+        one.xaxis.set_major_locator(FixedLocator([0, *_TICKS, *(-tick for tick in _TICKS)]))
         one.axvline(0, color=TEXT, lw=0.8)
         one.grid(axis="x", alpha=0.3)
         one.set_xlabel("slack of the closest harmful pair, ms")

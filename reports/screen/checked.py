@@ -12,6 +12,7 @@ from rich.text import Text
 from reports.data.checked import Checked
 from reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
 from reports.table import STYLES
+from reports.text import reports_on, typed
 
 
 def verdict(console: Console, checked: Checked, folder: Path, page: Path | None = None) -> None:
@@ -39,6 +40,6 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
         again = " Again:" if witness.command else ""
         console.print(f"Race {number} is {witness.verdict}: {witness.says}.{again}", highlight=False, markup=False)
         if witness.command:  # outside the frame: a line to copy
-            console.print(f"  {witness.command}", highlight=False, soft_wrap=True, markup=False)
+            console.print(f"  {typed(witness.command)}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Page:  {page or f'python -m repro report {folder}'}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)

@@ -17,7 +17,9 @@ from rich.text import Text
 from reports.data.findings import Findings
 from reports.screen.races import held_text, race_text, unexercised_text
 from reports.table import STYLES, Cell, Column, Table
-from reports.text import replays
+from reports.text import replays, typed
+
+_LAST = 20  # steps that are shown while it runs
 
 
 @dataclass
@@ -31,7 +33,9 @@ class Row:
 
 
 class Progress:
-    """Step, loss, reference loss and findings as they come. Lines where there is no terminal."""
+    """Step, loss, reference loss and findings as they come; what is there at the end stays. Lines where there is no
+    terminal.
+    """
 
     def __init__(self, console: Console, title: str, steps: int) -> None:
         self._console = console
@@ -39,8 +43,8 @@ class Progress:
         self._steps = steps
         self._doing = "starting"
         self._rows: dict[int, Row] = {}
-        self._printed: set[int] = set()
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._finished: set[int] = set()
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
     def __enter__(self) -> Progress:
         if self._live:
@@ -51,13 +55,15 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         if self._live:
+            self._live.update(self._shown(self._finished, None))
+            self._live.transient = not self._finished  # it has not come to anything that could stay
             self._live.__exit__(None, None, None)
 
     def doing(self, what: str) -> None:
         """What is going on now, in a few words."""
         self._doing = what
         if self._live:
-            self._live.update(self._table())
+            self._live.update(self._shown(sorted(self._rows)[-_LAST:], what))
         else:
             self._console.print(f"  {what}", highlight=False)
 
@@ -66,12 +72,12 @@ class Progress:
 
     def update(self, finished: Iterable[int] = ()) -> None:
         """Show what changed; ``finished`` steps will not change any more."""
+        new = sorted({*finished} - self._finished)
+        self._finished.update(new)
         if self._live:
-            self._live.update(self._table())
-            return
-        for step in finished:
-            if step not in self._printed:
-                self._printed.add(step)
+            self._live.update(self._shown(sorted(self._rows)[-_LAST:], self._doing), refresh=bool(new))
+        else:
+            for step in new:
                 row = self._rows[step]
                 self._console.print(
                     f"  step {step:>3}/{self._steps}  loss {_loss(row.losses)}  reference {_loss(row.reference)}  "
@@ -79,17 +85,17 @@ class Progress:
                     highlight=False,
                 )
 
-    def _table(self) -> Table:
+    def _shown(self, steps: Iterable[int], doing: str | None) -> RenderableType:
+        """The table under its title, as wide as it likes: within the table it would be as narrow as that."""
         rows = []
-        for step, row in sorted(self._rows.items())[-20:]:
-            loss, state, races = "…", Cell(""), Cell("")
-            if row.losses:
-                loss = _loss(row.losses)
-                state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good")
-                races = Cell(str(row.races), "bad" if row.races else "")
-            rows.append([f"{step}/{self._steps}", loss, _loss(row.reference), state, races])
+        for step in sorted(steps):
+            row = self._rows[step]
+            whole = step in self._finished  # until then nothing says that it is equal
+            state = Cell("wrong", "bad") if row.wrong else Cell("equal", "good") if whole else Cell("")
+            races = Cell(str(row.races), "bad" if row.races else "") if whole else Cell("")
+            rows.append([f"{step}/{self._steps}", _loss(row.losses), _loss(row.reference), state, races])
         columns = [Column(name, right=True) for name in ("step", "loss", "reference loss", "", "races so far")]
-        return Table(self._title, columns, rows, self._doing)
+        return Group(Text(self._title, "bold"), Table("", columns, rows, doing or ""))
 
 
 def verdict(console: Console, findings: Findings, folder: Path) -> None:
@@ -125,7 +131,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
             console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
         else:
             console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
-            console.print(f"  {replays(witness.token)}", highlight=False, soft_wrap=True)
+            console.print(f"  {typed(replays(witness.token))}", highlight=False, soft_wrap=True)
     console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
 
 

@@ -22,7 +22,7 @@ from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
 from reports.table import Cell, Column, Table
-from reports.text import duration, replays
+from reports.text import duration, replays, typed
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
@@ -106,7 +106,7 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
         if one.reason:
             console.print(f"Race {number} has no witness: {one.reason}.", highlight=False)
         else:
-            console.print(f"Race {number}: {replays(str(token))}", highlight=False, soft_wrap=True)
+            console.print(f"Race {number}: {typed(replays(str(token)))}", highlight=False, soft_wrap=True)
 
 
 def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
@@ -136,7 +136,7 @@ def campaign(console: Console, name: str, found: CampaignResult, token: Token | 
         rows.append(("interrupted", "what was known is written"))
     console.print(Table(f"timings of {name}", ["", ""], rows, sides=True))
     if token is not None:
-        console.print(f"Replay it: {replays(str(token))}", highlight=False, soft_wrap=True)
+        console.print(f"Replay it: {typed(replays(str(token)))}", highlight=False, soft_wrap=True)
 
 
 def as_dict(verdict: ReplayVerdict, confirmation: Confirmation | None = None) -> dict[str, Any]:

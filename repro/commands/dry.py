@@ -12,11 +12,11 @@ import click
 
 from reports.screen.console import Terminal
 from repro.commands import flags
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import become
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options()
 @flags.run_folder("dry- and the time")
 @flags.expect("clean", "race")

@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from reports.screen.console import Terminal
 from repro.commands import flags
-from repro.commands.options import chosen, scenario_options
+from repro.commands.options import Sections, chosen, scenario_options
 from scenarios.named import NAMED, named
 
 
-@click.command()
+@click.command(cls=Sections)
 @click.argument("name", metavar="SCENARIO", default="hpz")
 @click.option("--examples", type=click.IntRange(1), default=200, help="Timings to execute. [default: 200]")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long, whatever was executed.")

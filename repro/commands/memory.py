@@ -13,7 +13,7 @@ from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
 from repro.commands import flags
 from repro.commands.frames import numbers, words
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from studies import memory as study
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "hardware", "network", "fix", "slow")
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options(*_DECIDED, usual=study.JOB)
 @click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
 @click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")

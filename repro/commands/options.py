@@ -21,6 +21,43 @@ from scenarios.job import Job
 from scenarios.scenario import Scenario
 
 _METAVARS = {"slow": "PATTERN=FACTOR", "frozen": "PATTERN", "without": "NAME"}
+# Under what a field stands in a command's help. Not in the order of the fields, which the tokens keep.
+SECTIONS = {
+    "Model and data": ("model", "size", "words", "attention", "frozen", "data", "sequence", "precision", "seed"),
+    "Training": (
+        "steps", "micro_batch", "accumulation", "learning_rate", "clip", "checkpointing", "reentrant", "loop",
+        "edit_after", "watch",
+    ),
+    "DeepSpeed": (
+        "deepspeed", "graft", "config", "stage", "fix", "hpz", "qwz", "qgz", "overlap_comm", "prefetch_bucket",
+        "persistence",
+    ),
+    "Our own engine, instead of DeepSpeed": ("sharding", "group", "rings", "without", "checkpoint_every", "resume"),
+    "Cluster and timing": (
+        "ranks", "nodes", "gpus", "hardware", "network", "stands_for", "stands_for_micro_batch", "slow", "jitter",
+        "timing_seed",
+    ),
+}  # fmt: skip
+_SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names}
+
+
+class Sections(click.Command):
+    """A command whose help has the fields' options under headings, behind the command's own."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Options": [], **{section: [] for section in SECTIONS}}
+        for one in self.get_params(context):
+            if (record := one.get_help_record(context)) is not None:
+                of_field = isinstance(one, FieldOption)
+                rows[_SECTION_OF.get(one.name or "", "Options") if of_field else "Options"].append(record)
+        for section, records in rows.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+
+class FieldOption(click.Option):
+    """An option that is a field of a scenario or a job."""
 
 
 def scenario_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
@@ -57,14 +94,15 @@ def _options(model: type[BaseModel], without: tuple[str, ...], usual: Mapping[st
 def _option(name: str, field: FieldInfo, usual: Any) -> Decorator:
     said = name.replace("_", "-")
     if name in _METAVARS:  # one may be said many times
-        return click.option(f"--{said}", name, multiple=True, metavar=_METAVARS[name], help=field.description)
+        many = {"multiple": True, "metavar": _METAVARS[name]}
+        return click.option(f"--{said}", name, cls=FieldOption, help=field.description, **many)
     shown = field.description if usual in (None, (), "") else f"{field.description} [default: {usual}]"
     kind = _plain(field.annotation)
     if kind is bool:
-        return click.option(f"--{said}/--no-{said}", name, default=None, help=shown)
+        return click.option(f"--{said}/--no-{said}", name, cls=FieldOption, default=None, help=shown)
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         kind = click.Choice([str(word) for word in get_args(kind) or kind])
-    return click.option(f"--{said}", name, type=kind, help=shown)
+    return click.option(f"--{said}", name, cls=FieldOption, type=kind, help=shown)
 
 
 def _plain(annotation: Any) -> Any:

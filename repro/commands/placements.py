@@ -14,7 +14,7 @@ from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from studies import placements as study
 
 _MICRO_BATCHES = "; ".join(
@@ -22,7 +22,7 @@ _MICRO_BATCHES = "; ".join(
 )
 
 
-@click.command()
+@click.command(cls=Sections)
 @click.option("--models", help="Full-size models, with commas. [default: llama-2-7b; llama-2-70b on one network]")
 @click.option("--networks", help="Gbit/s between nodes, with commas. [default: 12.5,100,400; 100 for llama-2-70b]")
 @click.option("--fixes", help="Only these fixes, with commas. [default: all]")

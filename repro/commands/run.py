@@ -12,7 +12,7 @@ from frameworks.deepspeed.releases import PINNED
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
-from repro.commands.options import chosen, scenario_options
+from repro.commands.options import Sections, chosen, scenario_options
 from repro.sessions.release import become
 
 EXPECTATIONS = {
@@ -24,7 +24,7 @@ EXPECTATIONS = {
 }
 
 
-@click.command()
+@click.command(cls=Sections)
 @scenario_options()
 @flags.run_folder("the time")
 @flags.expect(
@@ -61,9 +61,13 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         raise SystemExit(1)
 
 
-@click.command()
+@click.command(cls=Sections)
 @scenario_options("fix")
-@click.option("--fixes", default="none,stream-sync", help="Fixes to compare, with commas. [default: none,stream-sync]")
+@click.option(
+    "--fixes",
+    default="none,stream-sync",
+    help="Fixes to compare, with commas ('repro list fixes'). [default: none,stream-sync]",
+)
 @flags.folder("folder that takes the runs", "compare", replaces="runs")
 def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""

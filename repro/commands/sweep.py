@@ -13,7 +13,7 @@ from frameworks.deepspeed.releases import PINNED, installed
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import numbers
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 
@@ -22,7 +22,7 @@ _USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
 _NETWORKS, _MICRO_BATCHES = "1,3,6,12.5,25,50,100,200,400", "1,2,4,8,16,32"
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options(*_DECIDED, usual=_USUAL)
 @click.option("--networks", default=_NETWORKS, help=f"Gbit/s between nodes. [default: {_NETWORKS}]")
 @click.option("--micro-batches", default=_MICRO_BATCHES, help=f"Sequences per GPU. [default: {_MICRO_BATCHES}]")

@@ -5,6 +5,7 @@ Known before anything of a command is imported: torch takes seconds, and not all
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -51,5 +52,15 @@ COMMANDS = {
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
+    "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
     "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
 }
+
+
+def lines() -> Iterator[str]:
+    """The commands, for ``make help``."""
+    yield from (f"  {name:<11} {command.text}" for name, command in COMMANDS.items())
+
+
+if __name__ == "__main__":
+    print(*lines(), sep="\n")

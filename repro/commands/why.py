@@ -12,7 +12,7 @@ import click
 from frameworks.deepspeed.releases import PINNED, environment, install, installed
 from reports.screen.console import Terminal
 from repro.commands import flags
-from repro.commands.options import chosen, job_options
+from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import FOLDER, aside
 from scenarios.base import ScenarioError
 from studies import why as study
@@ -23,7 +23,7 @@ _DECIDED = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(cls=Sections)
 @job_options(*_DECIDED, "deepspeed", usual=study.SETTING)
 @click.option(
     "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"

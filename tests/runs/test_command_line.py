@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from frameworks.deepspeed.fixes import Fix
+from frameworks.deepspeed.releases import KNOWN
 from repro.__main__ import main
+from repro.commands.options import SECTIONS
+from scenarios.job import Job
+from scenarios.models import FULL_SIZE
+from scenarios.named import NAMED
 from scenarios.scenario import Scenario, load
+from scenarios.sharding.strategy import legal
+from simgpu.hardware import profile_names
 from simgpu.trace import TraceReader
 from tests.warm import Here
 
@@ -89,6 +98,36 @@ def test_help_explains_every_option(command: str, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     for name in Scenario.model_fields:
         assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_each_field_stands_under_one_heading_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    placed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(placed) == sorted({*Scenario.model_fields, *Job.model_fields})
+    main(["dry", "--help"])
+    shown = capsys.readouterr().out
+    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", *(f"{section}:" for section in SECTIONS)]
+    assert shown.index("Cluster and timing:") < shown.index("--network") and "--one-rank" in shown
+
+
+def test_compare_takes_its_fixes_by_one_option_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["compare", "--fix", "none"])
+    assert end.value.code == 2
+    assert "No such option '--fix'. Did you mean '--fixes'?" in capsys.readouterr().err
+
+
+def test_the_names_that_options_take_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    shown = capsys.readouterr().out
+    for name in (*FULL_SIZE, *profile_names(), *NAMED, *Fix, *KNOWN, *map(str, legal())):
+        assert re.search(rf"^{re.escape(name)}\b", shown, re.MULTILINE), name
+    main(["list", "profiles"])
+    assert capsys.readouterr().out.splitlines()[0].startswith("profiles")
+    with pytest.raises(SystemExit) as end:
+        main(["list", "planets"])
+    assert end.value.code == 2
+    assert "choose one of models, profiles, scenarios" in capsys.readouterr().err
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,81 @@
+"""``list``: the names that other commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+from rich.console import Console
+
+from reports.table import Column, Table
+
+
+@click.command()
+@click.argument("kind", required=False, metavar="[KIND]")
+def list(kind: str | None) -> None:
+    """The names that other commands take: models, profiles (of hardware), scenarios, fixes, strategies, releases.
+
+    KIND is one of these; all are listed where it is left out. Exit status: 0 done, 2 wrong usage.
+    """
+    if kind is not None and kind not in _KINDS:
+        raise click.UsageError(f"There are no names of the kind '{kind}': choose one of {', '.join(_KINDS)}.")
+    console = Console()
+    for name in _KINDS if kind is None else [kind]:
+        console.print(_KINDS[name]())
+
+
+def _models() -> Table:
+    from scenarios.models import FULL_SIZE
+
+    columns = ["models", "family", Column("parameters", ".1f"), Column("layers", "d"), Column("width", "d")]
+    rows = [[one.name, one.family, one.parameters / 1e9, one.layers, one.hidden] for one in FULL_SIZE.values()]
+    note = "Billions of parameters. For --model of dry, choose and the studies, and --stands-for of run."
+    return Table("", columns, rows, note)
+
+
+def _profiles() -> Table:
+    from simgpu.hardware import load_profile, profile_names
+
+    rows = [[one, load_profile(one).description] for one in profile_names()]
+    return Table("", ["profiles", "what it describes"], rows, "For --hardware, which takes a .toml file of yours too.")
+
+
+def _scenarios() -> Table:
+    from scenarios.named import NAMED
+
+    rows = [[name, one.description] for name, one in NAMED.items()]
+    return Table("", ["scenarios", "what it is"], rows, "For fuzz; a token begins with one.")
+
+
+def _fixes() -> Table:
+    from frameworks.deepspeed.fixes import CURES, Fix
+
+    rows = [[str(fix), fix.what or "nothing", "yes" if fix in CURES else "no"] for fix in Fix]
+    return Table("", ["fixes", "what it does", "cures"], rows, "For --fix and --fixes.")
+
+
+def _strategies() -> Table:
+    from scenarios.sharding.strategy import NAMES, legal
+
+    known = {letters: name for name, letters in NAMES.items()}
+    rows = [[str(one), known.get(str(one), "")] for one in legal()]
+    note = "Parameters, gradients, optimizer state: N whole, I within a group, G over all GPUs. For --sharding."
+    return Table("", ["strategies", "also called"], rows, note)
+
+
+def _releases() -> Table:
+    from frameworks.deepspeed.releases import KNOWN, PINNED
+
+    rows = [[one, "installed by 'make setup'" if one == PINNED else "installed where it is first asked for"]
+            for one in KNOWN]  # fmt: skip
+    return Table("", ["releases", "of DeepSpeed"], rows, "For --deepspeed.")
+
+
+_KINDS: dict[str, Callable[[], Table]] = {
+    "models": _models,
+    "profiles": _profiles,
+    "scenarios": _scenarios,
+    "fixes": _fixes,
+    "strategies": _strategies,
+    "releases": _releases,
+}

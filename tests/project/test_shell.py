@@ -1,0 +1,69 @@
+"""What is printed to be typed runs where it is printed, and who starts the tool elsewhere is told where it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.text import replays, reports_on, typed
+from repro.__main__ import main
+from repro.commands.table import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The checkout by a Python that has nothing installed: only the standard library."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from repro.__main__ import main; main({[*arguments]!r})"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("--help",), ("watch", "tests/warm.py"), ()])
+def test_a_python_without_the_packages_says_which_one_has_them(arguments: tuple[str, ...]) -> None:
+    done = bare(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: this Python (") and "'. .venv/bin/activate'" in line
+
+
+def test_a_python_that_is_too_old_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    with pytest.raises(SystemExit) as end:
+        main(["run"])
+    assert end.value.code == 2
+    assert "Python 3.11 or newer is needed" in capsys.readouterr().err
+
+
+def test_a_command_is_printed_as_it_runs_in_this_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "my project" / ".venv" / "bin"
+    other = tmp_path / "bin"
+    for folder in (place, other):
+        folder.mkdir(parents=True)
+        (folder / "python").write_text("#!/bin/sh\n")
+        (folder / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.chdir(place.parents[1])
+    monkeypatch.setenv("PATH", os.pathsep.join([str(place), str(other)]))
+    assert typed(replays("t1,hpz")) == "python -m repro replay t1,hpz"  # the environment is activated
+    monkeypatch.setenv("PATH", str(other))
+    assert typed(replays("t1,hpz")) == ".venv/bin/python -m repro replay t1,hpz"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert typed(replays("t1,hpz")) == ".venv/bin/python -m repro replay t1,hpz"
+    monkeypatch.chdir(other)
+    assert typed(replays("t1,hpz")) == f"'{place}/python' -m repro replay t1,hpz"
+    assert typed("torchrun train.py") == "torchrun train.py"
+    assert reports_on(Path("runs/my run")) == "python -m repro report 'runs/my run'"
+
+
+def test_make_help_names_every_command_and_every_target() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in shown and command.text in shown
+    assert "make repro-unstable" in shown
