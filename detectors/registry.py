@@ -13,4 +13,6 @@ from detectors.confidence.exports import Exports
 from detectors.race_detector import RaceDetector
 from detectors.values.coverage import Coverage
 
-DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, IdleStreams, LoneGroups, Exports]
+EXERCISE: list[Callable[[], Detector]] = [IdleStreams, LoneGroups]
+"""What a clean verdict says nothing of."""
+DETECTORS: list[Callable[[], Detector]] = [RaceDetector, Coverage, *EXERCISE, Exports]

@@ -1,4 +1,4 @@
-"""Times and commands in words, the same in all reports."""
+"""Times, commands, and what a clean verdict claims, in words that are the same in all reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -30,6 +31,21 @@ def slack(microseconds: float) -> str:
         return ""
     text = duration(round(abs(microseconds) * 1000))
     return f"reversed by {text}" if microseconds < 0 else f"{text} apart"
+
+
+def clean(claim: str, unexercised: Sequence[str]) -> str:
+    """A clean verdict's sentence, which never claims what did not happen.
+
+    ``claim``: without a full stop; ``unexercised``: what was on and never happened.
+    """
+    if unexercised:
+        return f"Clean as far as it went: {claim}, but not all that it has was exercised."
+    return f"Clean: {claim}."
+
+
+def not_exercised(sentences: Sequence[str]) -> str:
+    """What stands behind such a verdict where nothing else lists it."""
+    return f"Not exercised, so nothing is known of it: {'; '.join(sentences)}."
 
 
 def more(rows: int, file: str) -> str:

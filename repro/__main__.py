@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+
+from repro.sessions import sentences
+from simgpu.untrusted import visible
 
 _OLDEST = (3, 11)  # of Pythons
-
-# Errors that are one sentence, by module and class. Looked up by name: none of these modules is imported to say that
-# something went wrong elsewhere, and what is not imported cannot have raised.
-_SENTENCES = (
-    ("detectors.live.incident", "IncidentError"),
-    ("detectors.values.recordings", "RecordingError"),
-    ("reports.data.schema", "ReportError"),
-    ("frameworks.deepspeed.releases", "ReleaseError"),
-    ("replay.faults", "ReplayError"),
-    ("replay.names", "UnknownOperation"),
-    ("simgpu.tokens", "TokenError"),
-    ("simgpu.trace", "TraceError"),
-    ("scenarios.base", "ScenarioError"),
-    ("scenarios.sharding.strategy", "ShardingError"),
-    ("simgpu.build", "BuildError"),
-    ("simgpu.scripts", "WrongUse"),
-)
-_FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -33,8 +20,9 @@ def main(arguments: list[str] | None = None) -> None:
     launched, given = _launched(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _obey(launched, given)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+        sys.stdout.flush()  # at the interpreter's end nobody could say that it failed
+    except KeyboardInterrupt as interrupt:
+        _say("Interrupted.", interrupt)
         status = 130
     except ModuleNotFoundError as error:
         status = _missing(error, given)
@@ -65,9 +53,12 @@ def _obey(launched: str | None, given: list[str]) -> int | None:
 
         watch.run(given[1:], launched)
         return None
-    from repro.commands import group
+    from simgpu.ranks.interrupts import concluding
 
-    return group.run(given, launched)
+    with concluding():
+        from repro.commands import group
+
+        return group.run(given, launched)
 
 
 def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
@@ -81,29 +72,50 @@ def _missing(error: ModuleNotFoundError, given: list[str]) -> int:
         sentence = f"{hint} (there is no {error.name} here)"
     if sentence is None:
         raise error
-    print(f"Error: {sentence}", file=sys.stderr)
+    _say(f"Error: {sentence}", error)
     return 2
 
 
+def _say(sentence: str, error: BaseException) -> None:
+    """On standard error, unless that is gone, as with the terminal; behind it what was noted of the run's folder.
+
+    Names of files, and what stands in them, may be anything: control characters of theirs are shown as codes.
+    """
+    with suppress(OSError):
+        print(visible(" ".join([sentence, *getattr(error, "__notes__", ())])), file=sys.stderr)
+
+
 def _explain(error: Exception) -> int:
-    if _is_one(error, (("repro.sessions.session", "Interrupted"),)):
+    if sentences.is_one(error, ("repro.sessions.session", "Interrupted")):
         done, cause = error.findings.steps_done, error.cause  # type: ignore[attr-defined]
-        print(f"Ended after {done} whole steps: {error}. What was found is written.", file=sys.stderr)
-        return 3 if cause else 130
-    if _is_one(error, _FAILURES):
-        print(f"Failed: {error}", file=sys.stderr)
-        return 3
-    if _is_one(error, _SENTENCES):
-        unknown = _is_one(error, (("replay.names", "UnknownOperation"),))
+        _say(f"Ended after {done} whole steps: {error}. What was found is written.", error)
+        return 130 if cause is None else 2 if cause.full else 3
+    if sentences.failed(error):
+        full = getattr(error, "full", False)
+        _say(f"{'Error' if full else 'Failed'}: {error}", error)
+        return 2 if full else 3
+    if isinstance(error, OSError):
+        return _no_place(error)
+    if sentences.refused(error):
+        unknown = sentences.is_one(error, ("replay.names", "UnknownOperation"))
         why = "; the token is of another program, or of another state of it" if unknown else ""
-        print(f"Error: {error}{why}", file=sys.stderr)
+        _say(f"Error: {error}{why}", error)
         return 2
     raise error
 
 
-def _is_one(error: Exception, known: tuple[tuple[str, str], ...]) -> bool:
-    modules = ((sys.modules.get(module), name) for module, name in known)
-    return isinstance(error, tuple(getattr(module, name, ()) for module, name in modules if module is not None))
+def _no_place(error: OSError) -> int:
+    sentence = sentences.no_place(error)
+    if sentence is None:
+        raise error
+    try:
+        sys.stdout.flush()
+    except OSError:  # it was standard output: the interpreter would try again at its end, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
+        return 141
+    _say(f"Error: {sentence}", error)
+    return 2
 
 
 if __name__ == "__main__":

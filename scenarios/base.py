@@ -17,6 +17,7 @@ from scenarios import quantized
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.topology import groups_of
 from simgpu.hardware import HardwareTiming, Profile, ProfileError, load_profile
+from simgpu.tokens import MOST_FACTOR
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -28,16 +29,25 @@ class Only(Enum):
     ENGINE = "our own engine"
 
 
-NodeCount = Annotated[int, Field(ge=1, description="Number of nodes; ranks are spread over them evenly.")]
+# No job comes near these. Beyond them a run does not end, or what is computed of it is no number any more.
+MOST_RANKS = 2**20
+MOST_COUNT = 10**6  # of steps, micro-batches, sequences, tokens
+MOST_ELEMENTS = 2**40
+MOST_SEED = 2**63 - 1  # torch's
+LEAST_GBITS, MOST_GBITS = 1e-6, 1e9
+
+NodeCount = Annotated[
+    int, Field(ge=1, le=MOST_RANKS, description="Number of nodes; ranks are spread over them evenly.")
+]
 Hpz = Annotated[
     int,
-    Field(ge=1, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
+    Field(ge=1, le=MOST_RANKS, description="hpZ group size (zero_hpz_partition_size); 1 switches hpZ off."),
     Only.DEEPSPEED,
 ]
-StepCount = Annotated[int, Field(ge=1, description="Optimizer steps.")]
-Accumulation = Annotated[int, Field(ge=1, description="Micro-batches per optimizer step.")]
-MicroBatch = Annotated[int, Field(ge=1, description="Sequences per micro-batch and GPU.")]
-Sequence = Annotated[int, Field(ge=8, description="Tokens per sequence.")]
+StepCount = Annotated[int, Field(ge=1, le=MOST_COUNT, description="Optimizer steps.")]
+Accumulation = Annotated[int, Field(ge=1, le=MOST_COUNT, description="Micro-batches per optimizer step.")]
+MicroBatch = Annotated[int, Field(ge=1, le=MOST_COUNT, description="Sequences per micro-batch and GPU.")]
+Sequence = Annotated[int, Field(ge=8, le=MOST_COUNT, description="Tokens per sequence.")]
 Precision = Annotated[Literal["bf16", "fp32"], Field(description="bf16 or fp32.")]
 HardwareName = Annotated[
     str, Field(description="Hardware profile that gives the durations: a name, or a .toml file of your own.")
@@ -66,7 +76,7 @@ Sharding = Annotated[
 ]
 GroupSize = Annotated[
     int | None,
-    Field(ge=1, description="Ranks of a group, within which I shards. Default: a node's."),
+    Field(ge=1, le=MOST_RANKS, description="Ranks of a group, within which I shards. Default: a node's."),
     Only.ENGINE,
 ]
 Rings = Annotated[
@@ -112,6 +122,8 @@ class Training(BaseModel):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
+        if self.ranks > MOST_RANKS:
+            raise ValueError(f"{self.ranks} {self._ranks_are} are more than {MOST_RANKS}: choose fewer nodes")
         if self.ranks % self.nodes:
             raise ValueError(
                 f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: choose nodes that divide them"
@@ -127,6 +139,8 @@ class Training(BaseModel):
                 raise ValueError(f"slow pattern '{pattern}' must begin with stream:, kernel:, link:, rank: or host")
             if not factor > 0:
                 raise ValueError(f"slow factor of '{pattern}' must be above 0, not {factor}")
+            if factor > MOST_FACTOR:
+                raise ValueError(f"slow factor of '{pattern}' must be at most {MOST_FACTOR:,}, not {factor:g}")
         self._has_one_engine()
         return self
 

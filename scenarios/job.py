@@ -13,11 +13,12 @@ from pydantic import Field
 from frameworks.deepspeed.fixes import Fix
 from frameworks.deepspeed.grafts import Graft
 from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED
-from scenarios import base, quantized
+from scenarios import base, deepspeed_json, quantized
 from scenarios.base import Only, ScenarioError, Training, fitted
 from simgpu.hardware import Profile
 
 OPTIMIZERS = ("adam", "adamw")
+_BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
 
 
 class Job(Training):
@@ -29,10 +30,13 @@ class Job(Training):
         "llama-2-7b", description="A full-size model by name, a transformers config.json, or module:function."
     )
     nodes: base.NodeCount = 2
-    gpus: int = Field(8, ge=1, description="GPUs per node.")
+    gpus: int = Field(8, ge=1, le=base.MOST_RANKS, description="GPUs per node.")
     hardware: base.HardwareName = "a100-12.5gbps"
     network: float | None = Field(
-        None, gt=0, description="Gbit/s between nodes, per node. Default: the hardware profile's."
+        None,
+        ge=base.LEAST_GBITS,
+        le=base.MOST_GBITS,
+        description="Gbit/s between nodes, per node. Default: the hardware profile's.",
     )
     stage: Annotated[int, Only.DEEPSPEED] = Field(3, ge=1, le=3, description="ZeRO stage: 1, 2 or 3.")
     hpz: base.Hpz = 1
@@ -121,6 +125,11 @@ class Job(Training):
         profile = super().profile()
         return profile if self.network is None else profile.on_network(self.network)
 
+    def check(self) -> None:
+        """What can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
+        self.profile()
+        self.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
+
     def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:
         """What ``deepspeed.initialize`` gets. ``hidden``: the model's width, where it is known.
 
@@ -128,7 +137,7 @@ class Job(Training):
         """
         if self.config is None:
             return self._made()
-        made = _read(Path(self.config))
+        made = deepspeed_json.read(Path(self.config))
         self._fill(made, hidden)
         return made
 
@@ -146,8 +155,7 @@ class Job(Training):
     def _fill(self, config: dict[str, Any], hidden: int | None) -> None:
         """Put values for "auto", as transformers' integration does (``integrations/deepspeed.py``)."""
         known: dict[str, Any] = {
-            "train_micro_batch_size_per_gpu": self.micro_batch,
-            "gradient_accumulation_steps": self.accumulation,
+            **{path: getattr(self, option) for path, option in _BATCHES.items()},
             "gradient_clipping": 1.0,
             "bf16.enabled": self.precision == "bf16",
             "fp16.enabled": False,
@@ -172,15 +180,19 @@ class Job(Training):
                         f"{self.config}: '{path}' is \"auto\", and nothing here says what it is: write a number"
                     )
                 _put(config, path, known[path])
-        config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
+        for path, option in _BATCHES.items():
+            if option in self.model_fields_set:
+                config.setdefault(path, getattr(self, option))
+        if "train_batch_size" not in config:  # else DeepSpeed finds out itself what it leaves open
+            config.setdefault("train_micro_batch_size_per_gpu", self.micro_batch)
         self._agree(config)
 
     def _agree(self, config: dict[str, Any]) -> None:
         """An option that was given may not say otherwise than the file."""
         zero = config.get("zero_optimization", {})
         for option, path, found in (
-            ("micro_batch", "train_micro_batch_size_per_gpu", config.get("train_micro_batch_size_per_gpu")),
-            ("accumulation", "gradient_accumulation_steps", config.get("gradient_accumulation_steps")),
+            *((option, path, config.get(path)) for path, option in _BATCHES.items()),
+            ("precision", "bf16, fp16", _precision(config)),
             ("stage", "zero_optimization.stage", zero.get("stage")),
             ("hpz", "zero_optimization.zero_hpz_partition_size", zero.get("zero_hpz_partition_size", 1)),
             ("qwz", "zero_optimization.zero_quantized_weights", zero.get("zero_quantized_weights", False)),
@@ -198,29 +210,10 @@ def job(**options: Any) -> Job:
     return fitted(Job, options)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"cannot read the DeepSpeed configuration {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ScenarioError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ScenarioError(f"{path} is not a DeepSpeed configuration: it holds no settings")
-    zero = config.get("zero_optimization", {})
-    if zero.get("mics_shard_size", -1) > 0:
-        raise ScenarioError(
-            f"{path} asks for MiCS (mics_shard_size), which DeepSpeed {PINNED} no longer has: take it out"
-        )
-    for what in ("offload_optimizer", "offload_param"):
-        device = zero.get(what, {}).get("device", "none") if isinstance(zero.get(what), dict) else "none"
-        if device != "none":
-            raise ScenarioError(
-                f"{path} moves state to {device} ({what}): what the host computes there has no price in a hardware "
-                "profile, so the step time would be wrong; take it out, or set its device to 'none' "
-                "('repro check --dry' runs such a script, for its races and memory)"
-            )
-    return config
+def _precision(config: Mapping[str, Any]) -> str | None:
+    """None: the file says nothing of it."""
+    on = {name: section.get("enabled") for name in ("bf16", "fp16") if isinstance(section := config.get(name), dict)}
+    return next((name for name, enabled in on.items() if enabled), "fp32") if on else None
 
 
 def _walk(config: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:

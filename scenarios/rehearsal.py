@@ -217,7 +217,8 @@ def _stock(job: Job, subject: TrainedModel, device: Device, me: Rank) -> tuple[T
     except Exception as error:  # DeepSpeed and pydantic raise what they like
         if isinstance(error, MemoryError) or refusal(error):
             raise
-        raise ScenarioError(f"DeepSpeed refuses the configuration{_of(job)}: {_sentence(error)}") from error
+        which = f" {job.config}" if job.config else ""
+        raise ScenarioError(f"DeepSpeed refuses the configuration{which}: {_sentence(error)}") from error
     trainer = framework.trainer(engine, device)
     trainer.label()
     trainer.label_state()
@@ -246,7 +247,8 @@ def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module
     except Exception as error:
         if isinstance(error, MemoryError) or refusal(error):
             raise
-        raise ScenarioError(f"the model {job.model} cannot be built{_of(job)}: {_sentence(error)}") from error
+        how = f" with {job.config}" if job.config else ""
+        raise ScenarioError(f"the model {job.model} cannot be built{how}: {_sentence(error)}") from error
     for pattern in job.frozen:
         matched = [one for name, one in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
         if not matched:
@@ -298,10 +300,6 @@ def _optimizer(job: Job, trained: list[nn.Parameter], config: dict[str, Any]) ->
         )
     params = section.get("params", {})
     return torch.optim.AdamW(trained, lr=float(params.get("lr", 1e-5)), fused=True)
-
-
-def _of(job: Job) -> str:
-    return f" {job.config}" if job.config else ""
 
 
 def _sentence(error: BaseException) -> str:

@@ -20,7 +20,9 @@ from scenarios.models import FULL_SIZE, SIZES, build, parameters
 from scenarios.sharding import checkpoint_index as checkpoints
 from scenarios.sharding.strategy import ShardingError, strategy
 from scenarios.sharding.synchronisations import of_engine, of_rings, synchronisations
+from simgpu import untrusted
 from simgpu.hardware import HardwareTiming, Scale
+from simgpu.tokens import MOST_PERCENT
 
 
 class Scenario(Training):
@@ -40,14 +42,17 @@ class Scenario(Training):
     micro_batch: base.MicroBatch = 2
     sequence: base.Sequence = 64
     precision: base.Precision = "bf16"
-    learning_rate: float = Field(1e-3, gt=0, description="AdamW's learning rate.")
-    seed: int = Field(0, description="Seed of weights, data and jitter.")
+    learning_rate: float = Field(1e-3, gt=0, le=1e9, description="AdamW's learning rate.")
+    seed: int = Field(0, ge=0, le=base.MOST_SEED, description="Seed of weights, data and jitter.")
     fix: base.OrderedBy = Fix.STREAM_SYNC
     deepspeed: Annotated[str, Only.DEEPSPEED] = Field(
         PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}."
     )
     edit_after: Annotated[int, Only.DEEPSPEED] = Field(
-        0, ge=0, description="After this step look at a parameter through GatheredParameters, then double it. 0: never."
+        0,
+        ge=0,
+        le=base.MOST_COUNT,
+        description="After this step look at a parameter through GatheredParameters, then double it. 0: never.",
     )
     sharding: base.Sharding = ""
     group: base.GroupSize = None
@@ -55,10 +60,11 @@ class Scenario(Training):
     without: Annotated[tuple[str, ...], Only.ENGINE] = Field(
         (), description="Synchronisations of our engine that are taken away (names)."
     )
-    clip: float = Field(1.0, ge=0, description="Largest norm of all gradients; 0: any.")
+    clip: float = Field(1.0, ge=0, le=1e30, description="Largest norm of all gradients; 0: any.")
     checkpoint_every: Annotated[int, Only.ENGINE] = Field(
         0,
         ge=0,
+        le=base.MOST_COUNT,
         description="Save a checkpoint of our own engine to the run's folder after every so many steps, and keep the "
         "last two. 0: never.",
     )
@@ -72,18 +78,27 @@ class Scenario(Training):
         "llama-2-7b",
         description="Full-size model whose ratio of computing to communicating the durations keep; 'itself' for none.",
     )
-    stands_for_micro_batch: int = Field(16, ge=1, description="Micro-batch of the full-size model (sequence 2048).")
+    stands_for_micro_batch: int = Field(
+        16, ge=1, le=base.MOST_COUNT, description="Micro-batch of the full-size model (sequence 2048)."
+    )
     slow: base.Slow = Field(default_factory=dict)
-    jitter: float = Field(0.0, ge=0, description="Stretch every kernel and collective by up to this part, at random.")
-    timing_seed: int = Field(0, description="Seed of the jitter.")
+    jitter: float = Field(
+        0.0,
+        ge=0,
+        le=MOST_PERCENT / 100,
+        description="Stretch every kernel and collective by up to this part, at random.",
+    )
+    timing_seed: int = Field(0, ge=0, le=base.MOST_SEED, description="Seed of the jitter.")
     prefetch_bucket: Annotated[int | None, Only.DEEPSPEED] = Field(
         None,
         ge=0,
+        le=base.MOST_ELEMENTS,
         description="stage3_prefetch_bucket_size: elements fetched ahead. Default: DeepSpeed's, in proportion.",
     )
     persistence: Annotated[int | None, Only.DEEPSPEED] = Field(
         None,
         ge=0,
+        le=base.MOST_ELEMENTS,
         description="stage3_param_persistence_threshold: parameters of up to so many elements stay gathered. "
         "Default: the norms do, as they do in a full-size Llama under DeepSpeed's default.",
     )
@@ -93,6 +108,7 @@ class Scenario(Training):
     words: int | None = Field(
         None,
         ge=ByteTokenizer.vocab_size,
+        le=base.MOST_COUNT,
         description="Words of the model's vocabulary. Default: the tokenizer's; with qgZ so many more as divide among "
         "the ranks.",
     )
@@ -277,9 +293,11 @@ def save(chosen: Scenario, path: Path) -> None:
 def load(path: Path) -> Scenario:
     """Read what :func:`save` wrote. Raises :class:`ScenarioError`."""
     try:
-        options = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path} is not a scenario: {error}") from error
+        options = untrusted.read_json(path)
+    except OSError as error:
+        raise ScenarioError(f"{path} is not a scenario: {error.strerror or error}") from error
+    except untrusted.Unreadable as error:
+        raise ScenarioError(f"{path} is not a scenario: {error}") from None
     if not isinstance(options, dict):
         raise ScenarioError(f"{path} is not a scenario: it holds no options")
     return scenario(**options)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from simgpu.build import BuildError, cache, has_cuda, torch_folder
+from simgpu.ranks import bound
 
 _THERE = "SIMGPU_SUBSTITUTED"
 _WANTED = "SIMGPU_CPU_TORCH"
@@ -66,7 +67,9 @@ def _install(version: str, folder: Path) -> None:
     _tell(f"this environment has a CUDA build of torch: its CPU build {version} goes into {folder}, once")
     made = folder.with_name(f"{folder.name}.{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check", "--no-deps"]
-    done = subprocess.run([*pip, "--target", str(made), *wanted], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        bound.command([*pip, "--target", str(made), *wanted]), capture_output=True, text=True, check=False
+    )
     try:
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]

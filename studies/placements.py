@@ -99,9 +99,14 @@ def insufficient(frame: pd.DataFrame) -> list[Fix]:
     return [fix for fix in Fix if not frame[frame.fix == fix].race_free.all()]
 
 
-def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+def job_of(case: PlacementCase, **options: Any) -> Job:
+    """What is dry-run. ``options``: further ones of the job, or others than :data:`JOB`. Raises ScenarioError."""
     size = {"micro_batch": MICRO_BATCHES.get(case.model, 1)}
-    made: Job = job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
+    return job(**{**JOB, **size, **options, "model": case.model, "network": case.gbits, "fix": case.fix})
+
+
+def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    made = job_of(case, **options)
     name = f"{PurePath(case.model).stem.replace(':', '-')}-{case.gbits:g}-{case.fix}"
     try:
         found = rehearse(made, folder / name)

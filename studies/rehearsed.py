@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detectors import Race, RaceDetector
+from detectors import Race, RaceDetector, Unexercised, registry
+from detectors.base import found_by
 from detectors.race_detector import EXAMPLES
+from frameworks.deepspeed.exercised import SecondaryPartitions
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
 from metrics.alike import shortened
 from scenarios import rehearsal
@@ -46,7 +48,8 @@ class Rehearsed:
     ``flops``: floating point operations of the last step on each GPU; ``forward_flops``: those of its forward passes.
     ``host_s``: what the dry run itself took, seconds. ``rank``: as which rank it ran. ``sizes``: of the parameters,
     elements, each size once. ``classes``: which ranks do the same; None: that was assumed.
-    ``extension``: from how many layers this comes; None: it is the dry run of the whole model.
+    ``extension``: from how many layers this comes; None: it is the dry run of the whole model. ``unexercised``: what
+    was on and never happened (of an extended run: in the deepest recording), where races were looked for.
     """
 
     job: Job
@@ -68,6 +71,7 @@ class Rehearsed:
     sizes: tuple[int, ...] = ()
     classes: CheckedClasses | None = None
     extension: Extension | None = None
+    unexercised: tuple[str, ...] = ()
 
     @property
     def races(self) -> tuple[Race, ...]:
@@ -120,6 +124,7 @@ class Rehearsed:
             "tflops_per_gpu": self.tflops,
             "fits": self.fits,
             "races": [race.as_dict() for race in self.races],
+            "unexercised": list(self.unexercised),
             "steps": [{**vars(step), "groups": [vars(group) for group in step.groups]} for step in self.steps],
             "traffic": self.traffic.as_dict(),
             "memory": self.memory.as_dict(),
@@ -164,6 +169,7 @@ def rehearse(
     """
     timing, profile = job.timing(), job.profile()
     detector, memory = RaceDetector(examples), MemoryMetrics(profile.capacity)
+    using = [detector, *(make() for make in registry.EXERCISE), SecondaryPartitions()] if races else []
     traffic, busy = TrafficMetrics(timing.nodes_of), BusyMetrics()
     reported = _Reported()
     path = file_of(folder / "trace", rank)
@@ -174,8 +180,9 @@ def rehearse(
             readers.append(TraceReader(path))
         for reader in readers:
             records = list(reader.read())
-            if races:
-                detector.feed(rank, [shortened(record) for record in records] if job.ranks > _MANY else records)
+            shorter = [shortened(record) for record in records] if races and job.ranks > _MANY else records
+            for one in using:
+                one.feed(rank, shorter)
             for metric in (memory, traffic, busy):
                 metric.feed(records)
 
@@ -205,7 +212,8 @@ def rehearse(
     finally:
         for reader in readers:
             reader.close()
-    detector.finish()
+    for one in using:
+        one.finish()
     steps = busy.result().steps
     return Rehearsed(
         job=job,
@@ -225,4 +233,5 @@ def rehearse(
         host_s=reported.seconds,
         rank=rank,
         sizes=tuple(reported.sizes),
+        unexercised=tuple(found_by(using, Unexercised)),
     )

@@ -34,6 +34,7 @@ PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
 _COLUMNS = [
     "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
     "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
+    "unexercised",
 ]  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def sweep(
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
     ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
     another value (:mod:`studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as above.
-    ``memory_gib``: peak per GPU.
+    ``memory_gib``: peak per GPU. ``unexercised``: what was on in the run and never happened.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
@@ -159,6 +160,7 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
         "harmful_slack_us": None if timed.harmful_slack_ns is None else timed.harmful_slack_ns / 1000,
         "memory_gib": found.memory.peak / (1 << 30),
         "fits": found.fits,
+        "unexercised": "; ".join(found.unexercised),
     }
 
 

@@ -29,6 +29,7 @@ import pandas as pd
 from metrics import MemoryMetrics
 from scenarios.base import ScenarioError
 from scenarios.tracked_program import SAID, TrackedCase
+from simgpu.ranks import bound
 from simgpu.trace import TraceReader
 from studies.crew import OnProgress, quiet, side_by_side
 
@@ -96,7 +97,9 @@ def _run(words: list[str], case: TrackedCase) -> dict[str, int]:
     whole = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "SIMGPU_MEMORY": "1000GiB"}
     command = [sys.executable, "-m", "simgpu", *words]
     try:
-        done = subprocess.run(command, env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace")
+        done = subprocess.run(
+            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"the tracked step of {case.model} did not end within {_LIMIT_S} s") from None
     said = [line[len(SAID) :] for line in done.stdout.splitlines() if line.startswith(SAID)]

@@ -19,6 +19,7 @@ import pandas as pd
 
 from scenarios.base import ScenarioError
 from scenarios.trainer_program import SAID
+from simgpu.ranks import bound
 
 RANKS, STEPS = 4, 4
 TIMING = "t1,x100:kernel:aten::mm"
@@ -42,7 +43,9 @@ def losses(release: str, environment: Mapping[str, str], steps: int = STEPS) -> 
         "OMP_NUM_THREADS": "1",
     }
     try:
-        done = subprocess.run(command, env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace")
+        done = subprocess.run(
+            bound.command(command), env=whole, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         raise ScenarioError(f"Trainer under DeepSpeed {release} did not end within {_LIMIT_S} s") from None
     rows = [json.loads(line[len(SAID) :]) for line in done.stdout.splitlines() if line.startswith(SAID)]

@@ -59,22 +59,24 @@ class Flip:
     direct: bool = False
 
 
+SETTING: dict[str, Any] = {
+    "model": "llama-2-7b",
+    "nodes": 2,
+    "gpus": 8,
+    "hardware": "a100-12.5gbps",
+    "hpz": 8,
+    "micro_batch": 16,
+    "checkpointing": True,
+    "reentrant": True,
+    "loop": "trainer",
+}
+"""In which users met the race."""
+
+
 def reported(release: str = AFFECTED, **options: Any) -> Job:
     """The users' job; of a release that has the synchronisation, without it. ``options``: changes."""
-    users = {
-        "model": "llama-2-7b",
-        "nodes": 2,
-        "gpus": 8,
-        "hardware": "a100-12.5gbps",
-        "hpz": 8,
-        "micro_batch": 16,
-        "checkpointing": True,
-        "reentrant": True,
-        "loop": "trainer",
-        "deepspeed": release,
-        "fix": Fix.NONE if release in ("0.13.5", PINNED) else Fix.STREAM_SYNC,
-    }
-    return job(**{**users, **options})
+    fix = Fix.NONE if release in ("0.13.5", PINNED) else Fix.STREAM_SYNC
+    return job(**{**SETTING, "deepspeed": release, "fix": fix, **options})
 
 
 def flips(release: str, folder: Path, **options: Any) -> list[Flip]:

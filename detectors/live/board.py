@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from detectors.live.chains import Chains, Shape, Sum, SumEvent
-from detectors.live.finding import Kind, ProbePoint, ProbeResult
+from detectors.live.finding import BEFORE, Kind, ProbePoint, ProbeResult
 from detectors.live.hardware import Hardware
 from detectors.live.judge import Step
 from detectors.live.lanes import Lanes, Measured
@@ -79,6 +79,7 @@ class Board:
         self._extremes = self._told - ({Kind.OUTPUT} - set(bound))
         self._bound = bound
         self._lanes = Lanes(hardware, checksums=checksums)
+        self._any_bad = False  # in this step, where the host knows it at once
         self._points: dict[ProbePoint, int] = {}
         self._names: list[ProbePoint] = []
         self._open: dict[int, Step] = {}
@@ -110,6 +111,7 @@ class Board:
         self._lanes.send()
         self.step, self.micro_batch, self.phase = self.step + 1, 0, "step"
         self.order = 0
+        self._any_bad = False
 
     # -- what is seen ------------------------------------------------------------------------------
 
@@ -131,7 +133,9 @@ class Board:
             return False
         kind = self._names[point].kind
         extremes = bool(self._keep) or kind in self._extremes or plain.numel() < _SMALL
-        return self._lanes.probe(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
+        bad = self._lanes.probe(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
+        self._any_bad |= bad
+        return bad
 
     def keep_place(self) -> int:
         """A place in the order of execution, for what is probed only if what follows is bad."""
@@ -154,6 +158,23 @@ class Board:
         if plain is not None:  # of nothing too: it is an event
             note = self._note(point, plain.numel(), event)
             self._lanes.checksum(plain, note, first=first, part=part, parts=parts)
+
+    def settled(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Before the optimizer's step, whole parameters as the passes used them, by name.
+
+        What changed them since the last step has to be told from what the optimizer makes of it. So their values are
+        probed where that costs little beside the checksums, or where the host knows that something is bad.
+        """
+        parameters = list(parameters)
+        if self.checksums:
+            for name, values in parameters:
+                self.sum(
+                    SumEvent.SETTLED, self.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name)), values
+                )
+        wanted = self._any_bad or (self.checksums and self._lanes.hardware.asynchronous)
+        if wanted and Kind.PARAMETER in self.kinds:
+            for name, values in parameters:
+                self.see(self.point(ProbePoint(Kind.PARAMETER, name.rpartition(".")[0], name, BEFORE)), values)
 
     def shape(self, parameter: str, shape: Shape) -> None:
         self.chains.shape(parameter, shape)

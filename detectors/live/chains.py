@@ -253,8 +253,8 @@ class Chains:
                 found.append(Mismatch(Cause.CORRUPTION, at, chain.shape.part_of(at.partition), evidence=evidence))
         chain.pending = kept
         if not found and expected is not None and one.sums[0] != expected:
-            reads = "Every all-gather read it rightly; " if one.partition is not Kind.PARAMETER else ""
-            evidence = (f"{reads}before the step it is not what was last written to it.",)
+            reads = "Every all-gather read it rightly; before" if one.partition is not Kind.PARAMETER else "Before"
+            evidence = (f"{reads} the step it is not what was last written to it.",)
             found.append(Mismatch(Cause.CORRUPTION, one, chain.shape.part_of(one.partition), evidence=evidence))
         return found
 

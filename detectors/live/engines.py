@@ -114,7 +114,7 @@ class EngineHooks:
             if self._zero3 is not None:
                 self._zero3.settle()
             else:
-                self._sums(SumEvent.SETTLED)
+                self._board.settled(self._model.named_parameters())
 
     def _after_step(self, _: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
         if not self._mine(engine) or self._board.phase != "step":

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 PHASES = ("forward", "backward", "step")
+BEFORE = "before the step"  # detail of a parameter: as the passes used it, and not as the optimizer left it
 
 
 class Kind(StrEnum):
@@ -92,6 +93,7 @@ class Finding:
     ``rank`` has it first; ``ranks`` all that report something bad in that step. ``part``: for a sharded
     parameter, the rank in its group whose part is wrong. ``nan``, ``inf``: how many of ``numel`` values; both
     0: finite and wrong, or ``beyond`` the bound. ``low``, ``high``: the good values' extremes (NaN: none, or unknown).
+    ``unknown``: its values were not probed, and others are bad.
     ``version``: the step whose values a stale part holds (-1: not known). ``evidence``: sentences.
     ``spread``: the bad points that follow, in order.
     """
@@ -115,6 +117,7 @@ class Finding:
     high: float = math.nan
     version: int = -1
     beyond: bool = False
+    unknown: bool = False
     evidence: tuple[str, ...] = ()
     spread: tuple[str, ...] = ()
 
@@ -131,6 +134,8 @@ class Finding:
             text for count, text in ((self.nan, f"{self.nan} NaN"), (self.inf, f"{self.inf} Inf")) if count
         )
         what = f"{bad} of {self.numel} values" if bad else "finite, and wrong"
+        if self.unknown:
+            what = "wrong, and its values were not watched"
         extremes = f"from {self.low:.4g} to {self.high:.4g}" if math.isfinite(self.low + self.high) else ""
         if self.beyond:
             what = " and ".join(filter(None, (bad, f"beyond the bound, {extremes}")))
@@ -162,7 +167,8 @@ class Finding:
                 values[name] = math.nan if values.get(name) is None else float(values[name])
             for name in ("step", "micro_batch", "order", "rank", "part", "nan", "inf", "numel", "version"):
                 values[name] = int(values.get(name, 0))
-            values["beyond"] = bool(values.get("beyond", False))
+            for name in ("beyond", "unknown"):
+                values[name] = bool(values.get(name, False))
             values["ranks"] = tuple(int(rank) for rank in values["ranks"])
             for name in ("phase", "module", "parameter", "detail"):
                 values[name] = str(values.get(name, ""))
@@ -181,7 +187,7 @@ _MEANING = {
     Cause.LOSS: "The loss is bad, though all it is computed from is good.",
     Cause.GRADIENT: "The backward pass computes a bad value from good ones.",
     Cause.OPTIMIZER: "Optimizer state is bad, though the gradients were good.",
-    Cause.STEP: "The optimizer step makes bad parameters from good gradients and state.",
+    Cause.STEP: "The optimizer step makes bad parameters.",
     Cause.RACE: "Race: the all-gather reads a partition before the copy into it is done.",
     Cause.STALE: "Stale: a partition holds an older version of the parameter.",
     Cause.UNCOVERED: "Uncovered: a part of a partition is read that nothing wrote.",

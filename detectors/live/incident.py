@@ -27,6 +27,7 @@ from torch import Tensor
 
 from detectors.live import tensor_file
 from detectors.live.finding import PHASES, Finding, Kind, ProbePoint, ProbeResult
+from simgpu import untrusted
 
 FORMAT = "stream-race-incident"
 VERSION = 1
@@ -287,11 +288,11 @@ def _head(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise IncidentError(f"{folder} is not an incident, it has no incident.json: give a folder the watch saved")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = untrusted.read_json(path)
     except OSError as error:
         raise IncidentError(f"cannot read {path}: {_why(error)}; check its permissions") from None
-    except (ValueError, RecursionError):
-        raise _damaged(path, "it is no JSON") from None
+    except untrusted.Unreadable as error:
+        raise _damaged(path, str(error)) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise IncidentError(f"{folder} is not an incident, its incident.json is another's: give a folder of the watch")
     version = data.get("version")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from detectors.live.chains import Mismatch, Sum, SumEvent
-from detectors.live.finding import Cause, Finding, Kind, ProbePoint, ProbeResult
+from detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult
 
 # What training keeps. The others only count when one of these is bad.
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
@@ -69,12 +69,14 @@ class Judge:
             mismatch is not None and mismatch.at.event is SumEvent.SETTLED and mismatch.at.partition is Kind.PARAMETER
         )
         if mismatch is not None and (first is None or whole or mismatch.at.order <= first.order):
-            return self._of_mismatch(mismatch, step, bad)
+            return self._of_mismatch(mismatch, step, bad, first if whole else None)
         assert first is not None
         return self._of_probe(first, step, bad)
 
     def _alarms(self, probe: ProbeResult, step: Step) -> bool:
         kind = probe.point.kind
+        if probe.point.detail == BEFORE and kind is Kind.PARAMETER:
+            return False  # only says more of what is bad: a frozen one may hold a mask
         if probe.beyond:
             return not (kind in _GRADIENTS and step.skipped and step.scaled)
         if kind not in _KEPT:
@@ -95,20 +97,25 @@ class Judge:
         return alarm
 
     def _of_probe(self, probe: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> Finding:
-        cause, evidence = self._cause(probe, step, bad)
+        place = probe
+        changed = self._changed(probe, step, bad)
+        if changed is None:
+            cause, evidence = self._cause(probe, step, bad)
+        else:
+            cause, evidence, probe = Cause.CORRUPTION, [f"The first that it made bad: {place.point}."], changed
         point = probe.point
         return Finding(
             cause=cause,
             kind=point.kind,
-            step=probe.step,
-            micro_batch=probe.micro_batch,
-            phase=probe.phase,
-            order=probe.order,
+            step=place.step,
+            micro_batch=place.micro_batch,
+            phase=place.phase,
+            order=place.order,
             rank=self._rank,
             ranks=(self._rank,),
             module=point.module,
             parameter=point.parameter,
-            detail=point.detail,
+            detail=point.detail if changed is None else "",
             nan=probe.nan,
             inf=probe.plus_inf + probe.minus_inf,
             numel=probe.numel,
@@ -116,8 +123,19 @@ class Judge:
             high=probe.high,
             beyond=probe.beyond,
             evidence=tuple(evidence),
-            spread=self._spread(bad, probe.order),
+            spread=self._spread(bad, place.order - (changed is not None)),
         )
+
+    def _changed(self, first: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> ProbeResult | None:
+        """A parameter of the module that is the first with a bad output, if it was bad then, and good before."""
+        return self._own(first, bad) if step.number > 1 else None
+
+    def _own(self, first: ProbeResult, bad: Sequence[ProbeResult]) -> ProbeResult | None:
+        """A bad parameter, as the passes used it, of the module whose output is bad."""
+        if first.point.kind is not Kind.OUTPUT:
+            return None
+        used = (probe for probe in bad if probe.point.kind is Kind.PARAMETER and probe.point.detail == BEFORE)
+        return next((probe for probe in used if probe.point.module == first.point.module), None)
 
     def _cause(self, probe: ProbeResult, step: Step, bad: Sequence[ProbeResult]) -> tuple[Cause, list[str]]:
         kind = probe.point.kind
@@ -132,7 +150,10 @@ class Judge:
             evidence = ["No output that was probed before it is bad."]
             if Kind.PARAMETER in self._watched:
                 evidence = ["All outputs before it are good."]
-                if kind is Kind.OUTPUT:
+                own = self._own(probe, bad)
+                if own is not None:
+                    evidence.append(f"Training began with a bad parameter: {own.point.parameter}, {_counted(own)}.")
+                elif kind is Kind.OUTPUT and (step.sharded or step.number > 1):
                     when = "are good" if step.sharded else "were good after the step before"
                     evidence.append(f"The parameters of {probe.point.module or 'the model'} {when}.")
             if kind is Kind.TAKEN:
@@ -158,10 +179,23 @@ class Judge:
     def _no_gradient(self) -> list[str]:
         return ["No gradient of the step was bad."] if Kind.GRADIENT in self._watched else []
 
-    def _of_mismatch(self, mismatch: Mismatch, step: Step, bad: Sequence[ProbeResult]) -> Finding:
-        at = mismatch.at
-        kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else at.partition
-        seen = next((probe for probe in bad if probe.point.parameter == at.parameter and probe.order >= at.order), None)
+    def _of_mismatch(
+        self, mismatch: Mismatch, step: Step, bad: Sequence[ProbeResult], first: ProbeResult | None
+    ) -> Finding:
+        """``first``: the first bad point, where it may have come before the checksum that does not match."""
+        at: Sum | ProbeResult = mismatch.at
+        parameter, after = mismatch.at.parameter, mismatch.at.order
+        kind = Kind.PARAMETER if mismatch.cause in (Cause.GATHER, Cause.SHARDING) else mismatch.at.partition
+        of_it = [probe for probe in bad if probe.point.parameter == parameter and probe.order >= after]
+        seen = next((probe for probe in of_it if probe.point.kind is kind), None)
+        evidence = mismatch.evidence
+        if seen is None and kind is not Kind.PARAMETER:
+            seen = next((probe for probe in of_it if probe.point.kind is Kind.PARAMETER), None)
+            if seen is not None:
+                evidence += ("The numbers are those of the parameter that was gathered from it.",)
+        if first is not None and first.order < after:
+            evidence += (f"The first that it made bad: {first.point}.",)
+            at, after = first, first.order - 1
         return Finding(
             cause=mismatch.cause,
             kind=kind,
@@ -171,8 +205,8 @@ class Judge:
             order=at.order,
             rank=self._rank,
             ranks=(self._rank,),
-            module=at.parameter.rpartition(".")[0],
-            parameter=at.parameter,
+            module=parameter.rpartition(".")[0],
+            parameter=parameter,
             part=mismatch.part,
             nan=seen.nan if seen else 0,
             inf=seen.plus_inf + seen.minus_inf if seen else 0,
@@ -180,18 +214,23 @@ class Judge:
             low=seen.low if seen else math.nan,
             high=seen.high if seen else math.nan,
             version=mismatch.version,
-            evidence=mismatch.evidence,
-            spread=self._spread(bad, at.order),
+            unknown=seen is None and bool(of_it),
+            evidence=evidence,
+            spread=self._spread(bad, after),
         )
 
     def _spread(self, bad: Sequence[ProbeResult], after: int) -> tuple[str, ...]:
-        lines: list[str] = []
-        for probe in bad:
-            if probe.order > after and probe.point not in self._usual and len(lines) < _SPREAD:
-                count = probe.nan + probe.plus_inf + probe.minus_inf
-                what = f"{count} of {probe.numel} bad" if count else f"{probe.low:.4g} to {probe.high:.4g}"
-                lines.append(f"{probe.phase} of micro-batch {probe.micro_batch}: {probe.point}: {what}")
-        return tuple(lines)
+        follow = [probe for probe in bad if probe.order > after and probe.point not in self._usual]
+        lines = [
+            f"{probe.phase} of micro-batch {probe.micro_batch}: {probe.point}: {_counted(probe)}"
+            for probe in follow[:_SPREAD]
+        ]
+        return (*lines, *([f"and {len(follow) - _SPREAD} more"] if len(follow) > _SPREAD else []))
+
+
+def _counted(probe: ProbeResult) -> str:
+    count = probe.nan + probe.plus_inf + probe.minus_inf
+    return f"{count} of {probe.numel} bad" if count else f"{probe.low:.4g} to {probe.high:.4g}"
 
 
 def merge(findings: Iterable[Finding]) -> Finding | None:

@@ -82,8 +82,7 @@ class OptimizerHooks:
         overflow = getattr(optimizer, "found_inf", None)  # fused optimizers skip by themselves, on the device
         if isinstance(overflow, Tensor):
             self._board.see(self._board.point(SKIPPED), overflow)
-        if self._board.checksums:
-            self._measure(SumEvent.SETTLED)
+        self._board.settled(self._model.named_parameters())
         self._late = self._board.late and Kind.PARAMETER in self._board.kinds
         if not self._late:
             for name, parameter in self._model.named_parameters():

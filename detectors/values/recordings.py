@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from detectors.values.divergence import number
+from simgpu import untrusted
 
 FORMAT = "stream-race-recording"
 VERSION = 1
@@ -137,9 +138,9 @@ def _lines(path: Path, rank: int, truncated: list[int]) -> Iterator[tuple[int, A
                     truncated.append(rank)
                     return
                 try:
-                    data = json.loads(line.decode("utf-8"), parse_constant=_float)
-                except (ValueError, RecursionError):
-                    raise _damaged(path, number, "it is no JSON") from None
+                    data = untrusted.json_of(line)
+                except untrusted.Unreadable as error:
+                    raise _damaged(path, number, str(error)) from None
                 yield number, data
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}; check its permissions") from None

@@ -140,10 +140,12 @@ def warm_up() -> None:
 def sharded(config: dict[str, Any]) -> AbstractContextManager[Any]:
     """Where a model is made so that each parameter is partitioned at once (ZeRO-3); elsewhere it does nothing.
 
-    Not everything that ``deepspeed.initialize`` takes concerns the partitioning: the optimizer is left out.
+    Not everything that ``deepspeed.initialize`` takes concerns the partitioning: the optimizer is left out. The process
+    group is there before, as transformers has it: else the batch sizes are checked as those of one rank.
     """
     zero = config.get("zero_optimization", {})
     if zero.get("stage") != 3:
         return nullcontext()
+    deepspeed.init_distributed()
     passed = {key: value for key, value in config.items() if key not in ("optimizer", "scheduler")}
     return deepspeed.zero.Init(config_dict_or_path=passed)  # type: ignore[no-any-return]

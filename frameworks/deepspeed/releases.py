@@ -15,6 +15,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from simgpu.ranks import bound
+
 PINNED = "0.19.8"
 KNOWN = ("0.12.6", "0.13.1", "0.13.2", "0.13.4", "0.13.5", "0.14.5", "0.16.9", "0.18.2", "0.18.3", "0.19.4", PINNED)
 SYNCHRONISED = "0.13.5"
@@ -50,7 +52,7 @@ def install(release: str, folder: Path) -> Path:
     command += ["--no-build-isolation", "--target", str(partial), f"deepspeed=={release}"]
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, env=_clean())
+        done = subprocess.run(bound.command(command), capture_output=True, text=True, timeout=_BUILD_S, env=_clean())
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "error" in line]
             reason = errors[-1].strip() if errors else f"pip ended with {done.returncode}"

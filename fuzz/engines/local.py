@@ -59,9 +59,10 @@ def _explore(subject: Subject, shares: Sequence[Share]) -> Iterator[tuple[Share,
                     raise EngineError(f"a worker failed: {message.error}")
                 yield shares[number], _unpacked(message)
     except RankFailed as failed:
+        memory = "" if failed.status == 128 + signal.SIGSTOP else " (was memory short?)"
         raise EngineError(
-            f"worker {failed.rank + 1} of {len(shares)} died while it executed timings "
-            "(was memory short?): run fewer --workers"
+            f"worker {failed.rank + 1} of {len(shares)} {failed.reason} while it executed timings{memory}: run fewer "
+            "--workers"
         ) from None
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzz.live.recorded import RecordedRun, difference, load
+from simgpu.ranks.bound import command
+from simgpu.ranks.stopped import readable
 from simgpu.timing import Timing
 from simgpu.trace import TraceError, file_of
 
@@ -43,7 +45,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "simgpu.again"],
+            command([sys.executable, "-m", "simgpu.again"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,6 +63,7 @@ class Runner:
         with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
+        readable(self._process.stdout.fileno(), self._process.pid)
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError("the program cannot be run again: the simulated GPU does not start")

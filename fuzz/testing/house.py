@@ -18,6 +18,9 @@ from contextlib import suppress
 
 import pytest
 
+from simgpu.ranks.bound import command
+from simgpu.ranks.stopped import readable
+
 IsHoused = Callable[[pytest.Item], bool]
 _PATIENCE_S = 10.0  # for its session's end, when no test of it is waited for any more
 _MOST = 4000  # characters of what it printed
@@ -36,7 +39,7 @@ class House:
         theirs, ours = os.pipe()
         received, results = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.testing.housed", str(theirs), str(results)],
+            command([sys.executable, "-m", "fuzz.testing.housed", str(theirs), str(results)]),
             cwd=config.invocation_params.dir,
             stdin=subprocess.DEVNULL,
             stdout=self._printed,
@@ -46,7 +49,9 @@ class House:
         os.close(theirs)
         os.close(results)
         self._asked = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
-        self._received = os.fdopen(received, encoding="utf-8")
+        self._received = received
+        self._came: list[bytes] = []  # lines that nobody has taken yet
+        self._part = b""  # of one whose end has not come
         self._problem = ""
         self._ask({"path": sys.path, "arguments": _arguments(config), "files": [*files]})
 
@@ -56,7 +61,7 @@ class House:
             raise Ended(self._problem)
         name = _name(item)
         self._ask([name, following and _name(following)])
-        for line in self._received:
+        for line in self._lines():
             message = json.loads(line)
             if "problem" in message:
                 self._problem = message["problem"]
@@ -75,6 +80,17 @@ class House:
         self._problem = f"the process with the simulated GPU has ended before ({status})"
         raise Ended(f"the process with the simulated GPU ended in the middle ({status}); it printed:\n{printed}")
 
+    def _lines(self) -> Iterator[bytes]:
+        """What it sends, as it comes, to its end."""
+        while True:
+            while self._came:
+                yield self._came.pop(0)
+            readable(self._received, self._process.pid)
+            data = os.read(self._received, 1 << 16)
+            if not data:
+                return
+            *self._came, self._part = (self._part + data).split(b"\n")
+
     def close(self) -> None:
         """Let it end. What it still has to do (fixtures of its session) it does in time, or not at all."""
         with suppress(BrokenPipeError):
@@ -84,7 +100,7 @@ class House:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._received.close()
+        os.close(self._received)
         self._printed.close()
 
     def _ask(self, what: object) -> None:

@@ -8,11 +8,9 @@ what else is to be known: ``problem`` (there can be no GPU), ``missing`` (there 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ from typing import Any, TextIO
 
 import pytest
 
-_PR_SET_PDEATHSIG = 1
 # These would be done twice, or need what this process does not have.
 _QUIET = {
     "usepdb": False,
@@ -93,8 +90,6 @@ def main(asked: int, results: int) -> None:
     """Serve until there is nothing more to run."""
     for descriptor in (asked, results):
         os.set_inheritable(descriptor, False)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with os.fdopen(asked, encoding="utf-8") as lines, os.fdopen(results, "w", buffering=1, encoding="utf-8") as out:
         job = json.loads(lines.readline())
         sys.path[:] = job["path"]

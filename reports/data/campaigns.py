@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from detectors import Race
 from reports.data import schema
@@ -28,6 +28,7 @@ COLUMNS = {
     "departed": "bool",
 }
 _Count = Annotated[int, Field(ge=0, le=2**53)]
+_PartOf = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Part(BaseModel):
@@ -47,12 +48,18 @@ class _Row(_Part):
 class _Campaign(_Part):
     timings: _Count
     diverged: _Count
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    interval: Annotated[list[_PartOf], Field(min_length=2, max_length=2)]
     first: _Count | None
     minimal: bool
     shrinking: _Count
     interrupted: bool
     rows: list[_Row]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.diverged > self.timings:
+            raise ValueError(f"{self.diverged} of {self.timings} timings are said to have diverged")
+        return self
 
 
 class _Verdict(_Part):

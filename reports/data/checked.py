@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from detectors import Race
 from detectors.confidence.holding import Holding
 from reports.data.findings import FORMAT, VERSION, Verdict, put
+from reports.text import clean
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,8 @@ class Checked:
             text = "Unknown: no race was seen, but not all that the program does was."
         elif self.verdict == Verdict.FRAGILE:
             text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
-        elif self.unexercised:
-            text = f"Clean as far as it went: {ordered}, but not all that it has was exercised."
         else:
-            text = f"Clean: {ordered}."
+            text = clean(ordered, self.unexercised)
         if self.failure:
             text += f" The program ended early: {self.failure}."
         if self.failure and self.seen.ranks > 1:  # RaceDetector.finish: less order is known

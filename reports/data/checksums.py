@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from reports.data import schema
+from reports.data import frames, schema
 
 COLUMNS = {
     "parameter": "str",
@@ -91,16 +91,7 @@ def write(table: pd.DataFrame, file: Path) -> None:
 
 def read(file: Path) -> pd.DataFrame:
     """What :func:`write` wrote. Raises :class:`reports.data.schema.ReportError` for any other file."""
-    try:
-        table = pd.read_parquet(file, engine="pyarrow", use_threads=False)  # ranks may be forked later
-        missing = [name for name in COLUMNS if name not in table.columns]
-        if missing:
-            raise schema.does_not_hold(file, f"it lacks the column {missing[0]}")
-        if not pd.api.types.is_integer_dtype(table["step"]):
-            raise schema.does_not_hold(file, "its steps are not whole numbers")
-        table = table[list(COLUMNS)].astype(COLUMNS)
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise schema.does_not_hold(file, str(error)) from None
+    table = frames.read_parquet(file, COLUMNS)
     counts = ["uses", "wrong", "older", "not_finite"]
     if (table["step"] < 0).any() or (table[counts] < 0).any(axis=None) or (table["first_rank"] < -1).any():
         raise schema.does_not_hold(file, "a count is below 0")

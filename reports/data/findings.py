@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
 from detectors.confidence.holding import Holding
+from reports.text import clean
 
 FORMAT = "stream-race-findings"
 VERSION = 1
@@ -99,7 +100,7 @@ class Findings:
                 Verdict.STALE: "Stale: every access is ordered, and yet an older version of a parameter is used.",
                 Verdict.UNCOVERED: "Uncovered: a part of a secondary partition is read that nothing wrote.",
                 Verdict.DIVERGED: "Training goes wrong, and no race between streams explains it.",
-                Verdict.CLEAN: "Clean: no race, and every value equals the reference bit for bit.",
+                Verdict.CLEAN: clean("no race, and every value equals the reference bit for bit", self.unexercised),
             }[self.verdict]
         ]
         if self.holding.held:

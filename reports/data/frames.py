@@ -1,4 +1,4 @@
-"""Tables in CSV files, read with nothing trusted."""
+"""Tables in CSV and Parquet files, read with nothing trusted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from reports.data.schema import ReportError, does_not_hold
 
 _NOTHING: Mapping[str, str] = {}
+_MOST_BYTES = 2 << 30  # of a table in memory
+_MOST_ROWS = 1 << 25
+_LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
 _RENAMED = {"shown": "manifested", "margin_us": "slack_us"}  # columns as earlier versions called them
 
 
@@ -27,6 +32,8 @@ def read(
     earlier = {old: new for old, new in _RENAMED.items() if new in columns}
     kinds = {**columns, **{old: columns[new] for old, new in earlier.items()}}
     try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES >> 30} GiB")
         frame = pd.read_csv(
             file,
             usecols=lambda name: name in kinds,
@@ -47,7 +54,66 @@ def read(
             if name not in optional:
                 raise does_not_hold(file, f"it has no column '{name}'")
             frame[name] = math.nan
-    return pd.DataFrame(frame[list(columns)])
+    return _bounded(file, pd.DataFrame(frame[list(columns)]))
+
+
+def read_parquet(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+    """These columns (name: int64 or str), in this order, of a table that lacks nothing.
+
+    pandas' own description of the table, which Parquet files carry too, is not read. Raises :class:`ReportError`.
+    """
+    from pyarrow import parquet  # here: many import this module to read no such file
+
+    texts = [name for name, dtype in columns.items() if dtype == "str"]
+    try:
+        with parquet.ParquetFile(file, read_dictionary=texts) as packed:
+            _refuse_bomb(packed.metadata)
+            if missing := [name for name in columns if name not in packed.schema_arrow.names]:
+                raise ValueError(f"it lacks the column {missing[0]}")
+            table = packed.read(columns=list(columns), use_threads=False)  # ranks may be forked later
+        frame = pd.DataFrame({name: _column(name, table.column(name), dtype) for name, dtype in columns.items()})
+    except (OSError, ValueError, TypeError, LookupError, NotImplementedError) as error:
+        raise does_not_hold(file, str(error)) from None
+    return _bounded(file, frame.astype(dict(columns)))
+
+
+def _refuse_bomb(described: Any) -> None:
+    """A few bytes may stand for any number of rows, or of characters. Raises ValueError."""
+    groups = [described.row_group(at) for at in range(described.num_row_groups)]
+    unpacked = sum(max(one.total_byte_size, 0) for one in groups)
+    if not 0 <= described.num_rows <= _MOST_ROWS or unpacked > _MOST_BYTES:
+        raise ValueError(f"it unpacks to {described.num_rows:,} rows of {unpacked:,} bytes together")
+
+
+def _column(name: str, values: Any, dtype: str) -> Any:
+    if values.null_count:
+        raise ValueError(f"its {name} is not known in each row")
+    if dtype != "str":
+        if not pa.types.is_integer(values.type):
+            raise ValueError(f"its {name} is no whole number")
+        return values.cast(pa.int64()).to_numpy()
+    if not pa.types.is_dictionary(values.type) or not _is_text(values.type.value_type):
+        raise ValueError(f"its {name} is no text")
+    values = values.unify_dictionaries()
+    chunks = values.chunks
+    if not chunks:
+        return np.zeros(0, dtype=object)
+    words = chunks[0].dictionary.to_pylist()
+    codes = np.concatenate([one.indices.to_numpy() for one in chunks])
+    if (np.asarray([len(word) for word in words] or [0])[codes]).sum() > _MOST_BYTES:
+        raise ValueError(f"its {name} is longer than memory")
+    return pd.Categorical.from_codes(codes, words)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _bounded(file: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    for name in frame.columns:
+        if pd.api.types.is_integer_dtype(frame[name]) and not frame[name].between(-_LARGEST, _LARGEST).all():
+            raise does_not_hold(file, f"its {name} is a number that no run writes")
+    return frame
 
 
 def each(frame: pd.DataFrame) -> Iterator[Any]:

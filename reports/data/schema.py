@@ -7,7 +7,6 @@ kept as they are. Keys that earlier commits did not write have defaults here, al
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from detectors import Race
 from reports.data.findings import Verdict
+from simgpu import untrusted
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -209,52 +209,28 @@ def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: s
     try:
         # As JSON, whose arrays and objects pydantic takes for tuples and dataclasses, strict as it is otherwise.
         return model.model_validate_json(json.dumps(data))
-    except (ValidationError, RecursionError) as error:
-        raise ReportError(f"{file} does not hold what a run writes: {_first(error)}. {_WHERE_FROM}") from None
+    except ValidationError as error:
+        raise does_not_hold(file, _first(error)) from None
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises :class:`ReportError`, also for numbers that JSON does not have (NaN)."""
+def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]:
+    """The object in a JSON file of at most so many bytes. Raises :class:`ReportError`."""
     try:
-        text = file.read_text(encoding="utf-8")
-        data = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        data = untrusted.read_json(file, largest=largest)
+        renamed = _renamed(data)
     except OSError as error:
         raise ReportError(f"{file} cannot be read: {error.strerror or error}. See whether it may be read") from error
-    except (ValueError, RecursionError) as error:
-        raise ReportError(f"{file} is cut off or is not JSON: {_short(str(error))}. {_WHERE_FROM}") from None
-    if not isinstance(data, dict):
-        raise ReportError(f"{file} does not hold what a run writes: it is no JSON object. {_WHERE_FROM}")
-    # Half a character, which JSON can escape, stops everything that writes text later.
-    whole: dict[str, Any] = _whole(data) if "\\ud" in text.lower() else data
-    try:
-        renamed: dict[str, Any] = _renamed(whole)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise does_not_hold(file, str(error)) from None
+    if not isinstance(renamed, dict):
+        raise does_not_hold(file, "it is no JSON object")
     return renamed
 
 
 def does_not_hold(file: Path, what: str) -> ReportError:
     """The error for a table that is not what a run writes."""
-    return ReportError(f"{file} does not hold what a run writes: {_short(what)}. {_WHERE_FROM}")
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"it holds {_short(constant)}, which is no number there")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits)  # 1e999
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, list):
-        return [_whole(one) for one in value]
-    if isinstance(value, dict):
-        return {_whole(key): _whole(one) for key, one in value.items()}
-    return value
+    why = untrusted.shortened(what, _LONGEST_PROBLEM)
+    return ReportError(f"{file} does not hold what a run writes: {why}. {_WHERE_FROM}")
 
 
 def _renamed(value: Any) -> Any:
@@ -282,14 +258,7 @@ def _bounded(value: Any, name: str = "") -> None:
         raise ValueError(f"{name} is a number that no run writes")
 
 
-def _first(error: ValidationError | RecursionError) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
+def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return _short(f"{where}: {first['msg']}")
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]} …"
+    return f"{where}: {first['msg']}"

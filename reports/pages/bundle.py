@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,19 +88,9 @@ def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> lis
         named.append(frame)
     table = pd.concat(named, ignore_index=True)
     files = [target / "metrics.csv", target / "metrics.parquet"]
-    _whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
-    _whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
+    html.whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
+    html.whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
     return files
-
-
-def _whole(file: Path, save: Callable[[Path], object]) -> None:
-    """Written beside, then put in place: the ending stays, as it says how to write."""
-    beside = file.with_name(f".part.{file.name}")
-    try:
-        save(beside)
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _timeline(run: Run, name: str, target: Path) -> list[Path]:
@@ -114,7 +103,7 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
     steps = (example.first.step, example.second.step)
     file = target / f"timeline-{name}.json.gz"
     try:
-        _whole(
+        html.whole(
             file,
             lambda beside: perfetto.write(trace, races, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
         )

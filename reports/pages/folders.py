@@ -48,6 +48,17 @@ def write(folders: Sequence[Path], target: Path) -> str:
         return summary.headline(runs)
 
 
+def refuse_link(target: Path) -> None:
+    """Raises :class:`ReportError` where the folder of a report is a link: it may have come with what is reported, and
+    lead to a folder of somebody else's.
+    """
+    if target.is_symlink():
+        raise ReportError(
+            f"{target} is a link, and a report is not written through one: remove it, or choose the folder that is "
+            "meant by --output"
+        )
+
+
 def _read(folders: Sequence[Path]) -> tuple[Study | DryFolder | None, list[Run], list[CampaignFolder]]:
     for folder in folders:
         what = "study" if study_folder.is_study(folder) else "dry run" if dry.is_dry(folder) else ""
@@ -63,6 +74,7 @@ def _read(folders: Sequence[Path]) -> tuple[Study | DryFolder | None, list[Run],
 
 @contextmanager
 def _writing(target: Path) -> Iterator[None]:
+    refuse_link(target)
     try:
         yield
     except OSError as error:

@@ -11,8 +11,7 @@ import base64
 import hashlib
 import os
 import re
-import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from matplotlib.figure import Figure
 
 from reports.charts.frame import Chart
 from reports.pictures.figures import svg
+from simgpu.untrusted import visible
 
 LONGEST = 600  # characters of a text that stands in the open
 # Behind these a name may go on in the next line: not within a number, and not within a word.
@@ -72,20 +72,25 @@ def environment() -> Environment:
 
 def write(text: str, target: Path) -> None:
     """Write the page, whole or not at all. Raises OSError."""
-    beside = target.with_name(f".{target.name}.part")
     target.parent.mkdir(parents=True, exist_ok=True)
+    whole(target, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def whole(target: Path, save: Callable[[Path], object]) -> None:
+    """``save`` writes beside, which is then put in place: a reader sees all of a file or none.
+
+    What stands there already may have come with the folder, and lead out of it: nothing is written through a link.
+    The ending stays, as it says how to write. Raises OSError.
+    """
     if target.is_dir():
         raise IsADirectoryError(21, "a folder stands there")
-    beside.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(beside, target)
-
-
-def visible(text: str) -> str:
-    """``text`` with control, direction and half characters as codes: a name must not turn the page around."""
-    return "".join(
-        one if one in "\n\t" or unicodedata.category(one) not in {"Cc", "Cf", "Cs"} else f"\\u{ord(one):04x}"
-        for one in text
-    )
+    beside = target.with_name(f".part.{target.name}")
+    beside.unlink(missing_ok=True)
+    try:
+        save(beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def breaks(text: str) -> Markup:

@@ -34,7 +34,7 @@ _CAUSES = {
     Cause.LOSS: "Everything the loss is computed from is good, and the loss is not.",
     Cause.GRADIENT: "The forward pass is good, and the backward pass computes a bad value.",
     Cause.OPTIMIZER: "What the optimizer keeps between steps is bad, though gradients are good.",
-    Cause.STEP: "Gradients and optimizer state are good, and the parameters after the step are not.",
+    Cause.STEP: "The parameters are bad after the optimizer's step; the evidence says what of it was good.",
     Cause.RACE: "Two overlapping accesses, one a write, in no certain order: on another day it may go right.",
     Cause.STALE: "A partition equals an older version of the parameter, though every access is ordered.",
     Cause.UNCOVERED: "A part of a partition that nothing ever wrote is read.",
@@ -118,7 +118,7 @@ def _some(ranks: Sequence[int]) -> str:
 def _bad(finding: Finding) -> str:
     if finding.nan or finding.inf:
         return f"{finding.nan} NaN and {finding.inf} Inf of {finding.numel}"
-    return "none: the values are finite, and wrong"
+    return "its values were not watched" if finding.unknown else "none: the values are finite, and wrong"
 
 
 def _good(finding: Finding) -> str:

@@ -8,8 +8,8 @@ along under a name of its own (DNS rebinding).
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +17,9 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
-from reports.data.campaigns import is_campaign
-from reports.data.dry import is_dry, said
+from reports.data.dry import said
 from reports.data.findings import Verdict
-from reports.data.loading import ReportError
+from reports.data.schema import ReportError, read_json
 from reports.data.stamp import model_of, written
 from reports.pages import html
 from reports.pages.folders import page
@@ -28,7 +27,7 @@ from reports.pages.study_folder import NOTE, is_study
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = r"(127\.0\.0\.1|localhost)"
-_LARGEST = 64 << 20  # bytes of a file that the index looks into
+_LARGEST = 32 << 20  # bytes of a file that the index looks into
 
 
 class Listed(NamedTuple):
@@ -43,56 +42,73 @@ class Listed(NamedTuple):
 
 
 def listed(folder: Path) -> list[Listed]:
-    """What a report can be made of, by name. All else (an incident, something of the user's) is passed over."""
-    found = []
-    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        try:
-            row = _row(place)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-        if row is not None:
-            found.append(row)
-    return found
+    """What a report can be made of, by name; what cannot be read, with why. All else (an incident, something of the
+    user's) is passed over. Raises :class:`ReportError` where there is no such folder any more.
+    """
+    return [row for place in _places(folder) if (row := _listed(place))]
 
 
-def _row(place: Path) -> Listed | None:
-    if is_study(place):
-        data = _json(place / "report" / "findings.json") if (place / "report" / "findings.json").is_file() else {}
-        return Listed(
-            place.name, str(data.get("verdict", "")), "a study", _tone(data.get("tone")), model_of(data),
-            written(place / NOTE),
-        )  # fmt: skip
-    if is_dry(place):
-        data = _json(place / "dry.json")
-        told = said(data)
-        return Listed(
-            place.name, told["verdict"], "a dry run", _tone(told["tone"]), model_of(data), written(place / "dry.json")
-        )
-    if is_campaign(place):
-        data = _json(place / "timings.json")
-        count, of = int(data["campaign"]["diverged"]), int(data["campaign"]["timings"])
-        told = f"{count} of {of} timings diverged"
-        fix, when = str(data["scenario"].get("fix", "")), written(place / "timings.json")
-        return Listed(place.name, told, fix, "bad" if count else "good", model_of(data), when)
-    if (place / "findings.json").is_file():
-        data = _json(place / "findings.json")
-        verdict = Verdict(data["verdict"])
-        fix, when = str(data["scenario"].get("fix", "")), written(place / "findings.json")
-        return Listed(place.name, verdict, fix, verdict.tone, model_of(data), when)
+def _places(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise ReportError(f"{folder} cannot be read ({error.strerror}): name the folder that holds the runs") from None
+
+
+def _listed(place: Path) -> Listed | None:
+    try:
+        if is_study(place):
+            file = place / "report" / "findings.json"
+            if not file.is_file():
+                return Listed(place.name, "", "a study", "", written=written(place / NOTE))
+            return _row(place, file, _study, _state(file))
+        for name, tell in (("dry.json", _dry), ("timings.json", _campaign), ("findings.json", _run)):
+            if (file := place / name).is_file():
+                return _row(place, file, tell, _state(file))
+    except OSError:  # it has gone meanwhile
+        pass
     return None
+
+
+def _state(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=4096)
+def _row(place: Path, file: Path, tell: Callable[[Any], tuple[str, str, str]], _state: tuple[int, int]) -> Listed:
+    """What ``file`` says of ``place``, read again when it has changed. A folder's fault is its own row's alone."""
+    try:
+        data = read_json(file, largest=_LARGEST)
+        return Listed(place.name, *tell(data), model_of(data), written(file))
+    except ReportError as error:
+        why = str(error)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        why = f"{file} does not hold what a run writes"
+    return Listed(place.name, "cannot be read", why, "warn", written=written(file))
+
+
+def _study(data: Any) -> tuple[str, str, str]:
+    return str(data.get("verdict", "")), "a study", _tone(data.get("tone"))
+
+
+def _dry(data: Any) -> tuple[str, str, str]:
+    told = said(data)
+    return str(told["verdict"]), "a dry run", _tone(told.get("tone"))
 
 
 def _tone(tone: Any) -> str:
     return tone if tone in ("good", "warn", "bad") else ""
 
 
-def _json(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > _LARGEST:
-        raise ValueError(f"{file} is too large to be what a run writes")
-    data = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(data, dict):
-        raise ValueError(f"{file} is no object")
-    return data
+def _campaign(data: Any) -> tuple[str, str, str]:
+    count, of = int(data["campaign"]["diverged"]), int(data["campaign"]["timings"])
+    return f"{count} of {of} timings diverged", str(data["scenario"].get("fix", "")), "bad" if count else "good"
+
+
+def _run(data: Any) -> tuple[str, str, str]:
+    verdict = Verdict(data["verdict"])
+    return verdict, str(data["scenario"].get("fix", "")), verdict.tone
 
 
 class _Pages(RequestHandler):
@@ -118,13 +134,20 @@ class _Pages(RequestHandler):
         self.set_status(status)
         self.finish(html.environment().get_template("sentence.html").render(sentence=sentence))
 
+    async def made(self, make: Callable[..., str], *what: Any) -> None:
+        """The page, while others are answered: what it is made of may be large."""
+        try:
+            self.finish(await asyncio.to_thread(make, *what))
+        except ReportError as error:
+            self.say(404, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+
     def places(self, names: Sequence[str]) -> list[Path]:
-        known = {one.name for one in listed(self.folder)}
+        known = {place.name: place for place in _places(self.folder)}
         for name in names:
-            if name not in known:
+            if name not in known or _listed(known[name]) is None:
                 wanted = html.shortened(name)
                 raise ReportError(f"there is no run of the name '{wanted}' here: go back to the list of runs")
-        return [self.folder / name for name in dict.fromkeys(names)]
+        return [known[name] for name in dict.fromkeys(names)]
 
 
 class _Missing(_Pages):
@@ -135,23 +158,21 @@ class _Missing(_Pages):
 
 
 class _Index(_Pages):
-    def get(self) -> None:
+    async def get(self) -> None:
+        await self.made(self._page)
+
+    def _page(self) -> str:
         template = html.environment().get_template("index.html")
-        self.finish(template.render(folder=self.folder.name or str(self.folder), runs=listed(self.folder)))
+        return template.render(folder=self.folder.name or str(self.folder), runs=listed(self.folder))
 
 
 class _Report(_Pages):
     async def get(self) -> None:
         names = self.get_query_arguments("run", strip=False)
-        if not names:
+        if names:
+            await self.made(self._page, names)
+        else:
             self.say(400, "Choose at least one run: go back to the list of runs.")
-            return
-        try:
-            text = await asyncio.to_thread(self._page, names)
-        except ReportError as error:
-            self.say(404, f"{str(error)[:1].upper()}{str(error)[1:]}.")
-            return
-        self.finish(text)
 
     def _page(self, names: Sequence[str]) -> str:
         return page(self.places(names))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from reports.pages.summary import Fact
 from reports.pages.words import STUDIES
 from reports.pictures.figures import png
 from reports.table import Table
+from simgpu.untrusted import visible
 
 FORMAT = "stream-race-study"
 VERSION = 1
@@ -139,12 +140,13 @@ def write(study: Study, target: Path) -> Path:
         text = json.dumps(findings(study), indent=2, allow_nan=False, default=str)
         html.write(f"{text}\n", target / "findings.json")
         html.write(study.metrics.to_csv(index=False, lineterminator="\n"), target / "metrics.csv")
-        beside = target / ".part.metrics.parquet"
-        study.metrics.to_parquet(beside, engine="pyarrow", index=False)
-        os.replace(beside, target / "metrics.parquet")
+        html.whole(
+            target / "metrics.parquet",
+            lambda beside: study.metrics.to_parquet(beside, engine="pyarrow", index=False),
+        )
         html.write(brief(study), target / "report.md")
         for name, figure in _pictures(study).items():
-            png(figure, target / f"{name}.png")
+            html.whole(target / f"{name}.png", partial(png, figure))
         html.write(page(study), file)
     except OSError as error:
         raise ReportError(
@@ -175,7 +177,7 @@ def texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 def _fenced(command: str) -> markdown.Ready:
     """A block of code that no run of backticks in it ends."""
-    line = html.visible(html.shortened(command).replace("\n", "\\n"))
+    line = visible(html.shortened(command).replace("\n", "\\n"))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line)), default=0))
     return markdown.Ready(f"{fence}\n{line}\n{fence}")
 

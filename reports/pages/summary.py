@@ -14,7 +14,7 @@ from reports.data.matrix import timing_of
 from reports.data.switched import switched
 from reports.pages.html import shortened
 from reports.table import Cell, Table
-from reports.text import closeness, differing, replays
+from reports.text import closeness, differing, not_exercised, replays
 
 _RANKS = 16  # ranks named one by one
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
@@ -50,18 +50,23 @@ def headline(runs: Sequence[Run]) -> str:
         return _capital(_sentence(told))
     bad = [run for run in runs if verdict(run) in _BAD]
     clean = [run for run in runs if verdict(run) == "clean"]
+    partly = {fix(run): run.file.rests.unexercised for run in clean if run.file.rests and run.file.rests.unexercised}
+    missing = [not_exercised(list(dict.fromkeys(one for told in partly.values() for one in told)))] if partly else []
+    if missing and len(partly) < len(clean):
+        missing[0] = f"With {_some(list(partly))}: {missing[0][0].lower()}{missing[0][1:]}"
     if len(clean) == len(runs):
-        return (
+        first = (
             f"Nothing is wrong in any of the {len(runs)} runs: no race was found, and every value equals the "
             "reference bit for bit."
         )
+        return " ".join([first, *missing])
     parts = [f"{_titled(told)}: {_sentence(told)}"] if bad else [_capital(_sentence(told))]
     others = [run for run in bad if run is not told]
     if others:
         parts.append(f"Also with {_some([fix(run) for run in others])} something is wrong (see the table).")
     if bad and clean:
         parts.append(f"With {_some([fix(run) for run in clean])} nothing is wrong: the same program, every bit right.")
-    return " ".join(parts)
+    return " ".join([*parts, *missing])
 
 
 def _capital(text: str) -> str:
@@ -91,9 +96,13 @@ def _sentence(run: Run) -> str:
     elif kind == "diverged":
         text = f"training goes wrong{since}, and no race between streams explains it."
     elif kind == "clean":
-        text = "nothing is wrong: no race was found, and every value equals the reference bit for bit."
+        missing = found.rests.unexercised if found.rests else []
+        far = " as far as it went" if missing else ""
+        text = f"nothing is wrong{far}: no race was found, and every value equals the reference bit for bit."
         if found.rests and found.rests.held:
             text += " But part of what orders it are waits that are there for another reason."
+        if missing:
+            text += f" {not_exercised(missing)}"
         if found.divergence is None:
             text = "no race was found. There is no reference, so values were not compared."
     else:

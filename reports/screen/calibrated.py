@@ -24,7 +24,7 @@ def show(console: Console, recorded: ProfilerTrace, found: Calibrated) -> None:
     )
     gpu = found.profile.gpu or ""
     if recorded.device and gpu.upper() not in recorded.device.upper():
-        console.print(f"[yellow]The base is of another GPU ({gpu}): its peak and its memory's rate stay.[/]")
+        console.print(f"The base is of another GPU ({gpu}): its peak and its memory's rate stay.", style="yellow")
     for figure, (value, calls) in found.fitted.items():
         console.print(f"  {figure} = {value:.4g}, from {calls:,}", highlight=False)
     for figure, why in found.kept.items():

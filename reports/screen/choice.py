@@ -21,7 +21,7 @@ _HEADS = (
 def show(console: Console, frame: pd.DataFrame, asked: ShardingQuestion) -> None:
     """What was asked, the answer, the table, and what is not counted."""
     console.print(title(asked), highlight=False, markup=False)
-    console.print(f"[bold green]{sentence(frame, asked)}[/]", highlight=False)
+    console.print(sentence(frame, asked), style="bold green", highlight=False)
     console.print(_table(frame))
     activations = (
         f"{_gb(asked.activations)} are kept free for activations; not counted are"

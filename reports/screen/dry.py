@@ -10,9 +10,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from reports.data.dry import GIB, memory_table, time_table
-from reports.screen.races import race_text
+from reports.screen.races import race_text, unexercised_text
 from reports.table import STYLES
-from reports.text import reports_on, typed
+from reports.text import clean, reports_on, typed
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Extension, Rehearsed
 
@@ -29,6 +29,8 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
     body += [Text(traffic(found)), _ranks(found)]
     for number, race in enumerate(found.races, 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
+    if not found.races:
+        body += unexercised_text(found.unexercised)
     console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
@@ -60,11 +62,11 @@ def verdict(found: Rehearsed) -> str:
 def sentence(found: Rehearsed) -> str:
     """The verdict for a person."""
     if any(race.manifested for race in found.races):
-        first = "A race, and this timing shows it: values would be wrong."
+        first = "A race, and this timing shows it: values may be wrong."
     elif found.races:
         first = "A race that this timing does not show: another network or batch may."
     else:
-        first = "Clean: nothing on two streams is unordered."
+        first = clean("nothing on two streams is unordered", found.unexercised)
     return first if found.fits else f"{first} The job does not fit on the GPU."
 
 

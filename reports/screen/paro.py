@@ -23,20 +23,25 @@ def show(console: Console, frame: pd.DataFrame, *, title: str, reference: str) -
         "in rings within a node and in rings over several. First line: counted in the traces; second: PaRO's formulas.",
         highlight=False,
     )
-    console.print(sentence(frame))
+    console.print(sentence(frame), style="bold red" if _wrong(frame) else "bold green")
 
 
 def sentence(frame: pd.DataFrame) -> str:
     """Whether all is as it should be."""
-    wrong = {row.strategy: (differs(row), row.races) for row in _rows(frame) if differs(row) or row.races}
+    wrong = _wrong(frame)
     if not wrong:
-        return f"[bold green]All {len(frame)} are as the formulas say, and none has a race.[/]"
+        return f"All {len(frame)} are as the formulas say, and none has a race."
     told = []
     for name, (figures, races) in wrong.items():
         parts = ["differs in " + ", ".join(_WORDS.get(one, one) for one in figures)] if figures else []
         parts += [f"has {races} race{'s' if races > 1 else ''}"] if races else []
         told.append(f"{name} {' and '.join(parts)}")
-    return f"[bold red]{len(wrong)} of {len(frame)} are wrong (!). {'; '.join(told)}.[/]"
+    return f"{len(wrong)} of {len(frame)} are wrong (!). {'; '.join(told)}."
+
+
+def _wrong(frame: pd.DataFrame) -> dict[str, tuple[Any, int]]:
+    """By strategy, the figures that differ, and how many races there are."""
+    return {row.strategy: (differs(row), row.races) for row in _rows(frame) if differs(row) or row.races}
 
 
 _WORDS = {"within": "bytes sent within nodes", "between": "bytes sent between nodes", "loss": "its first losses"}

@@ -50,7 +50,7 @@ class Progress:
         if self._live:
             self._live.__enter__()
         else:
-            self._console.print(f"[bold]{self._title}[/]", highlight=False)
+            self._console.print(self._title, style="bold", highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -139,7 +139,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
 def doing(console: Console, what: str) -> Iterator[None]:
     """Say what takes a while. A line where there is no terminal."""
     if console.is_terminal:
-        with console.status(what):
+        with console.status(Text(what)):
             yield
     else:
         console.print(f"  {what}", highlight=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
+
+from reports.screen.console import Terminal
 
 
 @click.command()
@@ -49,6 +50,6 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     except OSError as error:
         raise ScenarioError(f"cannot write {out}: {error.strerror or error}") from error
     load_profile(str(out))
-    console = Console()
+    console = Terminal()
     calibrated.show(console, recorded, found)
     console.print(f"File: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from repro.commands import flags
-from repro.sessions import checking, child, folders, launched
+from repro.sessions import checking, child, folders, launched, places
 from repro.sessions.child import ProgramEnd
 from repro.sessions.witnessed import Again, timing_of
 from simgpu.dry import World
@@ -21,13 +20,15 @@ from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
 
+NODES = GPUS = 1  # of a dry run that says nothing else
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
 @click.option("--dry", is_flag=True, help="Run SCRIPT as rank 0 of --nodes x --gpus, on tensors that hold nothing.")
-@click.option("--nodes", type=click.IntRange(1), help="Of a dry run: how many nodes. [default: 1]")
-@click.option("--gpus", type=click.IntRange(1), help="Of a dry run: GPUs, and ranks, of each node. [default: 1]")
+@click.option("--nodes", type=click.IntRange(1), help=f"Of a dry run: how many nodes. [default: {NODES}]")
+@click.option("--gpus", type=click.IntRange(1), help=f"Of a dry run: GPUs, and ranks, of each node. [default: {GPUS}]")
 @click.option(
     "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
 )
@@ -116,11 +117,12 @@ def check(
     began = me.began if me else datetime.now()
     folder = runs / (name or f"{folders.name_of(program)}-{began:%Y%m%d-%H%M%S}")
     if me and me.rank:
-        launched.join(folder, me)
+        folder = launched.join([folder, places.beside(folder)], me)
     else:
-        folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
+        folder = folders.make(folder, what, overwrite=overwrite, key=me.key if me else "")
 
     def work() -> ProgramEnd:
+        places.leave()
         return checking.work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
 
     started = time.monotonic()
@@ -128,7 +130,6 @@ def check(
     if ended is None:
         return
     if ended.wrong:
-        shutil.rmtree(folder, ignore_errors=True)
         raise WrongUse(ended.why)
     again = (
         None
@@ -171,7 +172,7 @@ def _world(dry: bool, nodes: int | None, gpus: int | None, hardware: str, networ
             raise WrongUse("--nodes, --gpus, --hardware and --network are a dry run's: add --dry, or say --ranks")
         return None
     try:
-        world = World((nodes or 1) * (gpus or 1), gpus or 1, hardware, network)
+        world = World((nodes or NODES) * (gpus or GPUS), gpus or GPUS, hardware, network)
         world.profile()
     except (ValueError, ProfileError) as problem:
         raise WrongUse(str(problem)) from None

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands.frames import words
 
 _ABOVE = click.IntRange(1)
@@ -48,7 +48,7 @@ def choose(csv: Path | None, strategies: str, **values: Any) -> None:
             frame.to_csv(csv, index=False)
         except OSError as error:
             raise ScenarioError(f"cannot write the table to {csv}: {error.strerror or error}") from error
-    console = Console()
+    console = Terminal()
     choice.show(console, frame, asked)
     if csv is not None:
         console.print(f"File: {csv}", highlight=False, markup=False, soft_wrap=True)

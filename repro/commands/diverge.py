@@ -12,7 +12,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
+from simgpu.untrusted import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +54,7 @@ def diverge(reference: Path, run: Path, as_json: bool, plot: Path | None) -> Non
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
     else:
-        console = Console()
+        console = Terminal()
         show(found, console)
         for folder, recording in recordings.items():
             for rank in recording.truncated:
@@ -116,8 +118,8 @@ def _size(value: float) -> str:
 
 
 def _text(line: str, style: str = "") -> Text:
-    """Names come from a file: neither markup nor control characters of theirs may reach the terminal."""
-    return Text("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line), style)
+    """Names come from a file: no markup of theirs may reach the terminal, and each is one line."""
+    return Text(visible(line, lines=False), style)
 
 
 def draw(found: RecordedDivergence, path: Path) -> None:

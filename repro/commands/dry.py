@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import become
@@ -48,13 +48,13 @@ def dry(
     from reports.screen import dry as report
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from repro.sessions.session import versions
     from scenarios import rehearsal
     from studies import classes
     from studies.layers import extend
 
-    console = Console()
+    console = Terminal()
     if not made.sharding:
         become(made.deepspeed, console)
     folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
@@ -70,11 +70,11 @@ def dry(
     sources.write(found.races, folder)
     told = {**found.as_dict(), "said": report.said(found), "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    report.show(console, found, folder)
     with doing(console, "writing timeline.json.gz"):
         perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
+    report.show(console, found, places.keep(folder))
     if expect and bool(found.races) != (expect == "race"):
-        console.print(f"[red]Expected {expect}, found {report.verdict(found)}.[/]")
+        console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)
     if not found.fits or (found.classes and found.classes.unequal):
         raise SystemExit(1)
@@ -89,8 +89,7 @@ def _asked(values: dict[str, Any], rank: int) -> Any:
     from scenarios.job import Job, job
 
     made = job(**chosen(values, Job))
-    made.profile()
-    made.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
+    made.check()
     if rank >= made.ranks:
         raise ScenarioError(f"there is no rank {rank}: the job has 0 to {made.ranks - 1}")
     if ":" not in made.model:  # a function of the user's own runs in the rank, not here
@@ -109,8 +108,8 @@ def _title(job: Any) -> str:
     else:
         sharding = f"ZeRO-{job.stage}" + (f", hpZ {job.hpz}" if job.hpz > 1 else ", no hpZ" if job.stage == 3 else "")
     network = job.profile().inter_node_gbits_per_s
+    batch = f"micro-batch {job.micro_batch}" if not job.config or "micro_batch" in job.model_fields_set else "sequences"
     return (
         f"{job.model}, {sharding}, {job.nodes} nodes of {job.gpus} GPUs ({job.hardware}, {network:g} Gbit/s between "
-        f"nodes), micro-batch {job.micro_batch} of {job.sequence} tokens"
-        + ("" if job.sharding else f", {job.ordered_by}")
+        f"nodes), {batch} of {job.sequence} tokens" + ("" if job.sharding else f", {job.ordered_by}")
     )

@@ -5,6 +5,7 @@ They need no more than click: ``check`` runs where neither DeepSpeed nor a scena
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,26 @@ from typing import Any
 
 import click
 
+from repro.sessions.places import BESIDE
+
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
 PATH = click.Path(path_type=Path)
+_LONGEST = 200  # bytes: a file's name has 255, and what belongs to a run has its name with more behind it
+
+
+def _named(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The name of a folder under --runs, and of none elsewhere."""
+    if value is None:
+        return None
+    if not value or value.startswith(".") or "/" in value or not value.isprintable():
+        raise click.BadParameter(f"{value!r} is no name of a folder: --runs says where it goes")
+    if len(os.fsencode(value)) > _LONGEST:
+        raise click.BadParameter(f"{len(value)} characters are too many: take at most {_LONGEST}")
+    if value.endswith(BESIDE):
+        raise click.BadParameter(f"what ends with {BESIDE} is not finished: choose another name")
+    return value
 
 
 def runs(where: str = "run folders go") -> Decorator:
@@ -35,7 +52,7 @@ def folder(of: str, default: str, *, chosen: bool = False, replaces: str = "") -
             text = f"Replace {replaces} of the same name."
             command = click.option("--overwrite", is_flag=True, help=text)(command)
         text = f"Name of the {of}. [default: {default}]"
-        return click.option("--name", default=None if chosen else default, help=text)(runs()(command))
+        return click.option("--name", callback=_named, default=None if chosen else default, help=text)(runs()(command))
 
     return decorate
 

@@ -10,6 +10,7 @@ from scenarios.base import ScenarioError
 
 Number = TypeVar("Number", int, float)
 _SHOWN = 12
+_MOST = 1e9  # of any number in a list
 
 
 def words(text: str) -> list[str]:
@@ -41,12 +42,12 @@ def fixes(text: str) -> list[Fix]:
 def numbers(
     option: str, text: str, kind: Callable[[str], Number], *, above: int = 0, what: str = "numbers above 0"
 ) -> list[Number]:
-    """Numbers with commas between them, sorted, each once. Raises :class:`ScenarioError`."""
+    """Numbers with commas between them, finite, sorted, each once. Raises :class:`ScenarioError`."""
     try:
         found = sorted({kind(word) for word in words(text)})
     except ValueError:
         found = []
-    if not found or not found[0] > above:
+    if not found or not all(above < number <= _MOST for number in found):
         raise ScenarioError(f"{option} takes {what} with commas between them, not '{text}'")
     return found
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, scenario_options
+from scenarios.named import NAMED, named
 
 
 @click.command(cls=Sections)
@@ -31,7 +32,7 @@ from repro.commands.options import Sections, chosen, scenario_options
 @click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
 @flags.expect("diverged", "clean")
 @flags.runs()
-@scenario_options()
+@scenario_options(usual=NAMED["hpz"].options)
 def fuzz(
     name: str,
     examples: int,
@@ -47,7 +48,8 @@ def fuzz(
 ) -> None:
     """Execute SCENARIO under many timings, and make the smallest one under which training goes wrong.
 
-    SCENARIO is hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main; its options can be changed.
+    SCENARIO is hpz, hpz-short, hpz-long, hpz-falcon, hpz-accumulation, zero3 or main; its options can be changed. The
+    defaults below are those of hpz.
     One live run is recorded; then the recorded work is executed again and again, in another order each time that the
     ordering edges allow. What failed once is tried first the next time. Exit status: 0 done (and as expected), 1 not
     as expected, 2 wrong usage, 3 a rank or a worker failed, 130 interrupted.
@@ -59,18 +61,18 @@ def fuzz(
     from reports.pages.folders import write
     from reports.screen import timings
     from reports.screen.terminal import doing
-    from repro.sessions import witnesses
+    from repro.sessions import places, witnesses
     from repro.sessions.recordings import live_run, subject_of
     from repro.sessions.release import become
     from repro.sessions.session import versions
-    from scenarios.named import named
 
-    console = Console()
+    console = Terminal()
     scenario = named(name, chosen(values))
     become(scenario.deepspeed, console)
     scenario.check()
-    subject, folder = subject_of(scenario, runs, console)
     here = runs / f"fuzz-{name}"
+    places.alone(here)
+    subject, folder = subject_of(scenario, runs, console)
     here.mkdir(parents=True, exist_ok=True)
     from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -131,7 +133,7 @@ def fuzz(
         raise KeyboardInterrupt
     diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)
     if expect and (expect == "diverged") != diverged:
-        console.print(f"[red]Expected {expect}.[/]")
+        console.print(f"Expected {expect}.", style="red")
         raise SystemExit(1)
     if confirmation is not None and not confirmation.confirmed:
         raise SystemExit(1)

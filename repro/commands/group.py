@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 from importlib import import_module
 
 import click
 
 from repro.commands.table import COMMANDS
+from repro.sessions import places, sentences
 from simgpu import processor
+from simgpu.untrusted import visible
 
 
 class _Lazy(click.Group):
@@ -74,9 +77,12 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     _Lazy.answers = recorded is None
     _Lazy.helping = bool({"--help", "-h"} & {*arguments})
     try:
-        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
+        with places.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
+            group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(visible(said.getvalue()), err=True, nl=False)
         return 2
     except click.Abort:
         raise KeyboardInterrupt from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 
 
@@ -18,12 +18,13 @@ def kernels(name: str, runs: Path, overwrite: bool) -> None:
     A dry run, and every other command with a hardware profile, times kernels by this model. Nothing is run.
     """
     from reports.screen import calibrated
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from studies import kernels as study
 
     frame = study.study()
     folder = folders.make(runs / name, {"study": "kernels"}, overwrite=overwrite)
     frame.to_csv(folder / "kernels.csv", index=False)
-    console = Console()
+    folder = places.keep(folder)
+    console = Terminal()
     calibrated.published(console, study.summary(frame), study.SOURCES)
     console.print(f"Files: {folder}/kernels.csv", highlight=False)

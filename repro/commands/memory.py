@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
 from repro.commands import flags
 from repro.commands.frames import numbers, words
 from repro.commands.options import Sections, chosen, job_options
+from studies import memory as study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +24,7 @@ _DECIDED = ("model", "hpz", "qwz", "stage", "steps", "config", "precision", "har
 
 
 @click.command(cls=Sections)
-@job_options(*_DECIDED)
+@job_options(*_DECIDED, usual=study.JOB)
 @click.option("--models", default="", help="Full-size models. [default: Llama 7B to 70B, and Falcon-40B]")
 @click.option("--groups", default="", help="hpZ group sizes. [default: 8; for 7B and 70B 2, 4 and 16 as well]")
 @click.option("--quantized/--no-quantized", default=None, help="With qwZ, or without. [default: both]")
@@ -48,13 +50,12 @@ def memory(
     from reports.pictures import memory as memory_chart
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import rehearsal
     from scenarios.job import Job, job
-    from studies import memory as study
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     if trackers:
         if models or groups or quantized is not None or chosen(values, Job):
             raise click.UsageError("--trackers has cases of its own: leave the other options out.")
@@ -78,6 +79,7 @@ def memory(
     ends.to_csv(folder / "limits.csv", index=False)
     group = study.GROUP if (frame.group == study.GROUP).any() else int(frame.group.max())
     memory_chart.draw(frame, folder / "memory.png", group=group, title=f"Memory on each GPU at its peak: {title}")
+    folder = places.keep(folder)
     _show(console, frame)
     _show_limits(console, ends)
     console.print(
@@ -87,13 +89,14 @@ def memory(
 
 def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: bool) -> None:
     from repro.commands.progress import counting
-    from repro.sessions import folders
-    from studies import trackers as study
+    from repro.sessions import folders, places
+    from studies import trackers
 
     folder = folders.make(place, {"study": "trackers"}, overwrite=overwrite)
     with counting(console) as progress:
-        frame = study.study(study.cases(), folder, progress, workers=workers)
+        frame = trackers.study(trackers.cases(), folder, progress, workers=workers)
     frame.to_csv(folder / "trackers.csv", index=False)
+    folder = places.keep(folder)
     rows = [
         [
             row["model"],
@@ -106,8 +109,8 @@ def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: 
                     *([f"FSDP2 on {row['ranks']}"] if row["ranks"] > 1 else []),
                 ]
             ),
-            row["ours"] / study.GIB,
-            row["theirs"] / study.GIB,
+            row["ours"] / trackers.GIB,
+            row["theirs"] / trackers.GIB,
             "0" if not row["error"] else f"{row['error']:+.1e}",
         ]
         for row in frame.to_dict("records")
@@ -118,21 +121,19 @@ def _trackers(console: Console, place: Path, workers: int | None, *, overwrite: 
 
 
 def _show(console: Console, frame: pd.DataFrame) -> None:
-    from studies.memory import CARDS, GIB, configuration
-
     rows = []
     before = ""
     for row in frame.to_dict("records"):
         first = row["model"] != before
-        measured = [row["secondary"] / GIB, row["formula"] / GIB, _share(row["error"])]
-        fitting = ", ".join(str(card) for card in CARDS if row["peak"] <= card * GIB)
+        measured = [row["secondary"] / study.GIB, row["formula"] / study.GIB, _share(row["error"])]
+        fitting = ", ".join(str(card) for card in study.CARDS if row["peak"] <= card * study.GIB)
         rows.append(
             [
                 row["model"] if first else "",
                 row["parameters"] / 1e9 if first else None,
-                configuration(row["group"], row["qwz"]),
+                study.configuration(row["group"], row["qwz"]),
                 *(measured if row["group"] > 1 else (None, None, None)),
-                row["peak"] / GIB,
+                row["peak"] / study.GIB,
                 fitting or Cell("none", "bad"),
             ]
         )
@@ -143,14 +144,12 @@ def _show(console: Console, frame: pd.DataFrame) -> None:
 
 
 def _show_limits(console: Console, ends: pd.DataFrame) -> None:
-    from studies.memory import configuration
-
     if ends.empty:
         return
     rows = [
         [
             f"{row['card']} GB",
-            configuration(row["group"], row["qwz"]),
+            study.configuration(row["group"], row["qwz"]),
             row["fits"] or "-",
             row["fails"] or "-",
             f"{row['parameters'] / 1e9:.0f} billion{'*' if row['beyond'] else ''}",

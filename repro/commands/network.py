@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Cell, Column, Table
 from repro.commands import flags
 
@@ -22,14 +23,15 @@ def network(name: str, runs: Path, overwrite: bool) -> None:
 
     Ends with tables (network.csv, rings.csv): theirs, ours, error, and what explains a large one. Nothing is fitted.
     """
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from studies import network as study
 
-    console = Console()
+    console = Terminal()
     folder = folders.make(runs / name, {"study": "network"}, overwrite=overwrite)
     frame, rings = study.study(), study.rings()
     frame.to_csv(folder / "network.csv", index=False)
     rings.to_csv(folder / "rings.csv", index=False)
+    folder = places.keep(folder)
     _show(console, frame)
     _show_rings(console, rings)
     console.print(f"Files: {folder}/network.csv, rings.csv", highlight=False)

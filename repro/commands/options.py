@@ -1,8 +1,13 @@
-"""The fields of a scenario or a job as options of the command line. Their help is the fields' own description."""
+"""The fields of a scenario or a job as options of the command line. Their help is the fields' own description.
+
+A command may have other values than the fields where nothing is said: ``usual``. It tells them here and takes them from
+the same place, so that its help and what it does cannot differ (``tests/project/test_defaults.py``).
+"""
 
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -55,14 +60,14 @@ class FieldOption(click.Option):
     """An option that is a field of a scenario or a job."""
 
 
-def scenario_options(*without: str) -> Decorator:
+def scenario_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
     """Decorator: an option for each field of :class:`Scenario`, but for those that the command decides."""
-    return _options(Scenario, without)
+    return _options(Scenario, without, usual or {})
 
 
-def job_options(*without: str) -> Decorator:
+def job_options(*without: str, usual: Mapping[str, Any] | None = None) -> Decorator:
     """Decorator: an option for each field of :class:`scenarios.job.Job`, but for those that the command decides."""
-    return _options(Job, without)
+    return _options(Job, without, usual or {})
 
 
 def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[str, Any]:
@@ -76,24 +81,22 @@ def chosen(values: dict[str, Any], model: type[BaseModel] = Scenario) -> dict[st
     return options
 
 
-def _options(model: type[BaseModel], without: tuple[str, ...] = ()) -> Decorator:
+def _options(model: type[BaseModel], without: tuple[str, ...], usual: Mapping[str, Any]) -> Decorator:
     def decorate(command: Function) -> Function:
         for name, field in reversed(model.model_fields.items()):
             if name not in without:
-                command = _option(name, field)(command)
+                command = _option(name, field, usual.get(name, field.default))(command)
         return command
 
     return decorate
 
 
-def _option(name: str, field: FieldInfo) -> Decorator:
+def _option(name: str, field: FieldInfo, usual: Any) -> Decorator:
     said = name.replace("_", "-")
     if name in _METAVARS:  # one may be said many times
         many = {"multiple": True, "metavar": _METAVARS[name]}
         return click.option(f"--{said}", name, cls=FieldOption, help=field.description, **many)
-    shown = (
-        f"{field.description} [default: {field.default}]" if field.default not in (None, (), "") else field.description
-    )
+    shown = field.description if usual in (None, (), "") else f"{field.description} [default: {usual}]"
     kind = _plain(field.annotation)
     if kind is bool:
         return click.option(f"--{said}/--no-{said}", name, cls=FieldOption, default=None, help=shown)

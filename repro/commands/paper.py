@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Column, Table
 from repro.commands import flags
 from repro.commands.frames import among, numbers, rows
@@ -37,7 +38,7 @@ def paper(
     from reports.screen import paper as report
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import rehearsal
     from scenarios.job import job
     from studies import paper as study
@@ -45,14 +46,14 @@ def paper(
     from studies.quantization import quantization
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = among("--parts", parts, PARTS)
     times = [row for row in published() if row.is_time]
-    places = among("--clusters", clusters, list(dict.fromkeys(row.cluster for row in times))) if clusters else []
+    at = among("--clusters", clusters, list(dict.fromkeys(row.cluster for row in times))) if clusters else []
     known = list(dict.fromkeys(row.model for row in times)) + list(study.MODELS)
     of_models = among("--models", models, list(dict.fromkeys(known))) if models else known
     batches, steps = numbers("--micro-batches", micro_batches, int), numbers("--accumulations", accumulations, int)
-    chosen = [row for row in times if row.model in of_models and (not places or row.cluster in places)]
+    chosen = [row for row in times if row.model in of_models and (not at or row.cluster in at)]
     gaining = [one for one in study.MODELS if one in of_models]
     if "rows" in wanted and not chosen:
         raise ScenarioError(f"no step time is reported of {models} on {clusters}: choose others, or leave rows out")
@@ -88,6 +89,7 @@ def paper(
     for part, frame in frames.items():
         frame.to_csv(folder / f"{part}.csv", index=False)
     files = ", ".join(f"{part}.csv" for part in frames)
+    folder = places.keep(folder)
     console.print(f"Files: {folder}/: {files} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
 

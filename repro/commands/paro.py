@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import among, words
 from scenarios.base import ScenarioError
@@ -64,7 +65,7 @@ def paro(part: str | None, name: str | None, runs: Path, overwrite: bool, **valu
             overwrite=overwrite,
         )
 
-    run(Console(), folder, **given)
+    run(Terminal(), folder, **given)
 
 
 def _live(console: Console, make_folder: Callable[[], Path], strategies: str = "", **options: Any) -> None:
@@ -165,5 +166,8 @@ def _sweep(console: Console, make_folder: Callable[[], Path], strategies: str = 
 
 
 def _ends(console: Console, folder: Path, files: list[str], began: float) -> None:
+    from repro.sessions import places
+
+    folder = places.keep(folder)
     took = f"{time.perf_counter() - began:.0f} s"
     console.print(f"Files: {folder}/: {', '.join(files)} ({took})", highlight=False, markup=False)

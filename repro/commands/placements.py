@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.fixes import Fix
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.frames import numbers, words
 from repro.commands.options import Sections, chosen, job_options
+from studies import placements as study
+
+_MICRO_BATCHES = "; ".join(
+    f"{count}{f' of {model}' if at else ''}" for at, (model, count) in enumerate(study.MICRO_BATCHES.items())
+)
 
 
 @click.command(cls=Sections)
@@ -24,7 +29,7 @@ from repro.commands.options import Sections, chosen, job_options
 @click.option("--only", type=click.Choice(["fixes", "sites"]), help="Only the fixes, or only stock's own sites.")
 @flags.workers(default=2)
 @flags.folder("folder that takes the results", "placements")
-@job_options("fix", "model", "network")
+@job_options("fix", "model", "network", usual={**study.JOB, "micro_batch": _MICRO_BATCHES})
 def placements(
     models: str | None,
     networks: str | None,
@@ -42,18 +47,19 @@ def placements(
     replaced.
     """
     from reports.screen.terminal import doing
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
-    from studies import placements as study
     from studies import sites
 
-    console = Console()
+    console = Terminal()
     todo = study.cases(
         None if models is None else words(models),
         None if networks is None else numbers("--networks", networks, float, what="Gbit/s above 0"),
         list(Fix) if fixes is None else chosen_fixes(fixes),
     )
+    for case in todo:
+        study.job_of(case, **chosen(values, Job))  # refused before it starts
     folder = folders.marked(runs / name, "cases.txt", lambda file: _note(file, todo), overwrite=True)
 
     def progress(text: str) -> None:
@@ -71,6 +77,7 @@ def placements(
         console.print("stock DeepSpeed's own synchronisations: a live run without each", highlight=False)
         found = sites.study(folder / "sites", progress)
         found.to_csv(folder / "sites.csv", index=False)
+    folder = places.keep(folder)
     options = {**study.JOB, "hardware": job().hardware, **chosen(values, Job)}
     profile = job(**options).profile()
     console.print(f"Took {time.monotonic() - began:.0f} s. Files: {folder}/*.csv", highlight=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, TimeElapsedColumn
 
 
@@ -17,4 +18,4 @@ def counting(console: Console) -> Iterator[Callable[[int, int, str], None]]:
         return
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task("dry runs", total=None)
-        yield lambda done, of, what: bar.update(task, total=of, completed=done, description=what)
+        yield lambda done, of, what: bar.update(task, total=of, completed=done, description=escape(what))

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.sessions import studied
 from repro.sessions.release import FOLDER
 from simgpu.hardware import ProfileError, load_profile
+from simgpu.ranks import bound
 
 _LIMIT_S = 600
 
@@ -32,7 +33,7 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     so. Two runs each: the plain scenario, and one with sizes that do not divide and an edit between steps. Ends with a
     report in RUNS/NAME/report.
     """
-    console = Console()
+    console = Terminal()
     words = [word.strip() for word in only.split(",") if word.strip()]
     if unknown := [word for word in words if word not in KNOWN]:
         raise ReleaseError(f"DeepSpeed {unknown[0]} is not known to work here: choose from {', '.join(KNOWN)}")
@@ -70,7 +71,11 @@ def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT_S, env=environment(place) if place else None
+            bound.command(command),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env=environment(place) if place else None,
         )
     except subprocess.TimeoutExpired:
         raise ReleaseError(f"DeepSpeed {release} did not end within {_LIMIT_S} s") from None

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 
 
@@ -41,7 +41,7 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     from repro.sessions.recordings import live_run, scenario_of, subject_of, token_of
     from repro.sessions.release import become
 
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     asked = token_of(token)
     scenario = scenario_of(asked)
     become(scenario.deepspeed, console)

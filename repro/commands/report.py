@@ -39,31 +39,37 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
         _incident(folders[0], output)
         return
     from reports.pages.folders import write
-    from reports.pages.html import visible
+    from simgpu.untrusted import visible
 
     target = output or _beside(folders) / "report"
     click.echo(visible(write(folders, target)))
-    click.echo(f"Report: {target / 'index.html'}")
+    click.echo(visible(f"Report: {target / 'index.html'}"))
 
 
 def _beside(folders: Sequence[Path]) -> Path:
     if len(folders) == 1:
         return folders[0]
+    from reports.pages.folders import refuse_link
+
     names = "-and-".join(folder.resolve().name for folder in folders)
-    return folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
+    made = folders[0].parent / (names if len(names) <= _LONGEST else f"{len(folders)}-runs")
+    refuse_link(made)
+    return made
 
 
 def _incident(folder: Path, output: Path | None) -> None:
     from detectors.live.incident import load
     from reports.data.stamp import written
-    from reports.pages.html import visible
+    from reports.pages.folders import refuse_link
     from reports.pages.incident_page import write_page
+    from simgpu.untrusted import visible
 
     incident = load(folder)
     target = output or folder / "report" / "index.html"
+    refuse_link(target.parent)
     write_page(incident, target, when=written(folder / "incident.json"))
     click.echo(visible(incident.finding.sentence()))
-    click.echo(f"Page: {target}")
+    click.echo(visible(f"Page: {target}"))
 
 
 def _serve(folders: Sequence[Path], port: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import among
 
@@ -31,11 +32,11 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
     checkpoint interval, strategy and scale.
     """
     from reports.screen.terminal import doing
-    from repro.sessions import folders
+    from repro.sessions import folders, places
     from scenarios import program
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = among("--parts", parts, PARTS)
     folder = folders.marked(
         runs / name, "reviewers.txt", lambda file: file.write_text(f"{parts}\n", encoding="utf-8"), overwrite=overwrite
@@ -50,6 +51,7 @@ def reviewers(parts: str, workers: int | None, name: str, runs: Path, overwrite:
         "failure": _failure,
     }
     files = [file for part in wanted for file in answers[part](console, folder, workers=workers)]
+    folder = places.keep(folder)
     console.print(f"Files: {folder}/: {', '.join(files)} ({time.perf_counter() - began:.0f} s)", highlight=False)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import fixes as chosen_fixes
 from repro.commands.options import Sections, chosen, scenario_options
@@ -40,11 +40,11 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     """
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import folders, session
+    from repro.sessions import folders, places, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
-    console = Console()
+    console = Terminal()
     made = scenario(**chosen(values))
     become(made.deepspeed, console)
     made.check()
@@ -54,9 +54,10 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
         preload()
         reference = session.reference_of(made, folder, progress)
         found = session.simulate(made, folder, reference, progress)
+    folder = places.keep(folder)
     terminal.verdict(console, found, folder)
     if expect and str(found.verdict) not in EXPECTATIONS[expect]:
-        console.print(f"[red]Expected {expect}, found {found.verdict}.[/]")
+        console.print(f"Expected {expect}, found {found.verdict}.", style="red")
         raise SystemExit(1)
 
 
@@ -73,15 +74,15 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import folders, session
+    from repro.sessions import folders, places, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
-    console = Console()
+    console = Terminal()
     made = {str(word): scenario(**{**chosen(values), "fix": word}) for word in chosen_fixes(fixes)}
     first = next(iter(made.values()))
     first.check()
-    places = {
+    written = {
         word: folders.of_scenario(runs / f"{name}-{word}", one, overwrite=overwrite) for word, one in made.items()
     }
     found = {}
@@ -91,17 +92,18 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = session.reference_of(one, places[word], progress)
+                reference = session.reference_of(one, written[word], progress)
             else:
                 for losses in reference.losses.values():
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
-            found[word] = session.simulate(one, places[word], reference, progress)
-        terminal.verdict(console, found[word], places[word])
-    terminal.comparison(console, found, places)
+            found[word] = session.simulate(one, written[word], reference, progress)
+        terminal.verdict(console, found[word], written[word])
+    written = {word: places.keep(folder) for word, folder in written.items()}
+    terminal.comparison(console, found, written)
     with terminal.doing(console, "writing the report"):
         target = runs / name / "report"
-        write(list(places.values()), target)
+        write(list(written.values()), target)
     console.print(f"Report: {target / 'index.html'}", highlight=False, soft_wrap=True)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.frames import numbers
 from repro.commands.options import Sections, chosen, job_options
@@ -18,12 +18,14 @@ from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
+_USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
+_NETWORKS, _MICRO_BATCHES = "1,3,6,12.5,25,50,100,200,400", "1,2,4,8,16,32"
 
 
 @click.command(cls=Sections)
-@job_options(*_DECIDED)
-@click.option("--networks", default="1,3,6,12.5,25,50,100,200,400", help="Gbit/s between nodes. [default: 1 to 400]")
-@click.option("--micro-batches", default="1,2,4,8,16,32", help="Sequences per GPU. [default: 1 to 32]")
+@job_options(*_DECIDED, usual=_USUAL)
+@click.option("--networks", default=_NETWORKS, help=f"Gbit/s between nodes. [default: {_NETWORKS}]")
+@click.option("--micro-batches", default=_MICRO_BATCHES, help=f"Sequences per GPU. [default: {_MICRO_BATCHES}]")
 @flags.workers()
 @flags.folder("folder that takes table and pictures", "sweep", replaces="a sweep")
 def sweep(
@@ -38,19 +40,20 @@ def sweep(
 
     from reports.screen.terminal import doing
     from repro.commands.progress import counting
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job, job
     from studies import sweep as study
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     release = values.pop("deepspeed") or PINNED
-    options = {"nodes": 8, "hpz": 8, "checkpointing": True, **chosen(values, Job)}
+    options = {**_USUAL, **chosen(values, Job)}
     part = release != PINNED and installed() == release  # a process that the command below has started
     made = job(**options, **({"deepspeed": release} if part else {}))
     if made.hpz == 1:
         raise ScenarioError("--hpz 1 switches hpZ off, and the sweep compares it with ZeRO-3: choose a group size")
+    made.check()
     profile = made.profile()
     wanted, batches = numbers("--networks", networks, float), numbers("--micro-batches", micro_batches, int)
     folder = folders.of_job(runs / name, made, overwrite=overwrite)
@@ -68,6 +71,7 @@ def sweep(
         names = [*frame.configuration, *other.configuration]
         frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)
     frame.to_csv(folder / "sweep.csv", index=False)
+    folder = places.keep(folder)
     if part:
         return
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)

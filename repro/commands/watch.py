@@ -32,7 +32,8 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def _parser() -> argparse.ArgumentParser:
+def options() -> argparse.ArgumentParser:
+    """Of the command, and SCRIPT with its own behind them."""
     parser = _Parser(
         prog="repro watch",
         usage="repro watch [OPTIONS] SCRIPT [ARGUMENTS]...",
@@ -93,24 +94,24 @@ def run(arguments: list[str], launched: str | None = None) -> None:
 
     Returns or exits as the script does. Raises :class:`WrongUse` before the script starts.
     """
-    parser = _parser()
+    parser = options()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"No such option '{unknown[0]}'")
-    options = vars(given)
-    module, (script, *rest) = options.pop("module"), options.pop("program")
+    wanted = vars(given)
+    module, (script, *rest) = wanted.pop("module"), wanted.pop("program")
     program = Program(script, (*([launched] if launched else []), *rest), module=module)
     _ = program.folder  # a script that is not there is refused first
-    options["on_finding"] = list(chain.from_iterable(options.get("on_finding", []))) or ["warn", "save"]
-    if not options.get("watch", True):  # only commas: nothing was named
-        del options["watch"]
+    wanted["on_finding"] = list(chain.from_iterable(wanted.get("on_finding", []))) or ["warn", "save"]
+    if not wanted.get("watch", True):  # only commas: nothing was named
+        del wanted["watch"]
 
     from detectors.live.auto import AutoWatch, StopTraining
     from detectors.live.engines import WatchError
     from detectors.live.incident import IncidentError
 
     try:
-        auto = AutoWatch(**options)
+        auto = AutoWatch(**wanted)
     except (WatchError, IncidentError, ValueError) as error:
         raise WrongUse(str(error)) from None
     program.find()

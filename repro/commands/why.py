@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from frameworks.deepspeed.releases import PINNED, environment, install, installed
+from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
 from repro.sessions.release import FOLDER, aside
 from scenarios.base import ScenarioError
+from studies import why as study
 
 _DECIDED = (
     "network", "fix", "graft", "stage", "steps", "config", "qwz", "qgz", "sharding", "group", "rings", "loop", "slow",
@@ -23,7 +24,7 @@ _DECIDED = (
 
 
 @click.command(cls=Sections)
-@job_options(*_DECIDED, "deepspeed")
+@job_options(*_DECIDED, "deepspeed", usual=study.SETTING)
 @click.option(
     "--releases", help="DeepSpeed releases, with commas. [default: 0.13.2, 0.13.4, 0.13.5 and the pinned one]"
 )
@@ -52,14 +53,13 @@ def why(
     from repro.commands.frames import among
     from repro.commands.frames import words as words_of
     from repro.commands.progress import counting
-    from repro.sessions import folders, studied
+    from repro.sessions import folders, places, studied
     from scenarios import rehearsal
     from scenarios.job import Job
     from studies import trainer
-    from studies import why as study
 
     began = time.perf_counter()
-    console = Console()
+    console = Terminal()
     wanted = list(study.RELEASES) if releases is None else among("--releases", releases, study.RELEASES)
     options = chosen(values, Job)
     here = installed()
@@ -104,6 +104,7 @@ def why(
         losses.to_csv(folder / "losses.csv", index=False)
         for one, rows in losses.groupby("release"):
             console.print(f"  Trainer, DeepSpeed {one}: loss {', '.join(f'{loss:.4f}' for loss in rows.loss)}")
+    folder = places.keep(folder)
     console.print(f"Files: {folder}/why.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "why", options=made.model_dump(mode="json"), hardware=made.profile().description)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repro.sessions import child, folders, launched
+from repro.sessions import child, folders, launched, places
 from repro.sessions.child import ProgramEnd
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
@@ -60,7 +60,7 @@ def as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> Pro
     mine = child.attended(work, lambda: launched.failed(folder, me))
     launched.report(folder, me, mine)
     if me.rank:
-        launched.judged(folder)
+        launched.judged(folder, me)
         if mine.status:
             raise SystemExit(2 if mine.wrong else _FAILED)
         return None
@@ -81,10 +81,9 @@ def conclude(
     ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
 ) -> None:
     """Judge, tell, and leave with the status that says it."""
-    from rich.console import Console
-
     from reports.data.findings import Verdict
     from reports.screen import checked as screen
+    from reports.screen.console import Terminal
     from repro.sessions.checked import judge
 
     interrupted = ended.interrupted and bool(ended.status)
@@ -93,13 +92,14 @@ def conclude(
         folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
     )
     folders.forget_ranks(folder)
+    folder = places.keep(folder)
     page = None
     if report:
         from reports.pages.folders import write
 
         write([folder], folder / "report")
         page = folder / "report" / "index.html"
-    screen.verdict(Console(), found, folder, page)
+    screen.verdict(Terminal(), found, folder, page)
     if interrupted:
         raise SystemExit(_INTERRUPTED)
     if ended.status:

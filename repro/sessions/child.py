@@ -17,7 +17,7 @@ from simgpu.ranks.child import Child, Send, how
 
 _POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
 
 
 class ProgramEnd(NamedTuple):
@@ -38,7 +38,7 @@ def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lamb
     """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
 
     Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
-    process is passed on. To be called in the main thread.
+    process is passed on. Of SIGTERM and SIGHUP the child has some seconds to end. To be called in the main thread.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
@@ -63,11 +63,11 @@ def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lamb
 
 def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool]:
     """The child's exit status (below 0: the signal that killed it); was it interrupted, was it ended by us?"""
-    interrupted, asked, ending = False, 0, 0.0
+    interrupted, asked, lost, ending = False, 0, False, 0.0
     while True:
         status = child.wait(0)
         if status is not None:
-            return status, interrupted, ending > 0
+            return status, interrupted, lost
         came = signal.sigtimedwait(_SIGNALS, _POLL_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             interrupted = True
@@ -76,6 +76,8 @@ def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool
                 child.kill()
             elif came.si_code <= 0:  # SI_USER: to this process alone, and not from the terminal
                 os.kill(child.pid, came.si_signo)
+            if came.si_signo != signal.SIGINT:  # nobody is there to ask again
+                ending = ending or _GRACE_S
         elif came is None:
             if ending:
                 ending = max(ending - _POLL_S, _POLL_S)
@@ -83,7 +85,7 @@ def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool
                     child.kill()
             elif hopeless():
                 os.kill(child.pid, signal.SIGTERM)
-                ending = _GRACE_S
+                lost, ending = True, _GRACE_S
 
 
 def _unreported(status: int) -> ProgramEnd:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repro.sessions import places
 from simgpu.scripts import WrongUse
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MARK = "check.json"
 _RANKS = "ranks"
+_LONGEST = 100  # characters of a name that is made of a script's
 
 
 def asked(
@@ -39,7 +41,7 @@ def make(path: Path, what: Mapping[str, Any], *, overwrite: bool, key: str = "")
 
     def write(file: Path) -> None:
         for inner in ("trace", _RANKS) if key else ("trace",):
-            (path / inner).mkdir()
+            (file.parent / inner).mkdir()
         put(file, {"asked": dict(what), "key": key})
 
     return marked(path, MARK, write, overwrite=overwrite)
@@ -66,22 +68,23 @@ def of_job(path: Path, job: Job, *, overwrite: bool) -> Path:
 def marked(path: Path, mark: str, write: Callable[[Path], object], *, overwrite: bool) -> Path:
     """Make the folder ``path``, which is known as a run by the file ``mark`` in it, which ``write`` writes.
 
+    Gives another folder beside it where it replaces a run: :func:`repro.sessions.places.keep` puts it in its place.
     Raises :class:`WrongUse` where it is taken, or cannot be made.
     """
-    if path.exists() and not path.is_dir():
-        raise WrongUse(f"{path} is a file: choose another --name")
-    if path.is_dir() and any(path.iterdir()):
-        if not overwrite:
-            raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
-        if not (path / mark).exists():
-            raise WrongUse(f"{path} does not look like a run of this command: choose another --name")
-        shutil.rmtree(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        write(path / mark)
+        places.alone(path)
+        if path.exists() and not path.is_dir():
+            raise WrongUse(f"{path} is a file: choose another --name")
+        taken = path.is_dir() and any(path.iterdir())
+        if taken and not overwrite:
+            raise WrongUse(f"{path} holds a run already: choose another --name, or pass --overwrite")
+        if taken and not (path / mark).exists():
+            raise WrongUse(f"{path} does not look like a run of this command: choose another --name")
+        folder = places.begin(path, replacing=taken)
+        write(folder / mark)
     except OSError as error:
         raise WrongUse(f"cannot make the run folder {path}: {error.strerror}") from None
-    return path
+    return folder
 
 
 def key_of(path: Path) -> str | None:
@@ -131,4 +134,4 @@ def forget_ranks(path: Path) -> None:
 def name_of(program: Sequence[str]) -> str:
     """A name for a run of this program, without its time: ``train``."""
     stem = Path(program[0]).stem if program else ""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "program"
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[:_LONGEST] or "program"

@@ -7,16 +7,20 @@ and no store: the ranks of a simulated run are processes of one machine.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from repro.sessions import folders
 from repro.sessions.child import ProgramEnd
+from simgpu.ranks.stopped import Looks
 from simgpu.scripts import WrongUse
 
 _POLL_S = 0.05
@@ -47,12 +51,15 @@ def here(environment: Mapping[str, str] = os.environ) -> Launched | None:
     return Launched(int(environment["RANK"]), world, f"{launcher}-{began.timestamp():.2f}-{again}", began)
 
 
-def join(path: Path, me: Launched) -> None:
-    """Wait until rank 0 has made the folder for this start. Raises :class:`WrongUse` where it does not."""
+def join(paths: Sequence[Path], me: Launched) -> Path:
+    """The one of ``paths`` that rank 0 makes for this start. Raises :class:`WrongUse` where it makes none."""
     until = time.monotonic() + _FOLDER_S
-    while folders.key_of(path) != me.key:
+    while True:
+        for path in paths:
+            if folders.key_of(path) == me.key:
+                return path
         if time.monotonic() > until:
-            raise WrongUse(f"rank 0 has not made the run folder {path}: see its output")
+            raise WrongUse(f"rank 0 has not made the run folder {paths[0]}: see its output")
         time.sleep(_POLL_S)
 
 
@@ -73,8 +80,12 @@ def failed(path: Path, me: Launched) -> bool:
 
 
 def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
-    """How all ranks ended, as soon as they have. One that is gone without a report was killed."""
+    """How all ranks ended, as soon as they have. One that is gone without a report was killed.
+
+    One that is stopped ends with this process: its launcher would wait for it.
+    """
     ended: dict[int, ProgramEnd] = {}
+    looks = [Looks() for _ in range(me.world)]
 
     def complete() -> bool:
         for rank in range(me.world):
@@ -82,6 +93,9 @@ def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
                 one = _ended(path, rank)
                 if one is None and _gone(path, rank):
                     one = _ended(path, rank) or ProgramEnd(137, "it was killed")
+                for process in looks[rank].stopped(_process(path, rank)):
+                    one = ProgramEnd(128 + signal.SIGSTOP, "it was stopped (SIGSTOP)")
+                    atexit.register(_kill, process)
                 if one is not None:
                     ended[rank] = one
         return len(ended) == me.world
@@ -90,9 +104,17 @@ def all_ended(path: Path, me: Launched) -> dict[int, ProgramEnd]:
     return ended
 
 
-def judged(path: Path) -> None:
-    """Wait until rank 0 has judged, or is gone."""
-    _until(lambda: (path / "findings.json").exists() or _gone(path, 0))
+def judged(path: Path, me: Launched) -> None:
+    """Wait until rank 0 has judged, or is gone, or stopped. Then the folder may be in another place."""
+    looks = Looks()
+    _until(
+        lambda: (
+            (path / "findings.json").exists()
+            or folders.key_of(path) != me.key
+            or _gone(path, 0)
+            or bool(looks.stopped(_process(path, 0)))
+        )
+    )
 
 
 def _until(done: Callable[[], bool]) -> None:
@@ -108,17 +130,28 @@ def _ended(path: Path, rank: int) -> ProgramEnd | None:
 
 
 def _gone(path: Path, rank: int) -> bool:
-    try:
-        process = int(json.loads(folders.of_rank(path, rank).with_suffix(".pid").read_text(encoding="utf-8"))["pid"])
-    except OSError:
-        return False  # it has not begun
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    """False where it has not begun."""
+    for process in _process(path, rank):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
     return False
+
+
+def _process(path: Path, rank: int) -> list[int]:
+    """Its id; none before it has begun."""
+    try:
+        return [int(json.loads(folders.of_rank(path, rank).with_suffix(".pid").read_text(encoding="utf-8"))["pid"])]
+    except OSError:
+        return []
+
+
+def _kill(process: int) -> None:
+    with suppress(OSError):
+        os.kill(process, signal.SIGKILL)
 
 
 def _began(process: int) -> datetime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,10 +16,12 @@ from replay.faults import ReplayError
 from replay.recording import Recording
 from replay.tokens import Token
 from reports.screen.terminal import doing
+from repro.sessions import places
 from scenarios.named import from_text, named
 from scenarios.scenario import Scenario, save
 from simgpu import timing
 from simgpu.hardware import HardwareTiming
+from simgpu.ranks import RankFailed
 from simgpu.tokens import TokenError
 
 _FOLDER = "recordings"
@@ -82,12 +83,22 @@ def live_run(scenario: Scenario, under: HardwareTiming, folder: Path) -> Recordi
 
 
 def _record(scenario: Scenario, folder: Path) -> None:
-    """Into a folder of its own first: a recording that was cut off is none."""
-    begun = folder.with_name(f"{folder.name}.{os.getpid()}")
-    live_run(scenario, scenario.timing(), begun)
-    save(scenario, begun / "scenario.json")
-    shutil.rmtree(folder, ignore_errors=True)
-    begun.rename(folder)
+    """Into a folder of its own first: a recording that was cut off is none. Of a rank that failed its output stays."""
+    begun = places.beside(folder)
+    with places.locked(folder, patient=True):
+        if (folder / "scenario.json").exists():
+            return  # another command has recorded it meanwhile
+        try:
+            live_run(scenario, scenario.timing(), begun)
+            save(scenario, begun / "scenario.json")
+        except RankFailed:
+            raise
+        except BaseException:
+            shutil.rmtree(begun, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        begun.rename(folder)
+    places.sweep(folder.parent)
     others = [path for path in folder.parent.iterdir() if (path / "scenario.json").exists() and path != folder]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in others[_MOST:]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from frameworks.deepspeed.releases import ReleaseError, environment, install, installed
+from simgpu.ranks.bound import command
 
 FOLDER = Path(".releases")
 
@@ -35,6 +36,6 @@ def aside(release: str, arguments: Sequence[str], console: Console) -> None:
     """
     console.print(f"DeepSpeed {release}: looking in {FOLDER}/ (built once, half a minute)", highlight=False)
     place = install(release, FOLDER)
-    done = subprocess.run([sys.executable, "-m", "repro", *arguments], env=environment(place))
+    done = subprocess.run(command([sys.executable, "-m", "repro", *arguments]), env=environment(place))
     if done.returncode:
         raise ReleaseError(f"DeepSpeed {release}: the command ended with {done.returncode}; see what it said above")

@@ -16,6 +16,7 @@ from replay.replayer import READ, Replayer, ReplayOutcome
 from repro.sessions.folders import MARK
 from simgpu.timing import Timing
 from simgpu.trace import Begin, Call, Collective, Frame, Launch, Stack, TraceRecord
+from simgpu.untrusted import visible
 
 
 def again(folder: Path, token: str, *, times: int, as_json: bool) -> None:
@@ -90,18 +91,23 @@ def _place(records: Sequence[TraceRecord], op: int) -> tuple[str, Frame]:
 
 def _print(folder: Path, timing: Timing, found: dict[str, Any]) -> None:
     ranks = "1 rank" if found["ranks"] == 1 else f"{found['ranks']} ranks"
-    print(f"{folder}: {found['operations']} operations of {ranks}, and their recorded bits come out again.")
+    _say(f"{folder}: {found['operations']} operations of {ranks}, and their recorded bits come out again.")
     if not timing.deviations:
         return
     if not found["read_otherwise"] and not found["blocks_otherwise"]:
-        print(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
+        _say(f"In {timing} the program reads the same values, and its memory holds the same at the end.")
         return
-    print(
+    _say(
         f"In {timing} {found['read_otherwise']} of {found['read']} values that the host reads are others, and "
         f"{found['blocks_otherwise']} of {found['blocks']} blocks of memory hold others at the end."
     )
     if (there := found["departure"]) is not None:
-        print(
+        _say(
             f"The first of them that the host reads: {there['kernel']} at {there['file']}:{there['line']}, rank "
             f"{there['rank']}. The program might have gone another way from there on."
         )
+
+
+def _say(sentence: str) -> None:
+    """What is named in it comes from the recording."""
+    print(visible(sentence))

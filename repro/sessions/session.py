@@ -24,6 +24,7 @@ from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, W
 from scenarios.scenario import Scenario
 from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
+from simgpu.ranks.interrupts import held
 from simgpu.trace import TraceReader, file_of
 
 _PACKAGES = ("torch", "deepspeed", "transformers")
@@ -151,9 +152,13 @@ def simulate(
     try:
         program.run(scenario, simulated=True, folder=folder, receive=receive)
     except RankFailed as error:
-        raise Interrupted(conclude(str(error)), error) from error
+        with held():  # a terminal that closes says so twice, and to all processes
+            found = conclude(str(error))
+        raise Interrupted(found, error) from error
     except KeyboardInterrupt:
-        raise Interrupted(conclude("interrupted"), None) from None
+        with held():
+            found = conclude("interrupted")
+        raise Interrupted(found, None) from None
     return conclude(None)
 
 

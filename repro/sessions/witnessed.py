@@ -52,14 +52,13 @@ class Again:
             return ()
         if why := self._cannot():
             return [_none(why)] * len(races)
-        from rich.console import Console
-
         from fuzz.live.examine import examine
+        from reports.screen.console import Terminal
 
         assert self.timing is not None
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         began = time.monotonic()
-        console = Console(stderr=True)
+        console = Terminal(stderr=True)
         try:
             with console.status(f"running the program again, to see what {many} to it (--witnesses 0: not)"):
                 found = examine(

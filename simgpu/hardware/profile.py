@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from simgpu import untrusted
 from simgpu.hardware.kernels.gpu import GPUS
 from simgpu.hardware.network import Fabric, Network
 
 _PROFILES = Path(__file__).with_name("profiles")
+_LEAST, _MOST = 1e-9, 1e9  # of any figure of a machine; what follows from those in between can be computed with
 
 
 class ProfileError(Exception):
@@ -91,14 +91,16 @@ def load_profile(name_or_file: str) -> Profile:
     """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
     path = Path(name_or_file) if name_or_file.endswith(".toml") else _PROFILES / f"{name_or_file}.toml"
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = untrusted.read_toml(path)
     except FileNotFoundError:
         raise ProfileError(
             f"there is no hardware profile '{name_or_file}': choose one of {', '.join(profile_names())}, "
             "or name a .toml file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ProfileError(f"hardware profile {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ProfileError(f"hardware profile {path} cannot be read: {error.strerror or error}") from error
+    except untrusted.Unreadable as error:
+        raise ProfileError(f"hardware profile {path} cannot be read: {error}") from None
     wanted = {item.name: item.type for item in fields(Profile) if item.name != "name"}
     optional = {item.name for item in fields(Profile) if item.default is not MISSING}
     if missing := sorted(wanted.keys() - table.keys() - optional):
@@ -113,9 +115,15 @@ def load_profile(name_or_file: str) -> Profile:
                 raise ProfileError(f"hardware profile {path}: {error}") from error
         elif str(wanted[key]).startswith("str"):
             if not isinstance(value, str):
-                raise ProfileError(f"hardware profile {path}: {key} must be text, not {value!r}")
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ProfileError(f"hardware profile {path}: {key} must be a number above 0, not {value!r}")
+                raise ProfileError(f"hardware profile {path}: {key} must be text, not {_shown(value)}")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST <= value <= _MOST:
+            raise ProfileError(
+                f"hardware profile {path}: {key} must be a number from {_LEAST:g} to {_MOST:g}, not {_shown(value)}"
+            )
     if table.get("gpu", GPUS[0]) not in GPUS:
-        raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {table['gpu']!r}")
+        raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {_shown(table['gpu'])}")
     return Profile(name=path.stem, **table)
+
+
+def _shown(value: object) -> str:
+    return untrusted.shortened(repr(value))

@@ -12,13 +12,16 @@ from typing import Any
 
 
 class RankFailed(Exception):
-    """A rank died, raised, or sent nothing any more: says which and why. ``status``: for a process to exit with."""
+    """A rank died, raised, or sent nothing any more: says which and why. ``status``: for a process to exit with.
 
-    def __init__(self, rank: int, reason: str, *, status: int = 1, log: Path | None = None) -> None:
-        self.rank, self.reason, self.status, self.log = rank, reason, status, log
+    ``full``: the disk was, or nothing may be written there.
+    """
+
+    def __init__(self, rank: int, reason: str, *, status: int = 1, log: Path | None = None, full: bool = False) -> None:
+        self.rank, self.reason, self.status, self.log, self.full = rank, reason, status, log, full
         where = f" (its output: {log})" if log is not None else ""
         super().__init__(f"rank {rank} {reason}{where}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Unpickled as it was made: a worker's goes to its parent, where its text alone would not make one."""
-        return partial(type(self), status=self.status, log=self.log), (self.rank, self.reason)
+        return partial(type(self), status=self.status, log=self.log, full=self.full), (self.rank, self.reason)

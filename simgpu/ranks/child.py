@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
+import math
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,9 +16,10 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simgpu.ranks import stopped
+from simgpu.ranks.bound import belong
+from simgpu.ranks.interrupts import plainly
 from simgpu.ranks.messages import M, decode, encode
-
-_PR_SET_PDEATHSIG = 1
 
 Send = Callable[[tuple[Any, ...]], None]
 """Sends a message (:mod:`simgpu.ranks.messages`) to the parent. Raises OSError when nobody listens any more."""
@@ -27,8 +29,9 @@ class Child:
     """A fork of this process that does ``work`` and ends with what that gives as its exit status (None: 0).
 
     It never returns into what it was forked from, and dies with this process. An exception is printed there and is exit
-    status 1. ``at_exit``: at its end it also calls what was registered with :mod:`atexit`. ``pipe`` and ``handle`` can
-    be given to :func:`multiprocessing.connection.wait`: the latter is ready when the child has ended.
+    status 1. One that is stopped (SIGSTOP) is killed, some seconds later, by whoever waits for it. ``at_exit``: at its
+    end it also calls what was registered with :mod:`atexit`. ``pipe`` and ``handle`` can be given to
+    :func:`multiprocessing.connection.wait`: the latter is ready when the child has ended.
     """
 
     def __init__(self, work: Callable[[Send], int | None], *, at_exit: bool = False) -> None:
@@ -38,16 +41,32 @@ class Child:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
+            self.pipe.close()  # or it would not see that nobody listens any more
             _live(work, theirs, parent, at_exit=at_exit)
         theirs.close()
         self.handle = os.pidfd_open(self.pid)
         self._status: int | None = None
+        self._looks, self._stopped = stopped.Looks(), False
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Its exit status, below 0 the signal that killed it. None: after so many ``seconds`` it still runs."""
-        if self._status is None and wait([self.handle], seconds):
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        while self._status is None:
+            left = until - time.monotonic()
+            if wait([self.handle], max(0.0, min(left, stopped.LOOK_S))):
+                status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                self._status = -signal.SIGSTOP if self._stopped else status
+                break
+            self.look()
+            if left <= stopped.LOOK_S:
+                break
         return self._status
+
+    def look(self) -> None:
+        """Kill it if it is stopped, and was at the look before. To be called now and then by who waits for more."""
+        if self._status is None and self._looks.stopped([self.pid]):
+            self._stopped = True
+            self.kill()
 
     def receive(self, kinds: Sequence[type[M]]) -> tuple[list[M], bool]:
         """The messages that are there, which have to be of ``kinds``, and whether more may come.
@@ -77,6 +96,8 @@ class Child:
 
 def how(status: int) -> str:
     """How a process ended, as the end of a sentence."""
+    if status == -signal.SIGSTOP:
+        return "was stopped (SIGSTOP), so it was ended"
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
 
 
@@ -96,10 +117,8 @@ def print_to(path: Path | str) -> None:
 def _live(work: Callable[[Send], int | None], pipe: Connection, parent: int, *, at_exit: bool) -> NoReturn:
     status = 1
     try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it was quicker
-                os._exit(1)
+        belong(parent)
+        plainly()
         status = work(lambda message: pipe.send_bytes(encode(message))) or 0
     except SystemExit as leaving:
         if leaving.code is not None and not isinstance(leaving.code, int):

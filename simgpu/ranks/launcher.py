@@ -5,6 +5,7 @@ Forks, so that what was imported before (torch, DeepSpeed, transformers: seconds
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 import traceback
@@ -15,19 +16,21 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simgpu.ranks import RankFailed
+from simgpu.ranks import RankFailed, stopped
 from simgpu.ranks.child import Child, Send, how
 from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held
 from simgpu.ranks.messages import M, UnknownMessage
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
 
 
 class Failed(NamedTuple):
-    """A rank raised ``error``: its type and first line."""
+    """A rank raised ``error``: its type and first line. ``full``: it could not write."""
 
     error: str
+    full: bool
 
 
 def launch(
@@ -44,8 +47,9 @@ def launch(
     ``kinds``: the types of messages that may come (see :mod:`simgpu.ranks.messages`). ``log``: where a rank prints,
     for a failure. ``started`` gets the process ids.
 
-    Raises :class:`RankFailed` for the first rank that ends badly or sends anything else, or when none sends anything
-    for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is left.
+    Raises :class:`RankFailed` for the first rank that ends badly, is stopped or sends anything else, or when none sends
+    anything for ``silence_s`` seconds (None: for ever). However it ends, also by Ctrl-C or being closed, no process is
+    left.
     """
     children: list[Child] = []
     try:
@@ -63,6 +67,18 @@ def launch(
                 child.close()
 
 
+def heard(objects: Sequence[Any], running: Sequence[Child], seconds: float | None) -> list[Any]:
+    """Those of ``objects`` that are ready, none after so many ``seconds``. Meanwhile it looks for what is stopped."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        ready = wait(objects, max(0.0, min(left, stopped.LOOK_S)))
+        for child in running:  # also where something is ready: workers say much and wait for nobody
+            child.look()
+        if ready or left <= stopped.LOOK_S:
+            return ready
+
+
 def _attend(
     children: list[Child], kinds: Sequence[type[M]], silence_s: float | None, log: Callable[[int], Path | None]
 ) -> Iterator[tuple[int, M]]:
@@ -73,7 +89,7 @@ def _attend(
     until = math.inf
     while running:
         timeout = silence_s if complaint is None else max(0.0, until - time.monotonic())
-        ready = wait([*listening, *running], timeout)
+        ready = heard([*listening, *running], [children[rank] for rank in running.values()], timeout)
         if complaint is not None and time.monotonic() >= until:
             raise complaint
         if not ready:
@@ -92,7 +108,7 @@ def _attend(
                 listening.pop(children[rank].pipe, None)
             for message in messages:
                 if isinstance(message, Failed):
-                    failed = failed or RankFailed(rank, f"raised {message.error}", log=log(rank))
+                    failed = failed or RankFailed(rank, f"raised {message.error}", log=log(rank), full=message.full)
                 else:
                     yield rank, message
             status = children[rank].wait() or 0 if rank in ended else 0
@@ -116,5 +132,6 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
         traceback.print_exc()
         text = str(error).strip().splitlines()
         with suppress(OSError):
-            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}"))
+            full = isinstance(error, OSError) and error.errno in _FULL
+            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", full))
         return 1

@@ -7,20 +7,18 @@ are taken together, with the innermost operator around them whose work is known.
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scenarios.base import ScenarioError
+from simgpu import untrusted
 from simgpu.hardware.kernels import Signature
 from studies.calibration import operators
 
 Event = Mapping[str, Any]
-_MAGIC = b"\x1f\x8b"
+_LARGEST = 1 << 30  # bytes, unzipped: a minute of training
 _CAPTURE = "record it with torch.profiler.profile(record_shapes=True), and export_chrome_trace"
 
 
@@ -126,12 +124,11 @@ def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        raw = path.read_bytes()
-        made = json.loads(gzip.decompress(raw) if raw.startswith(_MAGIC) else raw)
+        made = untrusted.read_json(path, largest=_LARGEST, finite=False, unzip=True)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zlib.error, RecursionError):
-        raise ScenarioError(f"{path} is no trace: it is not JSON; {_CAPTURE}") from None
+    except untrusted.Unreadable as error:
+        raise ScenarioError(f"{path} is no trace: {error}; {_CAPTURE}") from None
     if isinstance(made, list):
         made = {"traceEvents": made}
     if not isinstance(made, dict) or not isinstance(made.get("traceEvents"), list):

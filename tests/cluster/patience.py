@@ -17,13 +17,13 @@ def in_vain() -> Iterator[list[float]]:
     A parent that hears of each failure as it comes has none, but the moment of grace after a rank that raised.
     """
     waited: list[float] = []
-    original = launcher.wait
+    original = launcher.heard
 
-    def wait(objects: Any, timeout: float | None = None) -> list[Any]:
-        ready = original(objects, timeout)
+    def heard(objects: Any, running: Any, seconds: float | None) -> list[Any]:
+        ready = original(objects, running, seconds)
         if not ready:
-            waited.append(float("inf") if timeout is None else timeout)
+            waited.append(float("inf") if seconds is None else seconds)
         return ready
 
-    with mock.patch.object(launcher, "wait", wait):
+    with mock.patch.object(launcher, "heard", heard):
         yield waited

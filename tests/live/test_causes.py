@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from detectors import Cause, Kind
+from detectors import Cause, Finding, Kind, NanWatch
 from detectors.live.watch import WATCHABLE
 from tests.live import plants
 from tests.live.training import EVERY, WORLDS, Job, train
@@ -65,6 +67,25 @@ def test_one_wrong_element_of_one_shard_is_found_though_it_is_finite(form: str, 
     assert found.nan == found.inf == 0
     if form in SHARDED:
         assert (found.kind, found.phase, found.part) == (Kind.PRIMARY, "forward", rank)
+
+
+@pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "values"])
+def test_one_nan_in_a_weight_is_told_with_the_weights_own_numbers_and_with_what_it_made_bad(checksums: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    seen: list[Finding] = []
+    with NanWatch(model, checksums=checksums, on_finding=seen.append):
+        for step in range(1, 4):
+            if step == 3:
+                model[2].weight.data[1, 5] = torch.nan
+            model(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (found,) = seen
+    assert (found.cause, found.kind, found.parameter) == (Cause.CORRUPTION, Kind.PARAMETER, "2.weight")
+    assert (found.step, found.phase, found.nan, found.numel) == (3, "forward", 1, 16)
+    assert 0 > found.low > -1 and 0 < found.high < 1
+    assert found.spread[0] == "forward of micro-batch 1: output of 2: 3 of 6 bad"
 
 
 def test_a_secondary_partition_that_changes_after_its_copy_is_no_race(tmp_path: Path) -> None:

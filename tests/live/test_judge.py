@@ -201,6 +201,54 @@ def test_a_whole_parameter_that_changed_explains_what_came_before_its_checksum()
     assert found(probe(UP, 3), probe(LOSS, 9), mismatches=[whole]).cause is Cause.CORRUPTION
 
 
+def test_the_numbers_told_are_those_of_what_is_named_and_never_a_gradients() -> None:
+    whole = mismatch(50, SumEvent.SETTLED, Kind.PARAMETER)
+    applied = probe(ProbePoint(Kind.GRADIENT, "up", WEIGHT, "applied"), 51, "step", nan=7, low=0.0, high=0.0)
+    before = probe(ProbePoint(Kind.PARAMETER, "up", WEIGHT), 52, "step", nan=1, low=-2.0, high=2.0)
+    after = probe(ProbePoint(Kind.PARAMETER, "up", WEIGHT), 53, "step", nan=7)
+    finding = found(probe(LOSS, 9), applied, before, after, mismatches=[whole])
+    assert (finding.kind, finding.nan, finding.low, finding.high) == (Kind.PARAMETER, 1, -2.0, 2.0)
+    finding = found(probe(LOSS, 9), applied, mismatches=[whole])
+    assert "its values were not watched" in finding.sentence()
+
+
+def test_the_numbers_of_a_gathered_parameter_are_said_to_be_its() -> None:
+    finding = found(probe(ProbePoint(Kind.PARAMETER, "up", WEIGHT), 6), probe(LOSS, 9), mismatches=[mismatch(5)])
+    assert finding.evidence[-1] == "The numbers are those of the parameter that was gathered from it."
+
+
+def test_how_a_changed_parameter_spread_begins_with_the_first_bad_value_and_not_with_its_checksum() -> None:
+    whole = mismatch(50, SumEvent.SETTLED, Kind.PARAMETER)
+    applied = probe(ProbePoint(Kind.GRADIENT, "up", WEIGHT, "applied"), 51, "step")
+    finding = found(probe(UP, 3), probe(LOSS, 9), applied, mismatches=[whole])
+    assert [line.split(": ")[1] for line in finding.spread] == [
+        "output of up",
+        "loss of the model",
+        "gradient applied of up.weight",
+    ]
+
+
+def test_what_spread_too_far_to_be_listed_is_counted() -> None:
+    finding = found(
+        probe(UP, 3), *(probe(ProbePoint(Kind.OUTPUT, f"{at}"), at) for at in range(4, 24)), probe(LOSS, 30)
+    )
+    assert len(finding.spread) == 13
+    assert finding.spread[-1] == "and 9 more"
+
+
+def test_the_parameters_of_a_first_step_are_not_said_to_have_been_good_before_it() -> None:
+    first = found(probe(UP, 3), probe(LOSS, 9))
+    assert not any("step before" in line for line in first.evidence)
+    later = Judge(0, frozenset(Kind)).step(Step(2, bad=[probe(UP, 3), probe(LOSS, 9)]))
+    assert later is not None
+    assert "The parameters of up were good after the step before." in later.evidence
+
+
+def test_a_bad_step_is_not_said_to_come_of_gradients_that_nobody_watched() -> None:
+    bad = probe(ProbePoint(Kind.PARAMETER, "up", WEIGHT), 10, "step")
+    assert "good" not in found(bad, judge=Judge(0, frozenset({Kind.PARAMETER}))).sentence().partition("(")[0]
+
+
 # -- ranks -------------------------------------------------------------------------------------------------
 
 

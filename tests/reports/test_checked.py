@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from detectors import Divergence
 from detectors.confidence.holding import Held, Holding, WaitSite
 from reports.data.checked import Checked, Seen, Witnessed, write
+from reports.data.findings import Findings
 from reports.data.loading import load
 from reports.pages import bundle, summary
 from reports.screen import checked as screen
 from simgpu.trace import Frame
 from tests.detectors.story import Story
+from tests.reports.run_folders import run_folder
 
 
 def races() -> Any:
@@ -63,6 +66,28 @@ def test_clean_is_never_said_alone_where_something_was_not_exercised() -> None:
     text = printed(replace(CLEAN, unexercised=["stream 3 was given no work"]))
     assert "Clean as far as it went" in text
     assert "stream 3 was given no work." in text
+
+
+NEVER = "hpZ is on, and no secondary partition that training wrote was ever read"
+
+
+def test_nor_is_it_of_a_scenario_wherever_its_verdict_stands(tmp_path: Path) -> None:
+    rests = {"held": [], "unexamined": 0, "unexercised": [NEVER]}
+    run = load(run_folder(tmp_path / "one", clean=True, rests=rests))
+    told = summary.headline([run])
+    assert told.startswith("Nothing is wrong as far as it went: ") and told.endswith(
+        f"nothing is known of it: {NEVER}."
+    )
+    other = load(run_folder(tmp_path / "other", clean=True, scenario={"fix": "event"}))
+    assert summary.headline([run, other]).endswith(
+        f"With stream-sync: not exercised, so nothing is known of it: {NEVER}."
+    )
+    assert NEVER in summary.headline([load(run_folder(tmp_path / "bad")), run])
+    assert NEVER not in summary.headline([load(run_folder(tmp_path / "bad")), other])
+    sentence = Findings(
+        {}, {}, (), None, (), Divergence(None, None, (), (), 3), None, 3, unexercised=[NEVER]
+    ).sentence()
+    assert sentence.startswith("Clean as far as it went: no race, and every value")
 
 
 def test_what_was_not_seen_is_told() -> None:

@@ -57,6 +57,29 @@ def test_a_sweep_without_a_race_does_not_look_like_a_failure(tmp_path: Path) -> 
     assert (study.verdict, study.tone) == ("no race", "good")
 
 
+def test_a_sweep_in_which_hpz_never_ran_is_no_good_news(tmp_path: Path) -> None:
+    """A model that stays below the thresholds: nobody reads a secondary partition, so nothing can race on one."""
+    frame = make.sweep_frame(racing=())
+    never = "hpZ is on, and no secondary partition that training wrote was ever read"
+    frame["unexercised"] = np.where(frame.configuration.str.startswith("hpZ"), never, "")
+    study = load(make.sweep_folder(tmp_path / "all", frame))
+    assert (study.verdict, study.tone) == ("not exercised", "warn")
+    assert study.sentence.startswith(
+        "Nothing is known of hpZ's race: in none of the 6 settings was all of it exercised ("
+    )
+    assert never in study.sentence
+    frame.loc[frame.micro_batch == 4, "unexercised"] = ""
+    study = load(make.sweep_folder(tmp_path / "some", frame))
+    assert (study.verdict, study.tone) == ("no race where it was exercised", "warn")
+    assert "in 3 of 6 settings not all was exercised" in study.sentence
+    raced = make.sweep_frame()
+    raced["unexercised"] = np.where(raced.micro_batch == 1, never, "")
+    raced.loc[raced.micro_batch == 1, ["races", "pairs", "manifested"]] = 0
+    study = load(make.sweep_folder(tmp_path / "raced", raced))
+    assert study.verdict == "the synchronisation is needed, and enough"
+    assert "in 3 of 6 settings not all was exercised" in study.sentence
+
+
 def test_a_table_cell_tells_gain_and_race(tmp_path: Path) -> None:
     gains = load(make.sweep_folder(tmp_path)).tables[0]
     assert [cell.text for cell in gains.cells[1]][:4] == ["4", "1.40", "1.20", "1.00 !"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from scenarios.base import Only, ScenarioError
@@ -38,6 +41,23 @@ def test_both_refuse_alike(make: type[Scenario | Job], options: dict[str, object
     with pytest.raises(ScenarioError) as error:
         make(**options)
     assert str(error.value).startswith(said)
+
+
+def test_a_deepspeed_json_decides_what_it_can_and_options_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+
+    def sizes(said: dict[str, object], **options: object) -> dict[str, object]:
+        file.write_text(json.dumps(said))
+        whole = job(config=str(file), **options).deepspeed_config(None)
+        return {name: value for name, value in whole.items() if "batch" in name or "accumulation" in name}
+
+    micro, steps = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+    assert sizes({}) == {micro: 1}
+    assert sizes({}, micro_batch=2, accumulation=4) == {micro: 2, steps: 4}
+    assert sizes({micro: "auto", steps: "auto", "train_batch_size": "auto"}) == {micro: 1, steps: 1}
+    alone = {"train_batch_size": 64, steps: 2}  # DeepSpeed divides by the ranks: 2 micro-batches of 2 on 16
+    assert sizes(alone) == alone
+    assert sizes(alone, micro_batch=2) == {**alone, micro: 2}
 
 
 def test_each_says_ranks_in_its_own_word() -> None:

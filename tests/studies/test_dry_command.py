@@ -140,6 +140,23 @@ def test_with_the_synchronisation_it_is_clean(dry: Any, tmp_path: Path) -> None:
     assert status == 1 and "Expected race, found clean." in said
 
 
+def test_a_json_with_all_its_batch_sizes_and_fp16_is_rehearsed_as_it_is(dry: Any, tmp_path: Path) -> None:
+    """128 = 4 x 4 x 8 GPUs, and a loss scale: what the options say by default is no contradiction."""
+    sizes = {"train_batch_size": 128, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}
+    halves = {"bf16": {"enabled": False}, "fp16": {"enabled": True}}
+    config = configuration(tmp_path, {"zero_hpz_partition_size": 4}, **sizes, **halves)
+    status, said = dry("--model", model(tmp_path), "--config", config, "--steps", "1")
+    assert status == 0, said
+    assert "sequences of 128 tokens" in said and "micro-batch 1 of" not in said
+    found = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())
+    assert (found["micro_batch"], found["accumulation"]) == (4, 4)
+    status, said = dry(
+        "--model", model(tmp_path), "--config", configuration(tmp_path, **{**sizes, "train_batch_size": 127})
+    )
+    assert status == 2
+    assert f"cannot be built with {tmp_path / 'ds.json'}: " in said and "127 != 4 * 4 * 8" in said
+
+
 def test_the_other_stages_run_too(dry: Any, tmp_path: Path) -> None:
     """ZeRO-2 lets go of gradients that another stream may still use: whoever gets their memory comes behind."""
     status, said = dry("--model", model(tmp_path), "--stage", "2", "--frozen", "*mlp*")
@@ -150,10 +167,15 @@ def test_the_other_stages_run_too(dry: Any, tmp_path: Path) -> None:
     assert "dry run: clean" in said
 
 
-def test_a_model_of_ones_own(dry: Any) -> None:
+def test_a_model_of_ones_own(dry: Any, tmp_path: Path) -> None:
     status, said = dry("--model", "usermodels:plain", "--hpz", "2")
     assert status == 0, said
     assert "dry run: clean" in said
+    # so small a model is gathered once a step, and hpZ's copies are for nobody
+    assert "Clean as far as it went: nothing on two streams is unordered, but not all that it has was ex" in said
+    assert "hpZ is on, and no secondary partition that training wrote was ever read" in said
+    (sentence,) = json.loads((tmp_path / "runs" / "it" / "dry.json").read_text())["unexercised"]
+    assert sentence.startswith("hpZ is on")
     status, said = dry("--model", "usermodels:masked")
     assert status == 0, said
 
@@ -217,6 +239,7 @@ def test_what_cannot_be_rehearsed_is_told_in_a_sentence(dry: Any, arguments: lis
         ({"sub_group_size": "auto"}, {}, [], "'zero_optimization.sub_group_size' is \"auto\", and nothing here says"),
         ({}, {"optimizer": {"type": "Lion"}}, [], "asks for the optimizer 'Lion', and a dry run has Adam and AdamW"),
         ({}, {"train_micro_batch_size_per_gpu": 4}, ["--micro-batch", "2"], "--micro-batch is 2, and"),
+        ({}, {"bf16": {"enabled": True}}, ["--precision", "fp32"], "--precision is fp32, and"),
     ],
 )
 def test_a_json_that_cannot_be_rehearsed(

@@ -36,6 +36,10 @@ def test_the_race_is_told_for_hpz_without_a_fix_alone(frame: pd.DataFrame) -> No
     assert ((racing.manifested > 0) == (racing.slack_us < 0)).all()
 
 
+def test_every_point_says_that_all_of_it_was_exercised(frame: pd.DataFrame) -> None:
+    assert set(frame.unexercised) == {""}
+
+
 def test_hpz_gains_on_a_slow_network_what_it_saves_on_it(frame: pd.DataFrame) -> None:
     """One gather of three is saved where communication is all that counts: 3/2 (arXiv 2407.01614, derived)."""
     gains = study.gain(frame)

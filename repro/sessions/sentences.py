@@ -1,0 +1,60 @@
+"""Errors that are one sentence, by module and class. Needs nothing but Python itself.
+
+Looked up by name: none of these modules is imported to say that something went wrong elsewhere, and what is not
+imported cannot have raised.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+# What was asked for cannot be had.
+_REFUSALS = (
+    ("detectors.live.incident", "IncidentError"),
+    ("detectors.values.recordings", "RecordingError"),
+    ("reports.data.schema", "ReportError"),
+    ("frameworks.deepspeed.releases", "ReleaseError"),
+    ("replay.faults", "ReplayError"),
+    ("replay.names", "UnknownOperation"),
+    ("simgpu.tokens", "TokenError"),
+    ("simgpu.trace", "TraceError"),
+    ("scenarios.base", "ScenarioError"),
+    ("scenarios.sharding.strategy", "ShardingError"),
+    ("simgpu.build", "BuildError"),
+    ("simgpu.scripts", "WrongUse"),
+)
+_FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
+
+# What the system says where something cannot be written, or is not there; all else that it says is a fault of ours.
+_PLACES = (
+    "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "ENXIO", "ENOENT", "ENOTDIR", "EISDIR", "EEXIST",
+    "ENOTEMPTY", "ENAMETOOLONG", "ELOOP", "EMFILE", "ENFILE", "EPIPE",
+)  # fmt: skip
+_UNWRITABLE = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
+
+
+def is_one(error: BaseException, *known: tuple[str, str]) -> bool:
+    """Is it of one of these classes, each a module's and its own name?"""
+    modules = ((sys.modules.get(module), name) for module, name in known)
+    return isinstance(error, tuple(getattr(module, name, ()) for module, name in modules if module is not None))
+
+
+def failed(error: BaseException) -> bool:
+    """Did a rank or a worker fail?"""
+    return is_one(error, *_FAILURES)
+
+
+def refused(error: BaseException) -> bool:
+    """Was something asked for that cannot be had, or written?"""
+    return is_one(error, *_REFUSALS) or (isinstance(error, OSError) and no_place(error) is not None)
+
+
+def no_place(error: OSError) -> str | None:
+    """The sentence for a place that cannot be used, full or read-only. None: the error is not about a place."""
+    name = errno.errorcode.get(error.errno or 0)
+    if name not in _PLACES:
+        return None
+    verb = "write" if name in _UNWRITABLE else "use"
+    what = "a file" if error.filename is None else str(error.filename)
+    return f"cannot {verb} {what}: {error.strerror}"

@@ -1,0 +1,38 @@
+"""Processes that end with the one that started them, also where that is killed and can end nothing any more.
+
+Linux sends a process a signal when the thread that forked it has ended (prctl(2), PR_SET_PDEATHSIG), and goes on to do
+so when it has become another program (execve(2)). So whatever is forked here says :func:`belong`, and a program that
+is started says :func:`command`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+
+
+def belong(parent: int) -> None:
+    """End when ``parent`` ends, which forked this process. Ends at once where it has ended by now."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was quicker
+        os._exit(1)
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """``words``, which begin with a program's path, so that what they start ends with this process.
+
+    For :mod:`subprocess`, whose own way (``preexec_fn``) runs Python between fork and exec, where threads are gone.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
+
+
+if __name__ == "__main__":
+    belong(int(sys.argv[1]))
+    os.execv(sys.argv[2], sys.argv[2:])
