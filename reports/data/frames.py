@@ -92,12 +92,12 @@ def _column(name: str, values: Any, dtype: str) -> Any:
         if not pa.types.is_integer(values.type):
             raise ValueError(f"its {name} is no whole number")
         return values.cast(pa.int64()).to_numpy()
+    if not len(values):  # a column without a row has no type of its own
+        return np.zeros(0, dtype=object)
     if not pa.types.is_dictionary(values.type) or not _is_text(values.type.value_type):
         raise ValueError(f"its {name} is no text")
     values = values.unify_dictionaries()
     chunks = values.chunks
-    if not chunks:
-        return np.zeros(0, dtype=object)
     words = chunks[0].dictionary.to_pylist()
     codes = np.concatenate([one.indices.to_numpy() for one in chunks])
     if (np.asarray([len(word) for word in words] or [0])[codes]).sum() > _MOST_BYTES:
