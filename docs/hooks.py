@@ -79,7 +79,8 @@ def _described(command: click.Command, context: click.Context) -> Iterator[str]:
     for parameter in command.params:
         record = parameter.get_help_record(context)
         if record:
-            yield f"| <code>{_cell(escape(record[0]))}</code> | {_cell(_plain(record[1]))} |"
+            option = _cell(escape(record[0])).replace("&#124;", "&#124;<wbr>")  # a phone is not as wide as all choices
+            yield f"| <code>{option}</code> | {_cell(_plain(record[1]))} |"
 
 
 def _watch() -> Iterator[str]:

@@ -12,7 +12,6 @@ from reports.data.campaigns import CampaignFolder, CampaignWitness
 from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
-from reports.data.stamp import model_of, stamp, written
 from reports.data.switched import SWITCHES
 from reports.pages import bundle, html, markdown, run_page
 from reports.pages.summary import Fact
@@ -69,7 +68,6 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
         "campaign.html",
         {} if chart is None else {"timings": chart},
         title=f"Timings: {', '.join(one.name for one in campaigns)}",
-        stamp=stamp("Fuzzing campaign", model_of(told.data), written(told.folder / "timings.json")),
         verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),

@@ -23,6 +23,7 @@ from simgpu.trace import file_of
 
 _SPREAD = 12  # rows of what spread
 _OURS, _DEEPSPEED = ("sharding", "rings", "without"), ("fix",)  # options that say how training is ordered
+_MODEL = ("model", "size")
 _NAMES = 6  # names of memory in the open
 _FILES = {
     "report.md": "the same in short, to paste into an issue",
@@ -179,12 +180,15 @@ def ran_of(runs: Sequence[Run]) -> RunMetadata:
 
 
 def _differing(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The options in which the runs differ; of a single run those that decide most."""
+    """The model, and the options in which the runs differ; of a single run those that decide most."""
     names = list(dict.fromkeys(name for one in scenarios for name in one))
+    model = [name for name in _MODEL if name in names]
     if len(scenarios) == 1:
         ours = scenarios[0].get("sharding")
-        return [name for name in (*(_OURS if ours else _DEEPSPEED), "hardware", "seed") if name in names]
-    return [name for name in names if len({_plain(one.get(name)) for one in scenarios}) > 1]
+        return model + [name for name in (*(_OURS if ours else _DEEPSPEED), "hardware", "seed") if name in names]
+    return model + [
+        name for name in names if name not in model and len({_plain(one.get(name)) for one in scenarios}) > 1
+    ]
 
 
 def _plain(value: Any) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from detectors.live.incident import load as incident
 from reports.pages import folders, html
-from reports.pages.incident_page import write_page
 from reports.pages.serve import listed
+from repro.__main__ import main
 from tests.live.test_incident import save
 from tests.pages.test_checked_page import told
 from tests.reports import study_folders as make
@@ -113,7 +112,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folders.page([runs / "run", run_folder(runs / "other", clean=True, parameters=PARAMETERS)]),
         target / "both.html",
     )
-    write_page(incident(save(runs / "incident", names=PARAMETERS)), target / "incident.html")
+    main(["report", str(save(runs / "incident", names=PARAMETERS)), "--output", str(target / "incident.html")])
     template = html.environment().get_template("index.html")
     html.write(template.render(folder="runs", runs=listed(runs)), target / "index.html")
     return target
@@ -126,6 +125,12 @@ def test_nothing_is_over_the_edge_and_no_word_is_torn(pages: Path, visit: Visit,
     seen.page.set_viewport_size({"width": 1280, "height": 800})
     assert seen.page.evaluate(MEASURE) == []
     assert (seen.errors, seen.asked) == ([], [])
+
+
+@pytest.mark.parametrize("page", ["run", "both", "fuzzed"])
+def test_a_page_says_of_which_model_it_is(pages: Path, visit: Visit, page: str) -> None:
+    rows = visit(pages / f"{page}.html").page.locator("#versions tr").all_inner_texts()
+    assert [row.split("\t")[1] for row in rows if row.split("\t")[0] in ("model", "size")] == ["llama", "small"]
 
 
 def test_a_table_that_was_cut_says_how_much_is_missing(pages: Path, visit: Visit) -> None:
@@ -154,8 +159,8 @@ def test_the_list_tells_model_and_date_of_each_and_has_dry_runs(pages: Path, vis
     ("page", "head"),
     [
         ("dry_folder", "Dry run of llama-2-7b, 20"),
-        ("fuzzed", "Fuzzing campaign of llama small, 20"),
         ("sweep", "Study 'sweep' of llama-2-7b, 20"),
+        ("incident", "Incident of the NaN watch, 20"),
     ],
 )
 def test_a_page_says_of_what_it_is_and_when_that_was_written(pages: Path, visit: Visit, page: str, head: str) -> None:
