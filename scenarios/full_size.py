@@ -123,8 +123,7 @@ def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
             hidden_dropout=0.0,
             max_position_embeddings=2048,
             tie_word_embeddings=True,
-            **{MEGATRON: True},
-            **common,
+            **common | {MEGATRON: True},
         )
     return FalconConfig(
         ffn_hidden_size=model.intermediate,

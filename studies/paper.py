@@ -170,6 +170,7 @@ def _row(
     by = next((each for each in options if each.unknown.key == chosen), None)
     why = best(options, errors, one.theirs) if off else None
     two = pair if off and why is None else None
+    told = why or two
     scale = one.theirs * row.value if row.quantity != "seconds" else math.nan  # quantity times seconds
     made: dict[str, Any] = {
         "cluster": clusters()[row.cluster].title,
@@ -191,7 +192,7 @@ def _row(
         "needs": why.value if why else two.value if two else math.nan,
         "also": PARAMETER.title if two else "",
         "needs_also": two.parameter_ps if two else math.nan,
-        "fits_others": (why or two).seconds / one.theirs - 1 if why or two else math.nan,
+        "fits_others": told.seconds / one.theirs - 1 if told else math.nan,
     }
     for each in options:
         made[f"needs_{each.unknown.key}"] = each.value
@@ -201,9 +202,9 @@ def _row(
 def candidates(timed: Sequence[TimedRow]) -> pd.DataFrame:
     """By cluster and unknown: what its rows would need, and how well one value does for all of them.
 
-    ``rows``: of the cluster; ``explained``: how many come out at some value; ``plausible``: of those, at a plausible
-    one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with what the
-    others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
+    ``rows``: of the cluster; ``explained``: how many come out at some value, to a tenth; ``plausible``: of those, at a
+    plausible one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with
+    what the others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):
