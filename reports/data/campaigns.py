@@ -47,7 +47,8 @@ class _Row(_Part):
 class _Campaign(_Part):
     timings: _Count
     diverged: _Count
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    outcomes: _Count | None = None
+    twice: _Count = 0
     first: _Count | None
     minimal: bool
     shrinking: _Count

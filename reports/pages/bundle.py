@@ -15,7 +15,7 @@ from detectors import Race, Side
 from reports.data.loading import Run
 from reports.data.schema import KeptWitness
 from reports.pages import html, markdown, run_page, summary
-from reports.text import replays
+from reports.text import replays, reversal
 from reports.timelines import perfetto
 from simgpu.trace import TraceError, file_of
 
@@ -149,6 +149,7 @@ def race(race: Race) -> dict[str, Any]:
         "missing": race.missing_wait,
         "memory": memory or "unnamed",
         "token": again if witness.token and not witness.reason else "",
+        "how": reversal(witness.token),
         "reason": witness.reason,
     }
 

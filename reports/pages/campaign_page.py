@@ -17,7 +17,7 @@ from reports.pages import bundle, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
 from reports.table import Column, Table
-from reports.text import replays
+from reports.text import replays, reversal, ways_of
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
@@ -47,10 +47,10 @@ def _sentence(campaign: CampaignFolder) -> str:
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
-        low, high = found["interval"]
+        ways = f", in {ways_of(found['outcomes'])}" if found.get("outcomes") else ""  # earlier ones did not count
         return (
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
-            f"timings it goes wrong ({low:.0%} to {high:.0%} with 95 % confidence)."
+            f"timings it goes wrong{ways}."
         )
     if any(one.harmful for one in races):
         return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
@@ -87,12 +87,14 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
 def facts(campaign: CampaignFolder) -> list[Fact]:
     """What was tried and what came of it."""
     data, found = campaign.data, campaign.data["campaign"]
-    low, high = found["interval"]
     table = campaign.timings[campaign.timings["diverged"]]
     rows = [
         Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
-        Fact("95 % confidence", f"{low:.1%} to {high:.1%} of all timings"),
     ]
+    if found.get("outcomes"):
+        rows.append(Fact("different outcomes", f"{found['outcomes']:,}"))
+    if found.get("twice"):
+        rows.append(Fact("not counted again", f"{found['twice']:,} timings that two workers drew"))
     if len(table):
         rows += [
             Fact("values wrong, at most", f"{int(table['wrong_values'].max()):,}"),
@@ -125,7 +127,7 @@ def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
     for number, one in enumerate(campaign.witnesses, 1):
         if one.token:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(one.token)))
+            rows.append((f"Race {number}, {reversal(one.token)}", replays(one.token)))
     return rows
 
 

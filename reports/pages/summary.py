@@ -14,7 +14,7 @@ from reports.data.matrix import timing_of
 from reports.data.switched import switched
 from reports.pages.html import shortened
 from reports.table import Cell, Table
-from reports.text import closeness, not_exercised, replays
+from reports.text import closeness, not_exercised, replays, reversal
 
 _RANKS = 16  # ranks named one by one
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
@@ -230,7 +230,7 @@ def replay(run: Run) -> list[tuple[str, str]]:
         elif witness.reason:
             rows.append((f"Race {number} has no witness: {witness.reason}.", ""))
         else:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(witness.token)))
+            rows.append((f"Race {number}, {reversal(witness.token)}", replays(witness.token)))
     return rows
 
 

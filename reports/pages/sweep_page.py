@@ -51,7 +51,7 @@ _WORDS = (
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
     frame = read_table(folder / FILE, COLUMNS, optional=(*_LATER, "unexercised"))
-    frame["unexercised"] = frame.unexercised.fillna("")  # earlier sweeps did not ask
+    frame["unexercised"] = frame.unexercised.astype(object).fillna("")  # earlier sweeps did not ask
     for column in _LATER:  # then all pairs were taken for harmful ones
         frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
     for configuration in (_UNFIXED, STOCK, ZERO3):
