@@ -13,7 +13,7 @@ from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
 from reports.data.switched import SWITCHES
-from reports.pages import bundle, html, markdown, run_page
+from reports.pages import bundle, head, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
 from reports.table import Column, Table
@@ -68,6 +68,7 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
         "campaign.html",
         {} if chart is None else {"timings": chart},
         title=f"Timings: {', '.join(one.name for one in campaigns)}",
+        head=head.of_campaigns(campaigns),
         verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),
@@ -171,6 +172,7 @@ def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
     told = worst(campaigns)
     text = markdown.render(
         "campaign.md",
+        head=head.of_campaigns(campaigns),
         headline=headline(campaigns),
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),

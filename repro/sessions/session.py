@@ -26,7 +26,7 @@ from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.trace import TraceReader, file_of
 
-_PACKAGES = ("torch", "deepspeed", "transformers")
+_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers")
 
 
 class Interrupted(Exception):
