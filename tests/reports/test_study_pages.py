@@ -159,6 +159,17 @@ def test_one_release_by_itself(tmp_path: Path, kind: Any, verdict: str, tone: st
     assert page(study)
 
 
+def test_a_clean_release_says_what_was_not_exercised(tmp_path: Path) -> None:
+    folder = make.releases_folder(tmp_path / "it", {"0.19.8": ("clean", "clean")})
+    file = tmp_path / "it.json"
+    rows = json.loads(file.read_text())
+    rows["0.19.8"]["edited"]["rests"] = {"held": [], "unexamined": 0, "unexercised": ["hpZ is on, and nobody read it"]}
+    file.write_text(json.dumps(rows))
+    study = load(folder)
+    assert (study.verdict, study.tone) == ("clean", "warn")
+    assert study.sentence.endswith("Not exercised, so nothing is known of it: hpZ is on, and nobody read it.")
+
+
 def test_found_with_right_values_is_told_apart_from_found_with_wrong_ones(tmp_path: Path) -> None:
     study = load(make.releases_folder(tmp_path / "it", {"0.13.5": ("race", "uncovered")}))
     by_run = study.metrics.set_index("run")
