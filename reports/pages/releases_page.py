@@ -172,8 +172,8 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
             "warn",
             f"{name} is clean{rest}.{behind}",
         )
-    clean = f"{name} is clean: no race, nothing stale, nothing uncovered, every value right{rest}.{behind}"
-    return "clean", "warn" if missing else "good", clean
+    nothing = f"{name} is clean: no race, nothing stale, nothing uncovered, every value right{rest}.{behind}"
+    return "clean", "warn" if missing else "good", nothing
 
 
 def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
