@@ -17,7 +17,6 @@ from hypothesis import Phase, Verbosity, find, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, choices_to_bytes
 from hypothesis.errors import NoSuchExample
 
-from fuzz.interval import wilson
 from fuzz.shrink import identity, shrink
 from fuzz.strategy import timings_with_choices
 from fuzz.subject import Subject
@@ -69,7 +68,9 @@ class CampaignResult:
     None if none does; ``minimal``: it is known not to diverge without any one of its deviations. ``shrinking``: how
     many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an earlier campaign had
     left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C; what was known by
-    then is here.
+    then is here. ``twice``: timings that were drawn by two workers, which are in ``tried`` once.
+
+    Hypothesis varies what it drew before, so the timings are no sample, and the part that diverges estimates nothing.
     """
 
     tried: tuple[Trial, ...]
@@ -79,6 +80,7 @@ class CampaignResult:
     reused: int
     from_database: bool
     interrupted: bool
+    twice: int = 0
 
     @property
     def timings(self) -> int:
@@ -94,10 +96,10 @@ class CampaignResult:
         return next((one.number for one in self.tried if one.verdict.diverged), None)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The part of timings that diverge: 95 %, were each drawn by itself. Hypothesis also varies what it drew."""
-        drawn = self.tried[self.reused :]
-        return wilson(sum(one.verdict.diverged for one in drawn), len(drawn))
+    def outcomes(self) -> int:
+        """In how many ways training went wrong: which values, how many numbers, by how much a loss differs."""
+        wrong = (one.verdict for one in self.tried if one.verdict.diverged)
+        return len({(one.wrong, one.bad, repr(one.loss)) for one in wrong})
 
     def rows(self) -> list[dict[str, Any]]:
         return [one.row() for one in self.tried]
@@ -107,10 +109,12 @@ class CampaignResult:
         rows = self.rows()
         for row in rows:
             row["loss_difference"] = row["loss_difference"] if math.isfinite(row["loss_difference"]) else None
-        same = ("timings", "diverged", "first", "minimal", "shrinking", "reused", "from_database", "interrupted")
+        same = (
+            "timings", "diverged", "outcomes", "twice", "first", "minimal", "shrinking", "reused", "from_database",
+            "interrupted",
+        )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in same},
-            "interval": list(self.interval),
             "smallest": None if self.smallest is None else written(self.smallest),
             "rows": rows,
         }
@@ -177,6 +181,7 @@ class _Campaign:
     failing: list[tuple[Deviation, ...]] = field(default_factory=list)
     choices: dict[tuple[Deviation, ...], tuple[int, ...]] = field(default_factory=dict)  # of those Hypothesis drew
     shrinking: int = 0  # executions
+    twice: int = 0  # timings that came from two workers
 
     def result(self) -> CampaignResult:
         smallest, minimal, reused, from_database, interrupted = None, False, 0, False, False
@@ -198,7 +203,9 @@ class _Campaign:
         if self.failing:
             smallest = smallest or min(self.failing, key=_size)
             self._keep()
-        return CampaignResult(tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted)
+        return CampaignResult(
+            tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted, self.twice
+        )
 
     def draw(self) -> None:
         """Execute what is drawn, until that is enough."""
@@ -217,7 +224,9 @@ class _Campaign:
         finally:  # in an order that does not depend on who was quicker
             for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
                 key = identity(one.deviations)
-                if key not in self.known:
+                if key in self.known:
+                    self.twice += 1
+                else:
                     self.known[key] = one.verdict.diverged
                     self.tried.append(replace(one, number=len(self.tried) + 1))
                     if one.verdict.diverged:

@@ -62,6 +62,18 @@ def differing(value: float, other: float) -> tuple[str, str]:
     return repr(value), repr(other)
 
 
+def ways_of(outcomes: int) -> str:
+    """In how many ways training went wrong."""
+    return f"{outcomes:,} way{'' if outcomes == 1 else 's'}"
+
+
+def reversal(token: str) -> str:
+    """What the timing of a race's witness is. Of the deviations that a token may have none has a = in it."""
+    if token and all("=" in part for part in token.split(",")[2:]):
+        return "as recorded, the two accesses come the other way round already"
+    return "the two accesses the other way round"
+
+
 def replays(token: str) -> str:
     """The command that executes a timing again, as a page has it: for the environment's own shell."""
     return f"python -m repro replay {token}"

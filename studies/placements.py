@@ -30,7 +30,7 @@ MICRO_BATCHES = {"llama-2-7b": 16, "llama-2-13b": 8, "llama-2-70b": 4}
 JOB: dict[str, Any] = {"nodes": 8, "gpus": 8, "hpz": 8, "checkpointing": True, "steps": 2}
 COLUMNS = (
     "model", "gbits", "fix", "where", "what", "race_free", "races", "manifested", "pairs", "memory", "example",
-    "step_s", "slowdown", "host_blocked_s", "waits", "waited_s",
+    "step_s", "slowdown", "host_blocked_s", "waits", "waited_s", "unexercised",
 )  # fmt: skip
 """Of the frame: see :func:`study`."""
 
@@ -68,7 +68,8 @@ def study(
     Columns: ``model``, ``gbits`` (between nodes), ``fix``, ``where`` and ``what`` (of the fix); ``race_free``,
     ``races`` and ``manifested`` (occurrences on rank 0), ``pairs`` (the racing lines), ``memory`` and ``example`` (what
     they touch, and when); ``step_s``, ``slowdown`` (against the fastest race-free one of the same model and network),
-    ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself).
+    ``host_blocked_s`` (of the step), ``waits`` and ``waited_s`` (of the host, a step, at the fix itself);
+    ``unexercised``: what was on and never happened.
 
     :func:`scenarios.rehearsal.preload` must have been called. Raises :class:`ScenarioError`.
     """
@@ -130,6 +131,7 @@ def _run(case: PlacementCase, *, folder: Path, options: dict[str, Any]) -> dict[
         "host_blocked_s": found.step.blocked / 1e9,
         "waits": waits,
         "waited_s": waited,
+        "unexercised": "; ".join(found.unexercised),
     }
 
 

@@ -25,6 +25,7 @@ SKIPPED = ProbePoint(Kind.OPTIMIZER, detail="found_inf")
 # The norm of the gradient that the optimizer is about to apply.
 NORM = ProbePoint(Kind.GRADIENT, detail="norm")
 
+_RETURNED = ProbePoint(Kind.OUTPUT)  # by the model
 _SMALL = 4096  # elements: a pass over these costs nothing
 _EVERY = 16  # steps
 
@@ -134,7 +135,8 @@ class Board:
         kind = self._names[point].kind
         extremes = bool(self._keep) or kind in self._extremes or plain.numel() < _SMALL
         bad = self._lanes.probe(plain, self._note(point, plain.numel(), order=order), extremes=extremes)
-        self._any_bad |= bad
+        # A module's own output may be bad on purpose, step after step: a mask.
+        self._any_bad |= bad and (kind in (Kind.LOSS, Kind.GRADIENT) or self._names[point] == _RETURNED)
         return bad
 
     def keep_place(self) -> int:

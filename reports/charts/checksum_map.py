@@ -46,6 +46,7 @@ class _Table:
     step: npt.NDArray[np.int64]
     counts: dict[str, npt.NDArray[np.int64]]
     rank: npt.NDArray[np.int64]
+    turn: npt.NDArray[np.int64]  # within the step; -1: none, or not known
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> _Table:
@@ -58,7 +59,8 @@ class _Table:
             return values.astype(np.int64)
 
         counts = {name: np.maximum(whole(name), 0) for name in _COUNTS}
-        return cls(np.asarray(names), code, whole("step"), counts, whole("first_rank"))
+        turn = whole("turn") if "turn" in frame else np.full(len(frame), -1)
+        return cls(np.asarray(names), code, whole("step"), counts, whole("first_rank"), turn)
 
     def first_wrong(self) -> npt.NDArray[np.int64]:
         """The entry that is each parameter's first wrong one; -1 for none."""
@@ -131,7 +133,8 @@ def _relevant(table: _Table, first: npt.NDArray[np.int64]) -> list[int]:
     """The wrong parameters in the order in which they went wrong, then the others."""
     never = int(table.step.max()) + 1
     began = np.where(first >= 0, table.step[first], never)
-    return sorted(range(len(first)), key=lambda row: (int(began[row]), str(table.names[row])))[:_ROWS]
+    turn = np.where(first >= 0, table.turn[first], -1)
+    return sorted(range(len(first)), key=lambda row: (int(began[row]), int(turn[row]), str(table.names[row])))[:_ROWS]
 
 
 def _cells(
@@ -182,6 +185,11 @@ def _text(table: _Table, first: npt.NDArray[np.int64], rows: int, width: int) ->
         parts.append(f"{wrong} of {known} parameters were wrong at some time; they stand first, as they went wrong.")
     else:
         parts.append(f"All {uses} uses of {known} parameters are equal." if uses else "No use was compared.")
+    if table.counts["older"].any():
+        parts.append(
+            "An older version is what the reference held in an earlier step: the update is missing (where a gradient "
+            "was not finite, the step is skipped), or a copy came too late."
+        )
     if known > rows:
         parts.append(f"{known - rows} parameters are left out{_quality(wrong, rows)}.")
     if width > 1:

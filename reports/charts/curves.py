@@ -91,13 +91,13 @@ def draw(runs: Sequence[Run]) -> dict[str, Chart]:
 
     Both of a pair hold the same data, so they belong into one document.
     """
-    first = _first_difference(runs)
     charts = {}
     for name, quantity in _QUANTITIES.items():
         series = list(_series(runs, quantity))
         if not series:
             continue
-        drawing = _Drawing(quantity, series, _reference(runs, quantity), first)
+        first = _first_difference(runs, quantity)
+        drawing = _Drawing(quantity, series, _reference(runs, quantity), first, _first_parameter(runs))
         charts[name] = drawing.chart(log=False)
         if drawing.positive.size:
             charts[f"{name}-log"] = drawing.chart(log=True)
@@ -153,10 +153,24 @@ def _by_step(steps: pd.Series, values: pd.Series) -> pd.DataFrame:
     return table
 
 
-def _first_difference(runs: Sequence[Run]) -> tuple[int, str] | None:
-    """The first step in which a run differs from the reference, and which run."""
-    found = [(step, run.name) for run in runs if (step := run.file.first_bad_step) is not None]
+def _first_difference(runs: Sequence[Run], quantity: _Quantity) -> tuple[int, str] | None:
+    """The first step in which this quantity of a run differs from the reference's, and which run."""
+    found = []
+    for run in runs:
+        rows = _rows(run, quantity)
+        ours, theirs = rows[quantity.column], rows[f"reference_{quantity.column}"]
+        differs = (ours != theirs) & theirs.notna()  # a reference that is not known differs from nothing
+        if quantity.column == "loss":
+            differs = ~rows["equal"].astype(bool) & ~(ours.isna() & theirs.isna())
+        if differs.any():
+            found.append((int(rows.loc[differs, "step"].min()), run.name))
     return min(found, key=lambda one: one[0], default=None)
+
+
+def _first_parameter(runs: Sequence[Run]) -> int | None:
+    """The first step in which a parameter of any run is not the reference's."""
+    wrong = (run.file.divergence.parameter for run in runs if run.file.divergence)
+    return min((one.step for one in wrong if one), default=None)
 
 
 def _told(table: pd.DataFrame, steps: npt.NDArray[np.int64]) -> list[str]:
@@ -189,9 +203,15 @@ class _Drawing:
     """One quantity: the data, and its charts."""
 
     def __init__(
-        self, quantity: _Quantity, series: Sequence[_Series], reference: pd.DataFrame, first: tuple[int, str] | None
+        self,
+        quantity: _Quantity,
+        series: Sequence[_Series],
+        reference: pd.DataFrame,
+        first: tuple[int, str] | None,
+        parameter: int | None,
     ) -> None:
         self._quantity, self._series, self._reference, self._first = quantity, series, reference, first
+        self._parameter = parameter
         every = [one.values for one in series] + [reference]
         self._steps = np.unique(np.concatenate([table.index.to_numpy(dtype=np.int64) for table in every]))
         self._source = self._data()
@@ -315,7 +335,9 @@ class _Drawing:
             parts.append("Upright bars reach from the smallest to the largest value.")
         if self._first is not None:
             step, name = self._first
-            parts.append(f"{tame(name, _NAME)} differs first from the reference, in step {step}.")
+            sooner = self._parameter is not None and self._parameter < step
+            since = f"; a parameter is wrong from step {self._parameter} on" if sooner else ""
+            parts.append(f"{tame(name, _NAME)} differs first from the reference in step {step}{since}.")
         if log and self._not_positive:
             parts.append(f"Left out, as a logarithm needs it: {self._not_positive} values that are not above 0.")
         if self._reference.empty:

@@ -28,7 +28,6 @@ COLUMNS = {
     "departed": "bool",
 }
 _Count = Annotated[int, Field(ge=0, le=2**53)]
-_PartOf = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Part(BaseModel):
@@ -48,7 +47,8 @@ class _Row(_Part):
 class _Campaign(_Part):
     timings: _Count
     diverged: _Count
-    interval: Annotated[list[_PartOf], Field(min_length=2, max_length=2)]
+    outcomes: _Count | None = None
+    twice: _Count = 0
     first: _Count | None
     minimal: bool
     shrinking: _Count

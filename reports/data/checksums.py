@@ -22,14 +22,17 @@ COLUMNS = {
     "older": "int64",
     "not_finite": "int64",
     "first_rank": "int64",
+    "turn": "int64",
 }
+_LATER = {"turn": -1}  # which earlier versions did not write
 
 
 def of(uses: pd.DataFrame) -> pd.DataFrame:
     """A row per parameter and step, of :func:`reports.data.tables.parameters`; in the order of their names, then steps.
 
     A use is wrong where it has a reference and differs from it; not_finite, if it then holds values that are not; else
-    older, if every wrong part holds what that part held in the reference in an earlier step, on any rank.
+    older, if every wrong part holds what that part held in the reference in an earlier step, on any rank. turn: which
+    of its rank's uses in that step, from 0, was the first that is wrong; -1: none is.
     """
     keys = ["parameter", "step"]
     wrong = ~uses["equal"] & uses["reference_checksums"].notna()
@@ -45,12 +48,14 @@ def of(uses: pd.DataFrame) -> pd.DataFrame:
             "older": older,
             "not_finite": not_finite,
             "first_rank": uses["rank"].where(wrong, np.iinfo(np.int64).max),
+            "turn": uses.groupby(["rank", "step"], sort=False).cumcount().where(wrong, np.iinfo(np.int64).max),
         }
     )
     sums = ["uses", "wrong", "older", "not_finite"]
     counted[sums] = counted[sums].astype("int64")
-    found = counted.groupby(keys, sort=True).agg({**dict.fromkeys(sums, "sum"), "first_rank": "min"}).reset_index()
-    found.loc[found["wrong"] == 0, "first_rank"] = -1
+    found = counted.groupby(keys, sort=True).agg({**dict.fromkeys(sums, "sum"), "first_rank": "min", "turn": "min"})
+    found = found.reset_index()
+    found.loc[found["wrong"] == 0, ["first_rank", "turn"]] = -1
     return found.astype(COLUMNS)
 
 
@@ -91,8 +96,12 @@ def write(table: pd.DataFrame, file: Path) -> None:
 
 def read(file: Path) -> pd.DataFrame:
     """What :func:`write` wrote. Raises :class:`reports.data.schema.ReportError` for any other file."""
-    table = frames.read_parquet(file, COLUMNS)
+    table = frames.read_parquet(file, COLUMNS, later=_LATER)
     counts = ["uses", "wrong", "older", "not_finite"]
-    if (table["step"] < 0).any() or (table[counts] < 0).any(axis=None) or (table["first_rank"] < -1).any():
+    if (
+        (table["step"] < 0).any()
+        or (table[counts] < 0).any(axis=None)
+        or (table[["first_rank", "turn"]] < -1).any(axis=None)
+    ):
         raise schema.does_not_hold(file, "a count is below 0")
     return table

@@ -14,6 +14,7 @@ import pyarrow as pa
 from reports.data.schema import ReportError, does_not_hold
 
 _NOTHING: Mapping[str, str] = {}
+_NONE_LATER: Mapping[str, int] = {}
 _MOST_BYTES = 2 << 30  # of a table in memory
 _MOST_ROWS = 1 << 25
 _LARGEST = 2**53  # of any whole number; a page's script holds no larger one exactly
@@ -57,8 +58,10 @@ def read(
     return _bounded(file, pd.DataFrame(frame[list(columns)]))
 
 
-def read_parquet(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
+def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, int] = _NONE_LATER) -> pd.DataFrame:
     """These columns (name: int64 or str), in this order, of a table that lacks nothing.
+
+    ``later``: columns that earlier versions did not write, and the number that stands for each of them there.
 
     pandas' own description of the table, which Parquet files carry too, is not read. Raises :class:`ReportError`.
     """
@@ -68,10 +71,15 @@ def read_parquet(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
     try:
         with parquet.ParquetFile(file, read_dictionary=texts) as packed:
             _refuse_bomb(packed.metadata)
-            if missing := [name for name in columns if name not in packed.schema_arrow.names]:
+            written = [name for name in columns if name in packed.schema_arrow.names]
+            if missing := [name for name in columns if name not in {*written, *later}]:
                 raise ValueError(f"it lacks the column {missing[0]}")
-            table = packed.read(columns=list(columns), use_threads=False)  # ranks may be forked later
-        frame = pd.DataFrame({name: _column(name, table.column(name), dtype) for name, dtype in columns.items()})
+            table = packed.read(columns=written, use_threads=False)  # ranks may be forked later
+        frame = pd.DataFrame({name: _column(name, table.column(name), columns[name]) for name in written})
+        for name in columns:  # in a frame of no row, too
+            if name not in written:
+                frame[name] = np.full(len(frame), later[name], dtype=np.int64)
+        frame = pd.DataFrame(frame[list(columns)])
     except (OSError, ValueError, TypeError, LookupError, NotImplementedError) as error:
         raise does_not_hold(file, str(error)) from None
     return _bounded(file, frame.astype(dict(columns)))

@@ -131,7 +131,8 @@ class Run:
 
     ``checksums``: a row for each parameter and step. parameter, step, uses; wrong: those that differ from the
     reference; of these not_finite: hold values that are not finite, and older: every wrong part holds what the
-    reference held in an earlier step; first_rank: the lowest rank with a wrong use, or -1.
+    reference held in an earlier step; first_rank: the lowest rank with a wrong use, or -1; turn: which use of its rank
+    in the step that was, or -1 (none, or not known).
 
     ``sources``: by ``file:line``, around the innermost lines of the races' stacks. Runs of earlier versions have none.
     """

@@ -13,8 +13,8 @@ import pandas as pd
 from detectors import Race, Side
 from reports.data.loading import Run
 from reports.data.schema import KeptWitness
-from reports.pages import html, markdown, run_page, summary
-from reports.text import replays
+from reports.pages import head, html, markdown, run_page, summary
+from reports.text import replays, reversal
 from reports.timelines import perfetto
 from simgpu.trace import TraceError, file_of
 
@@ -52,6 +52,7 @@ def report(runs: Sequence[Run]) -> str:
         told = next((run for run in runs if run.file.races), told)
     return markdown.render(
         "report.md",
+        head=head.of_runs(runs),
         verdict=str(summary.verdict(summary.worst(runs))),
         headline=summary.headline(runs),
         runs=summary.side_by_side(runs),
@@ -138,6 +139,7 @@ def race(race: Race) -> dict[str, Any]:
         "missing": race.missing_wait,
         "memory": memory or "unnamed",
         "token": again if witness.token and not witness.reason else "",
+        "how": reversal(witness.token),
         "reason": witness.reason,
     }
 

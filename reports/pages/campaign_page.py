@@ -13,11 +13,11 @@ from reports.data.frames import each
 from reports.data.loading import ReportError
 from reports.data.matrix import matrix
 from reports.data.switched import SWITCHES
-from reports.pages import bundle, html, markdown, run_page
+from reports.pages import bundle, head, html, markdown, run_page
 from reports.pages.summary import Fact
 from reports.pages.words import WORDS
 from reports.table import Column, Table
-from reports.text import more, replays
+from reports.text import more, replays, reversal, ways_of
 
 FORMAT, VERSION = "stream-race-campaigns", 1
 _ROWS = 12  # timings in the table
@@ -47,10 +47,10 @@ def _sentence(campaign: CampaignFolder) -> str:
     tried, diverged = found["timings"], found["diverged"]
     with_fix = "Without the synchronisation" if campaign.fix == "none" else f"With {campaign.fix}"
     if diverged:
-        low, high = found["interval"]
+        ways = f", in {ways_of(found['outcomes'])}" if found.get("outcomes") else ""  # earlier ones did not count
         return (
             f"{with_fix} it depends on timing whether training comes out right: under {diverged:,} of {tried:,} "
-            f"timings it goes wrong ({low:.0%} to {high:.0%} with 95 % confidence)."
+            f"timings it goes wrong{ways}."
         )
     if any(one.harmful for one in races):
         return f"{with_fix} a timing was built under which training goes wrong; none of {tried:,} random ones was one."
@@ -68,6 +68,7 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
         "campaign.html",
         {} if chart is None else {"timings": chart},
         title=f"Timings: {', '.join(one.name for one in campaigns)}",
+        head=head.of_campaigns(campaigns),
         verdict="depends on timing" if _wrong(told) else "race, benign" if told.witnesses else "clean",
         tone=tone,
         headline=headline(campaigns),
@@ -87,12 +88,14 @@ def page(campaigns: Sequence[CampaignFolder], files: Sequence[tuple[str, str]] =
 def facts(campaign: CampaignFolder) -> list[Fact]:
     """What was tried and what came of it."""
     data, found = campaign.data, campaign.data["campaign"]
-    low, high = found["interval"]
     table = campaign.timings[campaign.timings["diverged"]]
     rows = [
         Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
-        Fact("95 % confidence", f"{low:.1%} to {high:.1%} of all timings"),
     ]
+    if found.get("outcomes"):
+        rows.append(Fact("different outcomes", f"{found['outcomes']:,}"))
+    if found.get("twice"):
+        rows.append(Fact("not counted again", f"{found['twice']:,} timings that two workers drew"))
     if len(table):
         rows += [
             Fact("values wrong, at most", f"{int(table['wrong_values'].max()):,}"),
@@ -125,7 +128,7 @@ def _replay(campaign: CampaignFolder) -> list[tuple[str, str]]:
     rows = [("The smallest timing that goes wrong", replays(campaign.data["token"]))] if campaign.data["token"] else []
     for number, one in enumerate(campaign.witnesses, 1):
         if one.token:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(one.token)))
+            rows.append((f"Race {number}, {reversal(one.token)}", replays(one.token)))
     return rows
 
 
@@ -170,6 +173,7 @@ def write(campaigns: Sequence[CampaignFolder], target: Path) -> str:
     told = worst(campaigns)
     text = markdown.render(
         "campaign.md",
+        head=head.of_campaigns(campaigns),
         headline=headline(campaigns),
         facts=facts(told),
         matrix=matrix(one.tried for one in campaigns),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
 from reports.pages.summary import Fact
 from reports.pictures import placements as pictures
 from reports.table import Cell, Column, Table
@@ -35,6 +35,7 @@ COLUMNS = {
     "host_blocked_s": "float64",
     "waits": "int64",
     "waited_s": "float64",
+    "unexercised": "str",
 }
 SITE_COLUMNS = {
     "operation": "str",
@@ -66,12 +67,14 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
     :class:`reports.data.schema.ReportError`.
     """
     frames = {
-        name: read_table(folder / name, columns)
+        name: read_table(folder / name, columns, optional=("unexercised",))
         for name, columns in ((FILE, COLUMNS), (SITES, SITE_COLUMNS))
         if (folder / name).exists()
     }
     if not frames:
         raise does_not_hold(folder / FILE, "neither it nor sites.csv is there")
+    if FILE in frames:
+        frames[FILE] = said_of_exercise(frames[FILE])
     return study(frames.get(FILE), frames.get(SITES), ran)
 
 
@@ -131,6 +134,10 @@ def _placed(frame: pd.DataFrame) -> tuple[str, str, str]:
     if len(unfixed):
         needed = f"hpZ needs its synchronisation, as streams race without it in {racing} of {len(unfixed)} jobs"
         needed = needed if racing else "hpZ shows no race here even without its synchronisation"
+    partly, told = unexercised(frame[frame.race_free])
+    if partly == len(frame):
+        nothing = f"Nothing is known of any place: in none of the {partly} runs was all of it exercised ({told})"
+        return "not exercised", "warn", nothing
     if not len(tried):
         return "no place was tried", "warn", f"{needed}; no place for it was tried"
     if not free:
@@ -144,7 +151,9 @@ def _placed(frame: pd.DataFrame) -> tuple[str, str, str]:
         return "stock is not enough", "bad", text
     if len(stock):
         text += f", and stock DeepSpeed's costs at most {100 * max(stock.slowdown.max() - 1, 0):.2f} % of a step more"
-    return ("some places are enough" if racy else "every place is enough"), "good", text
+    if partly:
+        text += f"; in {partly} of {len(frame)} runs not all was exercised ({told})"
+    return ("some places are enough" if racy else "every place is enough"), "warn" if partly else "good", text
 
 
 def _needed(sites: pd.DataFrame) -> str:

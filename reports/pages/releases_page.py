@@ -17,6 +17,7 @@ from reports.pages import summary
 from reports.pages.study_page import Study, StudyMetadata, texts
 from reports.pages.summary import Fact
 from reports.table import Cell, Table
+from reports.text import not_exercised
 
 PLAIN, EDITED = "plain", "padded + edit"
 FINDINGS = ("race", "stale", "uncovered", "wrong values")
@@ -162,13 +163,17 @@ def _judged(rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, str, str]:
     if edited:
         fault = f"{name} is at fault with padding or edits ({', '.join(edited)}){rest}."
         return "the newest release is at fault", "bad", fault
+    rests = [rows[newest][run].rests for run in _RUNS]
+    missing = list(dict.fromkeys(one for found in rests if found for one in found.unexercised))
+    behind = f" {not_exercised(missing)}" if missing else ""
     if hard or bad or failed:
         return (
             "older releases are at fault" if hard or bad else "some releases do not run",
             "warn",
-            f"{name} is clean{rest}.",
+            f"{name} is clean{rest}.{behind}",
         )
-    return "clean", "good", f"{name} is clean: no race, nothing stale, nothing uncovered, every value right{rest}."
+    nothing = f"{name} is clean: no race, nothing stale, nothing uncovered, every value right{rest}.{behind}"
+    return "clean", "warn" if missing else "good", nothing
 
 
 def _found(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:

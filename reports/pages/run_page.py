@@ -15,7 +15,7 @@ from reports.data.campaigns import CampaignFolder
 from reports.data.frames import each
 from reports.data.loading import Run, Source
 from reports.data.matrix import Tried, matrix, timing_of
-from reports.pages import html, summary
+from reports.pages import head, html, summary
 from reports.pages.words import VERDICTS, WORDS
 from reports.table import Column, Table
 from reports.timelines import moment
@@ -45,6 +45,7 @@ def page(runs: Sequence[Run], files: Sequence[tuple[str, str]] = (), campaigns: 
         "report.html",
         _charts(runs, told),
         title=f"{verdict}: {', '.join(run.name for run in runs)}",
+        head=head.of_runs(runs),
         verdict=str(verdict),
         verdicts=VERDICTS,
         tone=verdict.tone,
@@ -129,10 +130,12 @@ def _side(word: str, side: Side, sources: Mapping[str, Source]) -> dict[str, Any
 
 def _spread(run: Run) -> Table | None:
     """The first parameters with values that are not finite."""
-    found = run.checksums[run.checksums["not_finite"] > 0].sort_values("step", kind="stable").head(_SPREAD)
-    rows = [[f"{one.step}", one.parameter, f"{one.not_finite} of {one.uses}", one.first_rank] for one in each(found)]
+    found = run.checksums[run.checksums["not_finite"] > 0].sort_values(["step", "turn"], kind="stable")
+    shown = each(found.head(_SPREAD))
+    rows = [[f"{one.step}", one.parameter, f"{one.not_finite} of {one.uses}", one.first_rank] for one in shown]
     columns = ["step", "parameter", "uses not finite", Column("lowest rank", "d")]
-    return Table("", columns, rows, key="spread") if rows else None
+    more = f"And {len(found) - _SPREAD:,} more rows." if len(found) > _SPREAD else ""
+    return Table("", columns, rows, more, key="spread") if rows else None
 
 
 def _watch(run: Run) -> str:

@@ -167,6 +167,17 @@ def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[s
     return frame
 
 
+def said_of_exercise(frame: pd.DataFrame) -> pd.DataFrame:
+    """With its column ``unexercised``: what was on in a row's run and never happened. Earlier studies did not ask."""
+    return frame.assign(unexercised=frame.unexercised.astype(object).fillna(""))
+
+
+def unexercised(frame: pd.DataFrame) -> tuple[int, str]:
+    """In how many of the rows something never happened, and what."""
+    partly = frame[frame.unexercised != ""]
+    return len(partly), "; ".join(dict.fromkeys(partly.unexercised))
+
+
 def texts(options: Mapping[str, Any]) -> dict[str, str]:
     """Options as texts."""
     return {

@@ -11,10 +11,11 @@ from detectors.order.races import site
 from reports.data.findings import Verdict
 from reports.data.loading import Run
 from reports.data.matrix import timing_of
+from reports.data.schema import FindingsFile
 from reports.data.switched import switched
 from reports.pages.html import shortened
 from reports.table import Cell, Table
-from reports.text import closeness, differing, not_exercised, replays
+from reports.text import closeness, differing, not_exercised, replays, reversal
 
 _RANKS = 16  # ranks named one by one
 _BAD = ("unstable", "race", "hidden", "stale", "uncovered", "diverged")
@@ -84,7 +85,7 @@ def _sentence(run: Run) -> str:
         return found.sentence
     kind, step = verdict(run), found.first_bad_step
     since = f" from step {step}" if step is not None else ""
-    why = _why(found.races[0]) if found.races else "streams race"
+    why = _why(*_named(found)) if found.races else "streams race"
     if kind == "unstable":
         text = f"training goes wrong{since}, because {why}."
     elif kind == "hidden":
@@ -113,11 +114,18 @@ def _sentence(run: Run) -> str:
     return text
 
 
-def _why(race: Race) -> str:
+def _named(found: FindingsFile) -> tuple[Race, str]:
+    """The race to tell of, and the parameter: the first that is wrong, where a race is about it."""
+    wrong = found.divergence.parameter.name if found.divergence and found.divergence.parameter else ""
+    racing = (race for race in found.races if any(name.name == wrong for name in race.names))
+    return next(racing, found.races[0]), wrong
+
+
+def _why(race: Race, wrong: str) -> str:
     first, second = race.first, race.second
     memory = "memory"
     if race.names:
-        kind, name = race.names[0]
+        kind, name = next((one for one in race.names if one.name == wrong), race.names[0])
         more = f" and {len(race.names) - 1} more" if len(race.names) > 1 else ""
         memory = f"{'the ' + kind + ' partition' if kind in ('primary', 'secondary') else kind} of {_short(name)}{more}"
     after = {"read": "reads", "write": "writes", "free": "frees"}[second.access]
@@ -230,7 +238,7 @@ def replay(run: Run) -> list[tuple[str, str]]:
         elif witness.reason:
             rows.append((f"Race {number} has no witness: {witness.reason}.", ""))
         else:
-            rows.append((f"Race {number}, the two accesses the other way round", replays(witness.token)))
+            rows.append((f"Race {number}, {reversal(witness.token)}", replays(witness.token)))
     return rows
 
 

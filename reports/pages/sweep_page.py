@@ -12,7 +12,7 @@ import pandas as pd
 from frameworks.deepspeed.fixes import Fix
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
 from reports.pages.summary import Fact
 from reports.pictures import sweep as pictures
 from reports.pictures.sweep import STOCK
@@ -50,8 +50,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
-    frame = read_table(folder / FILE, COLUMNS, optional=(*_LATER, "unexercised"))
-    frame["unexercised"] = frame.unexercised.fillna("")  # earlier sweeps did not ask
+    frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=(*_LATER, "unexercised")))
     for column in _LATER:  # then all pairs were taken for harmful ones
         frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
     for configuration in (_UNFIXED, STOCK, ZERO3):
@@ -109,32 +108,29 @@ class _Seen:
         fixes = [name.removeprefix("hpZ ") for name in dict.fromkeys(fixed.configuration) if name != ZERO3]
         total, racing, shown = len(unfixed), int((unfixed.pairs > 0).sum()), int((unfixed.manifested > 0).sum())
         left = fixed[fixed.pairs > 0]
-        partly = unfixed[(unfixed.unexercised != "") & (unfixed.pairs == 0)]
-        told = "; ".join(dict.fromkeys(partly.unexercised))
+        partly, told = unexercised(unfixed[unfixed.pairs == 0])
         self.without = (
             f"the race is there in {racing} of {total} settings; {shown} show it, {racing - shown} come out right by "
             f"luck{_closest(unfixed)}"
             if racing
             else f"no race in {total} settings"
         )
-        if len(partly):
-            self.without += f"; in {len(partly)} not all was exercised"
+        if partly:
+            self.without += f"; in {partly} not all was exercised"
         self.within = f"no race in {len(fixed)} runs ({', '.join([*fixes, ZERO3])})"
         if len(left):
             self.within = f"a race in {len(left)} of {len(fixed)} runs: {', '.join(dict.fromkeys(left.configuration))}"
             self.verdict, self.tone = "a race is left", "bad"
             names = ", ".join(dict.fromkeys(left.configuration))
             self.sentence = f"A race is left where none should be ({names}), so training may go wrong there"
-        elif not racing and len(partly) == total:
+        elif not racing and partly == total:
             self.verdict, self.tone = "not exercised", "warn"
             self.sentence = (
                 f"Nothing is known of hpZ's race: in none of the {total} settings was all of it exercised ({told})"
             )
-        elif not racing and len(partly):
+        elif not racing and partly:
             self.verdict, self.tone = "no race where it was exercised", "warn"
-            self.sentence = (
-                f"No race was found, but in {len(partly)} of {total} settings not all was exercised ({told})"
-            )
+            self.sentence = f"No race was found, but in {partly} of {total} settings not all was exercised ({told})"
         elif not racing:
             self.verdict, self.tone = "no race", "good"
             self.sentence = "No race was found in any setting, with a synchronisation or without it"
@@ -145,8 +141,8 @@ class _Seen:
                 f"hpZ needs its synchronisation: without it {everywhere} settings has the race ({shown} show it, "
                 f"{racing - shown} come out right by luck), with {_either(fixes)} none has"
             )
-            if len(partly):
-                self.sentence += f"; in {len(partly)} of {total} settings not all was exercised ({told})"
+            if partly:
+                self.sentence += f"; in {partly} of {total} settings not all was exercised ({told})"
 
 
 def _speed(frame: pd.DataFrame) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from reports.data.findings import Findings
 from reports.screen.races import held_text, race_text, unexercised_text
 from reports.table import STYLES, Cell, Column, Table
-from reports.text import replays, typed
+from reports.text import replays, reversal, typed
 
 _LAST = 20  # steps that are shown while it runs
 
@@ -130,7 +130,7 @@ def verdict(console: Console, findings: Findings, folder: Path) -> None:
         if witness.reason:
             console.print(f"Race {number} has no witness: {witness.reason}.", highlight=False)
         else:
-            console.print(f"Race {number}, the two accesses the other way round:", highlight=False)
+            console.print(f"Race {number}, {reversal(witness.token)}:", highlight=False)
             console.print(f"  {typed(replays(witness.token))}", highlight=False, soft_wrap=True)
     console.print(f"Files: {folder}/findings.json, metrics.csv, parameters.csv, trace/", highlight=False)
 

@@ -22,7 +22,7 @@ from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
 from reports.table import Cell, Column, Table
-from reports.text import duration, replays, typed
+from reports.text import duration, replays, typed, ways_of
 
 
 def told(console: Console, token: Token, verdict: ReplayVerdict, confirmation: Confirmation | None) -> None:
@@ -111,9 +111,10 @@ def races(console: Console, witnesses: Sequence[Witness], tokens: Sequence[Token
 
 def campaign(console: Console, name: str, found: CampaignResult, token: Token | None) -> None:
     """What the timings did."""
-    low, high = found.interval
-    of = f"{found.diverged} of {found.timings} ({found.diverged / max(found.timings, 1):.0%}; "
-    rows = [("timings that diverged", of + f"95 % confidence: {low:.0%} to {high:.0%})")]
+    ways = f", in {ways_of(found.outcomes)}" if found.diverged else ""
+    rows = [("timings that diverged", f"{found.diverged} of {found.timings}{ways}")]
+    if found.twice:
+        rows.append(("not counted again", f"{found.twice} timings that two workers drew"))
     wrong = [one for one in found.tried if one.verdict.diverged]
     if wrong:
         finite = [one.verdict.loss for one in wrong if math.isfinite(one.verdict.loss)]

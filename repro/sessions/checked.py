@@ -18,7 +18,7 @@ from repro.sessions.rehearsed import DryMetrics
 from simgpu.extras import installed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
 
-_PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "lightning")
+_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 
 
 class Witnesses(Protocol):

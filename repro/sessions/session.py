@@ -27,7 +27,7 @@ from simgpu.ranks.cluster import RankFailed
 from simgpu.ranks.interrupts import held
 from simgpu.trace import TraceReader, file_of
 
-_PACKAGES = ("torch", "deepspeed", "transformers")
+_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers")
 
 
 class Interrupted(Exception):

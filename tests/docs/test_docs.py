@@ -133,6 +133,22 @@ def test_figures_are_not_pasted_into_the_pages_of_studies() -> None:
 
 @pytest.mark.wide
 @pytest.mark.timeout(600)
+def test_the_large_job_that_is_rehearsed_fits(tmp_path: Path) -> None:
+    text = (DOCS / "how-to" / "dry.md").read_text(encoding="utf-8")
+    (arguments,) = re.findall(r"python -m repro (dry --model llama-2-70b [^\n]+)", text)
+    done = subprocess.run(
+        [sys.executable, "-m", "repro", *arguments.split(), "--one-rank"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("page", "arguments", "output", "end"), list(shown()))
 def test_a_command_prints_what_the_page_shows(
     page: str, arguments: str, output: str, end: bool, tmp_path: Path

@@ -40,7 +40,7 @@ def campaign(folder: Path, *, fix: str, diverged: int, timings: int, **scenario:
         "campaign": {
             "timings": timings,
             "diverged": diverged,
-            "interval": [0.1, 0.3],
+            "outcomes": min(diverged, 5),
             "first": 1 if diverged else None,
             "minimal": True,
             "shrinking": 5,

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from reports.data.loading import Run, load
-from reports.pages import bundle, markdown
+from reports.pages import bundle, markdown, summary
 from reports.table import Table
 from simgpu.trace import Launch, Phase, TraceWriter
 from tests.examples import examples
@@ -108,6 +108,16 @@ def test_findings_of_several_are_by_name(runs: list[Run], tmp_path: Path) -> Non
     found = data(tmp_path / "findings.json")
     assert (found["format"], found["version"]) == ("stream-race-comparison", 1)
     assert {name: run["verdict"] for name, run in found["runs"].items()} == {"none": "unstable", "stream-sync": "clean"}
+
+
+def test_the_headline_names_the_parameter_that_went_wrong_first(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "it")
+    file = folder / "findings.json"
+    found = data(file)
+    (race,) = found["races"]
+    race["names"] = [{"kind": "secondary", "name": PARAMETERS[0]}, *race["names"]]
+    file.write_text(json.dumps(found))
+    assert f"the secondary partition of {PARAMETERS[2]} and 1 more" in summary.headline([load(folder)])
 
 
 def test_metrics_are_those_of_all_runs(runs: list[Run], tmp_path: Path) -> None:

@@ -91,6 +91,19 @@ def test_a_clean_run_says_so() -> None:
     assert "All 7 uses of 2 parameters are equal." in chart.text and "wrong" not in chart.text
 
 
+def test_of_one_step_the_first_use_that_went_wrong_stands_first_and_not_the_first_name() -> None:
+    rows = [("a", 2, 1, 1, 0, 0, 0), ("b", 2, 1, 1, 0, 1, 0), ("c", 2, 1, 0, 0, 0, -1), ("d", 2, 1, 1, 1, 0, 0)]
+    frame = pd.DataFrame(rows, columns=COLUMNS).assign(turn=[7, 3, -1, 5])
+    chart = mapped(frame)
+    assert chart is not None and labels(chart) == ["b", "d", "a", "c"]
+
+
+def test_what_the_colour_of_an_older_version_means_is_said_where_there_is_one() -> None:
+    assert "older version" not in drawn(("a", 1, 2, 1, 0, 1, 0)).text
+    text = drawn(("a", 1, 2, 1, 1, 0, 0)).text
+    assert "An older version is what the reference held in an earlier step" in text
+
+
 def test_no_checksums_no_map() -> None:
     assert mapped(pd.DataFrame(columns=COLUMNS)) is None
 

@@ -16,8 +16,9 @@ from bokeh.models import ColumnDataSource, GlyphRenderer, HoverTool, Label, Line
 
 from reports.charts import curves
 from reports.charts.frame import Chart
-from reports.data.loading import Run
+from reports.data.loading import Run, load
 from reports.data.schema import FindingsFile, _Divergence, _WrongLoss, _WrongParameter
+from tests.reports.run_folders import run_folder
 
 
 def run(
@@ -94,15 +95,24 @@ def test_the_tooltip_has_seven_digits_and_the_extremes_over_ranks() -> None:
     assert source.data["told0"] == ["1.617284 (1.234568 to 2)"] and source.data["told"] == ["1"]
 
 
+def test_a_chart_marks_where_its_own_values_differ_and_says_where_parameters_did(tmp_path: Path) -> None:
+    """The story: a parameter is wrong in step 2, which is skipped; the losses are from step 3 on."""
+    charts = curves.draw([load(run_folder(tmp_path / "it"))])
+    assert [label.text for label in charts["loss"].figure.select(Label)] == ["first difference: step 3"]
+    assert "it differs first from the reference in step 3; a parameter is wrong from step 2 on." in charts["loss"].text
+    assert [label.text for label in charts["norm"].figure.select(Label)] == ["first difference: step 2"]
+    assert "it differs first from the reference in step 2." in charts["norm"].text
+
+
 def test_the_first_difference_is_that_of_the_earliest_run() -> None:
     late = run([(1, 0, 3.0, 3.0), (2, 0, 3.0, 3.0), (3, 0, 3.0, 2.0)], name="late", first=3)
-    parameter = _WrongParameter.model_construct(step=2)  # it is wrong before the loss shows it
-    loss = _WrongLoss.model_construct(step=3)
+    parameter = _WrongParameter.model_construct(step=1)  # it is wrong before the loss shows it
+    loss = _WrongLoss.model_construct(step=2)
     wrong = _Divergence.model_construct(parameter=parameter, loss=loss)
-    early = run([(1, 0, 3.0, 3.0), (2, 0, 3.0, 3.0), (3, 0, 4.0, 2.0)], name="early", divergence=wrong)
+    early = run([(1, 0, 3.0, 3.0), (2, 0, 4.0, 3.0), (3, 0, 4.0, 2.0)], name="early", divergence=wrong)
     chart = curves.draw([late, early])["loss"]
     assert [label.text for label in chart.figure.select(Label)] == ["first difference: step 2"]
-    assert "early differs first from the reference, in step 2." in chart.text
+    assert "early differs first from the reference in step 2; a parameter is wrong from step 1 on." in chart.text
 
 
 def test_a_clean_run_has_no_mark() -> None:

@@ -98,9 +98,9 @@ def test_checksums_count_the_uses_of_a_parameter_in_a_step(folder: Path) -> None
     found = load(folder).checksums
     assert columns(found) == checksums.COLUMNS
     by = found.set_index(["parameter", "step"])
-    assert tuple(by.loc[(PARAMETERS[2], 2)]) == (16, 4, 0, 4, 0)  # not finite, once on each rank
-    assert tuple(by.loc[(PARAMETERS[0], 3)]) == (16, 16, 16, 0, 0)  # all of the step before
-    assert tuple(by.loc[(PARAMETERS[1], 5)]) == (16, 0, 0, 0, -1)
+    assert tuple(by.loc[(PARAMETERS[2], 2)]) == (16, 4, 0, 4, 0, 5)  # not finite, once on each rank, its sixth use
+    assert tuple(by.loc[(PARAMETERS[0], 3)]) == (16, 16, 16, 0, 0, 0)  # all of the step before
+    assert tuple(by.loc[(PARAMETERS[1], 5)]) == (16, 0, 0, 0, -1, -1)
     assert len(found) == 3 * 5
 
 
@@ -124,8 +124,10 @@ def test_older_is_what_the_same_part_held_in_an_earlier_step() -> None:
 
 
 def test_counted_by_the_run_or_from_its_uses_is_the_same(folder: Path) -> None:
-    """Runs of earlier versions have neither checksums.parquet nor sources.json nor norms."""
+    """Runs of earlier versions have neither checksums.parquet nor sources.json nor norms; or no turns in the former."""
     counted = load(folder).checksums
+    pd.read_parquet(folder / "checksums.parquet").drop(columns="turn").to_parquet(folder / "checksums.parquet")
+    pd.testing.assert_frame_equal(load(folder).checksums, counted.assign(turn=-1))
     (folder / "checksums.parquet").unlink()
     (folder / "sources.json").unlink()
     metrics = pd.read_csv(folder / "metrics.csv").drop(columns=["gradient_norm", "reference_gradient_norm"])

@@ -108,6 +108,17 @@ def test_placements_that_race_are_bad_news(tmp_path: Path, racing: tuple[str, ..
     assert page(study)
 
 
+def test_placements_of_a_job_in_which_hpz_never_ran_are_no_good_news(tmp_path: Path) -> None:
+    never = "hpZ is on, and no secondary partition that training wrote was ever read"
+    frame = make.placements_frame(racing=()).assign(unexercised=never)
+    study = load(make.placements_folder(tmp_path / "all", frame, None))
+    assert (study.verdict, study.tone) == ("not exercised", "warn")
+    assert study.sentence == f"Nothing is known of any place: in none of the 10 runs was all of it exercised ({never})."
+    frame.loc[frame.gbits > 20, "unexercised"] = ""
+    study = load(make.placements_folder(tmp_path / "some", frame, None))
+    assert study.tone == "warn" and "in 5 of 10 runs not all was exercised" in study.sentence
+
+
 def test_stock_s_own_sites_alone_make_a_page(tmp_path: Path) -> None:
     study = load(make.placements_folder(tmp_path, None, make.sites_frame()))
     assert "of stock DeepSpeed's 3 synchronisations 2 are needed" in study.sentence
@@ -146,6 +157,17 @@ def test_one_release_by_itself(tmp_path: Path, kind: Any, verdict: str, tone: st
     study = load(make.releases_folder(tmp_path / "it", {"0.19.8": kind}))
     assert (study.verdict, study.tone) == (verdict, tone)
     assert page(study)
+
+
+def test_a_clean_release_says_what_was_not_exercised(tmp_path: Path) -> None:
+    folder = make.releases_folder(tmp_path / "it", {"0.19.8": ("clean", "clean")})
+    file = tmp_path / "it.json"
+    rows = json.loads(file.read_text())
+    rows["0.19.8"]["edited"]["rests"] = {"held": [], "unexamined": 0, "unexercised": ["hpZ is on, and nobody read it"]}
+    file.write_text(json.dumps(rows))
+    study = load(folder)
+    assert (study.verdict, study.tone) == ("clean", "warn")
+    assert study.sentence.endswith("Not exercised, so nothing is known of it: hpZ is on, and nobody read it.")
 
 
 def test_found_with_right_values_is_told_apart_from_found_with_wrong_ones(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     assert "verdict: unstable" in done.stdout
     assert "_partition_param_sec" in done.stdout
     assert "First wrong parameter" in done.stdout
+    assert "Race 1, as recorded, the two accesses come the other way round already:" in done.stdout
 
     folder = tmp_path / "it"
     findings = json.loads((folder / "findings.json").read_text())
@@ -80,6 +81,27 @@ def test_a_clean_verdict_says_by_which_chance_it_is_one(tmp_path: Path, capsys: 
     told = (tmp_path / "it" / "report" / "report.md").read_text()
     assert "held only by chance; without the timer's wait" in told
     assert "But part of what orders it are waits that are there for another reason." in " ".join(told.split())
+
+
+@pytest.mark.wide
+def test_an_edit_without_hpz_is_clean_by_the_throughput_timer_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits from the third step on, and the edit is after the second."""
+    small = ("--size", "tiny", "--steps", "4", "--runs", str(tmp_path))
+    main(["run", "--hpz", "1", "--edit-after", "2", *small, "--expect", "clean", "--name", "it"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Clean: no race, and every value equals the reference bit for bit. But only by chance" in shown
+    assert "Held only by the timer's wait at deepspeed/utils/timer.py:238 ThroughputTimer.start. Without it:" in shown
+
+
+@pytest.mark.wide
+def test_a_run_in_which_hpz_never_ran_says_so_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--size", "tiny", "--steps", "2", "--ranks", "2", "--nodes", "1", "--runs", str(tmp_path))
+    main(["run", *small, "--persistence", "100000000", "--expect", "clean", "--name", "it"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Clean as far as it went: no race, and every value equals the reference bit for bit, but not all" in shown
+    assert "hpZ is on, and no secondary partition that training wrote was ever read" in shown
 
 
 def test_compare_sets_fixes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from frameworks.deepspeed import adapter
-from frameworks.deepspeed.fixes import CURES, Fix, Where
+from frameworks.deepspeed.fixes import CURES, STOCK, Fix, Where
 from frameworks.deepspeed.training import DeepSpeedTrainer
 from reports.data.findings import Findings, Verdict
 from scenarios.scenario import scenario
@@ -65,6 +65,15 @@ def test_an_event_for_each_module_misses_what_is_copied_outside_of_modules(
 
 def test_a_fix_that_is_not_enough_is_no_cure() -> None:
     assert set(Fix) - set(CURES) == {Fix.NONE, Fix.TURN_SYNC, Fix.TURN_EVENT, Fix.MODULE_EVENT}
+
+
+def test_the_line_that_is_said_to_be_taken_away_is_the_one_that_stands_there() -> None:
+    place, function, line = STOCK.split(" ", 2)
+    file, _, number = place.partition(":")
+    lines = (Path(adapter.deepspeed.__file__).parent.parent / file).read_text(encoding="utf-8").splitlines()
+    assert lines[int(number) - 1].strip() == line
+    before = [one.strip() for one in lines[: int(number)] if one.lstrip().startswith("def ")]
+    assert before[-1].startswith(f"def {function.removeprefix('Init.').removesuffix(':')}(")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -45,6 +47,34 @@ def test_safetensors_right_after_a_step_has_the_values_of_the_step() -> None:
     for name, value in here.state_dict().items():
         assert torch.equal(saved[name], value)
         assert loaded[name].is_cuda and torch.equal(loaded[name].cpu(), value)
+
+
+def test_a_pretrained_model_that_is_saved_right_after_a_step_has_the_values_of_the_step() -> None:
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    here = LlamaForCausalLM(LlamaConfig(**small, vocab_size=32, num_key_value_heads=2))
+    there = copy.deepcopy(here).cuda()
+    ids = torch.arange(16).view(2, 8)
+    for net, device in ((here, "cpu"), (there, "cuda")):
+        net(input_ids=ids.to(device), labels=ids.to(device)).loss.backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+    with tempfile.TemporaryDirectory() as folder:
+        there.save_pretrained(folder)
+        saved = load_file(Path(folder) / "model.safetensors")
+    assert saved.keys() == here.state_dict().keys()
+    assert all(torch.equal(saved[name], value) for name, value in here.state_dict().items())
+
+
+@pytest.mark.parametrize("how", ["cpu", "tolist"])
+def test_a_thread_of_the_programs_own_reads_what_was_computed_before_it_began(how: str) -> None:
+    made = slow_ones()
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.append(getattr(made, how)()))
+    thread.start()
+    thread.join()
+    assert (torch.as_tensor(seen[0]) == 64).all()
 
 
 def test_nested_tensors_of_the_jagged_layout_work() -> None:

@@ -19,12 +19,12 @@ from frameworks.deepspeed.fixes.fetch_event import FetchEvent
 from frameworks.deepspeed.fixes.fetch_sync import FetchSync
 from frameworks.deepspeed.fixes.module_event import ModuleEvent
 from frameworks.deepspeed.fixes.none import Nothing
-from frameworks.deepspeed.fixes.ordering import ALL_GATHER, Ordering, Where
+from frameworks.deepspeed.fixes.ordering import ALL_GATHER, STOCK, Ordering, Where
 from frameworks.deepspeed.fixes.stream_sync import StreamSync
 from frameworks.deepspeed.fixes.turn_event import TurnEvent
 from frameworks.deepspeed.fixes.turn_sync import TurnSync
 
-__all__ = ["ALL_GATHER", "CURES", "Fix", "Ordering", "Where"]
+__all__ = ["ALL_GATHER", "CURES", "STOCK", "Fix", "Ordering", "Where"]
 
 
 class Fix(StrEnum):

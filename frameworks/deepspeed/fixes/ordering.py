@@ -9,6 +9,13 @@ ALL_GATHER = "all-gather"
 """The name of the stream on which DeepSpeed fetches parameters."""
 
 
+STOCK = (
+    "deepspeed/runtime/zero/partition_parameters.py:1951 Init._partition_param_sec: "
+    "get_accelerator().current_stream().synchronize()"
+)
+"""DeepSpeed's own synchronisation, in the pinned release: what all fixes but those that keep it take away."""
+
+
 class Where(StrEnum):
     """The places between a copy into a secondary partition and the all-gather that reads it, in the order of a step."""
 

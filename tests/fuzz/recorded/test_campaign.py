@@ -1,20 +1,23 @@
 """A campaign finds the race of hpZ, makes it small, remembers it, and finds nothing where nothing is."""
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
-from fuzz.campaign import CampaignResult, campaign
-from fuzz.interval import wilson
+from fuzz.campaign import CampaignResult, Share, Trial, campaign
 from fuzz.subject import Subject
 from fuzz.verdict import ReplayVerdict
 from replay.deviations import Deviation, OperationDelay
 from replay.tokens import Token
+from reports.screen import timings
 
 US = 1000
 Subjects = Callable[[str], Subject]
@@ -53,9 +56,7 @@ def test_the_fix_leaves_nothing_to_find(subject: Subjects) -> None:
     assert fixed.timings == 60
     assert not any(one.verdict.diverged or one.verdict.departure for one in fixed.tried)
     assert (fixed.diverged, fixed.first, fixed.smallest, fixed.shrinking) == (0, None, None, 0)
-    low, high = fixed.interval
-    assert low == 0
-    assert 0.05 < high < 0.07
+    assert fixed.outcomes == 0
 
 
 def test_the_table_and_the_data(found: CampaignResult) -> None:
@@ -131,7 +132,6 @@ def test_a_later_campaign_goes_on_from_what_was_found(made: Any, tmp_path: Path)
     later = campaign(made(two_late), examples=60, seed=99, database=tmp_path)
     assert later.from_database
     assert later.first == later.reused == 1  # it was not drawn, so it says nothing about the part that diverges
-    assert later.interval == wilson(later.diverged - 1, 59)
     assert later.smallest is not None
     assert len(later.smallest) == 2
     assert later.minimal
@@ -206,9 +206,30 @@ def test_progress_is_told(made: Any) -> None:
     assert told[-1] == (30, found.diverged)
 
 
-def test_the_interval_is_wilsons() -> None:
-    """Against the table in Brown, Cai and DasGupta 2001 and by hand: for 0 of n it is z²/(n + z²)."""
-    assert wilson(0, 60) == pytest.approx((0, 3.8415 / 63.8415), abs=1e-4)
-    assert wilson(60, 60) == pytest.approx((60 / 63.8415, 1), abs=1e-4)
-    assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)
-    assert wilson(0, 0) == (0, 1)
+def test_timings_that_go_wrong_alike_are_one_outcome(made: Any) -> None:
+    """Drawn timings are varied from each other, so how many go wrong is no estimate of anything."""
+    found = campaign(made(two_late), examples=60)
+    assert found.diverged > 1 and found.outcomes == 1
+    data = found.as_dict()
+    assert data["outcomes"] == 1 and "interval" not in data
+
+
+def test_what_two_workers_both_drew_counts_once_and_is_told(made: Any) -> None:
+    subject = made(two_late)
+    drawn = campaign(subject, examples=20).tried
+    shares = Share(0, 20, None), Share(1, 20, None)
+
+    def elsewhere() -> Iterator[tuple[Share, Trial]]:
+        for one in drawn[:12]:
+            yield shares[0], one
+        for number, one in enumerate(drawn[8:], 1):
+            yield shares[1], replace(one, number=number)
+
+    found = campaign(subject, examples=24, elsewhere=elsewhere)
+    assert (found.timings, found.twice) == (20, 4)
+    console = Console(file=io.StringIO(), width=120)
+    timings.campaign(console, "small", found, None)
+    told = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert f"timings that diverged {found.diverged} of 20, in 1 way" in told
+    assert "not counted again 4 timings that two workers drew" in told
+    assert "confidence" not in told

@@ -1,0 +1,68 @@
+"""The head of a page: what it is of, when and by what that was made, that no GPU took part, and what was taken away.
+
+A page is sent around without its folder, so that all of this has to stand on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from reports.data.campaigns import CampaignFolder
+from reports.data.loading import Run
+from reports.data.switched import taken_away
+
+_NAMED = 4  # runs in the title
+
+
+class Head(NamedTuple):
+    """``facts``: what it is called, and what it is here."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+
+
+def of_runs(runs: Sequence[Run]) -> Head:
+    """Of a report of runs, of scenarios or of a program of the user's own."""
+    return _head("Stream race report", [(run.name, run.folder, run.file.scenario, run.file.versions) for run in runs])
+
+
+def of_campaigns(campaigns: Sequence[CampaignFolder]) -> Head:
+    """Of a report of timings."""
+    ones = [(one.name, one.folder, one.data["scenario"], one.data["versions"]) for one in campaigns]
+    return _head("Timings report", ones)
+
+
+def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str, str]]]) -> Head:
+    names = [name for name, *_ in ones]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    hardware = _each(str(scenario.get("hardware") or "") for _, _, scenario, _ in ones)
+    away = [(name, taken_away(scenario, versions)) for name, _, scenario, versions in ones]
+    facts = [
+        ("made", _each(_written(folder) for _, folder, _, _ in ones)),
+        ("by", _each(f"stream-races {known}" for *_, one in ones if (known := one.get("stream-races")))),
+        (
+            "where",
+            "on simulated GPUs: no GPU took part, and times are virtual"
+            + (f", those of the hardware profile {hardware}" if hardware else ""),
+        ),
+        *((f"taken away in {name}" if len(ones) > 1 else "taken away", line) for name, line in away if line),
+    ]
+    return Head(f"{what}: {', '.join(names[:_NAMED])}{more}", [(name, text) for name, text in facts if text])
+
+
+def _each(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, texts)))
+
+
+def _written(folder: Path) -> str:
+    """When its results were: no file of a run has a date in it, as the same run gives the same bits."""
+    for name in ("findings.json", "timings.json", "scenario.json", "check.json"):
+        try:
+            at = datetime.fromtimestamp((folder / name).stat().st_mtime, UTC)
+        except (OSError, ValueError, OverflowError):
+            continue
+        return f"{at:%Y-%m-%d %H:%M} UTC"
+    return ""
