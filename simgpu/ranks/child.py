@@ -115,23 +115,33 @@ def print_to(path: Path | str) -> None:
 
 
 def _live(work: Callable[[Send], int | None], pipe: Connection, parent: int, *, at_exit: bool) -> NoReturn:
-    status = 1
+    try:
+        status = _worked(work, pipe, parent)
+        if at_exit:
+            with suppress(BaseException):
+                atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                status = status or 1
+        os._exit(status & 0xFF)
+    finally:
+        os._exit(1)  # whatever came: what was forked goes on with nothing
+
+
+def _worked(work: Callable[[Send], int | None], pipe: Connection, parent: int) -> int:
+    """Its exit status."""
     try:
         belong(parent)
         plainly()
-        status = work(lambda message: pipe.send_bytes(encode(message))) or 0
+        return work(lambda message: pipe.send_bytes(encode(message))) or 0
     except SystemExit as leaving:
         if leaving.code is not None and not isinstance(leaving.code, int):
-            print(leaving.code, file=sys.stderr)
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+            with suppress(OSError):
+                print(leaving.code, file=sys.stderr)
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:  # it is printed here, and the parent sees the status
-        traceback.print_exc()
-    if at_exit:
-        with suppress(BaseException):
-            atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            status = status or 1
-    os._exit(status & 0xFF)
+        with suppress(OSError):
+            traceback.print_exc()
+        return 1
