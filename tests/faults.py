@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -46,8 +46,10 @@ def _gone(pid: int, until: float) -> bool:
 class Job:
     """A command with all that it starts, as a shell's job: in a session of its own."""
 
-    def __init__(self, source: Source, *arguments: str, folder: Path) -> None:
-        unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    def __init__(
+        self, source: Source, *arguments: str, folder: Path, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        unbuffered = {**environment, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
         self.started: Started = source.start(*arguments, folder=folder, environment=unbuffered, session=True)
         self.said = ""
         self._seen: set[int] = {self.started.pid}
@@ -83,7 +85,6 @@ class Job:
         assert command_in_time, f"it went on: {self.said}"
         late = {one for one in psutil.pids() if _session(one) == self.started.pid}
         assert gone(self._seen | late), f"it left processes: {self.said}"
-        assert "Traceback" not in self.said
         assert self.started.returncode is not None
         return self.started.returncode
 

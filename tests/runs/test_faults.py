@@ -93,6 +93,7 @@ def test_a_command_ends_soon_leaves_no_process_and_loses_nothing(
     case, job = COMMANDS[command], begun(command)
     job.send(number, whom)
     status = job.ended()
+    assert "Traceback" not in job.said
     if whom == "a process":
         assert status in (2, 3), job.said  # a worker of a study, or a rank
         assert ("stopped" if number is STOPPED else number.name) in job.said or "died" in job.said
