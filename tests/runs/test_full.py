@@ -6,7 +6,6 @@ process that is.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,12 @@ from tests.studies import small
 from tests.warm import Here
 
 _LIMITED = """
+import os
 import resource
 import sys
 
 limit = int(sys.argv.pop(1))
+os.dup2(1, 2)  # a pipe, which has no limit
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 from repro.__main__ import main
 
@@ -37,11 +38,12 @@ WRITING = {
 }
 
 
-def limited(to: int, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, where no file may have more than so many bytes."""
+def limited(to: int, folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    """The command, where no file may have more than so many bytes: its exit status, and what it said."""
     script = folder / "limited.py"
     script.write_text(_LIMITED)
-    return Here().run(str(script), str(to), *arguments, folder=folder)
+    done = Here().start(str(script), str(to), *arguments, folder=folder, session=True).completed()
+    return done.returncode, done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,12 @@ def test_a_full_disk_is_one_sentence(command: str, limit: int, tmp_path: Path) -
         old.mkdir(parents=True)
         (old / COMMANDS[command].mark).write_text("of the old run")
         arguments += ["--name", "it", "--overwrite"]
-    done = limited(limit, tmp_path, *arguments)
-    said = done.stderr.splitlines()
-    assert done.returncode in ((2,) if limit <= 30_000 else (0, 2)), done.stdout + done.stderr
-    if done.returncode:
-        assert said[-1].startswith(("Error: ", "Ended after ")), done.stderr
+    status, said = limited(limit, tmp_path, *arguments)
+    assert status in ((2,) if limit <= 30_000 else (0, 2)), said
+    assert not [line for line in said if "Traceback" in line]
+    if status:
+        assert said[-1].startswith(("Error: ", "Ended after ")), said
         assert "File too large" in said[-1]
-        assert "Traceback" not in done.stderr
         if command in ("run", "dry", "sweep"):
             assert (old / COMMANDS[command].mark).read_text() == "of the old run"
 
