@@ -94,6 +94,34 @@ class Job:
         self.started.communicate()
 
 
+_LIMITED = """
+import os
+import resource
+import sys
+
+limit = int(sys.argv.pop(1))
+os.dup2(1, 2)  # a pipe, which has no limit
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+from repro.__main__ import main
+
+main()
+"""
+
+
+def limited(
+    source: Source, to: int, *arguments: str, folder: Path, environment: Mapping[str, str] = os.environ
+) -> tuple[int, list[str]]:
+    """The command, where no file may have more than so many bytes: its exit status, and what it said.
+
+    As on a disk that is full: the write that reaches the limit fails, in whichever process that is.
+    """
+    script = folder / "limited.py"
+    script.write_text(_LIMITED)
+    started = source.start(str(script), str(to), *arguments, folder=folder, environment=environment, session=True)
+    done = started.completed()
+    return done.returncode, done.stdout.splitlines()
+
+
 def _session(pid: int) -> int:
     try:
         return os.getsid(pid)

@@ -50,6 +50,8 @@ def work(
     except (BuildError, RuntimeError, WrongUse) as problem:
         return ProgramEnd(2, str(problem), wrong=True)
     except RankFailed as failed:
+        if failed.full:
+            return ProgramEnd(2, str(failed), wrong=True)
         return ProgramEnd(failed.status, f"{failed}; the others were ended")
     except KeyboardInterrupt:
         return ProgramEnd(_INTERRUPTED, "it was interrupted")

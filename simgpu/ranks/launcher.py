@@ -127,8 +127,9 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
     except SystemExit:
         raise
     except BaseException as error:  # whatever it is, the parent must get to know
-        with suppress(OSError):  # where its output goes the disk may be full
-            traceback.print_exc()
+        if not is_full(error):  # which is told by what it says, and where its output goes the disk may be full too
+            with suppress(OSError):
+                traceback.print_exc()
         text = str(error).strip().splitlines()
         with suppress(OSError):
             send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", is_full(error)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import Job
+from tests.faults import Job, limited
 from tests.warm import shell, with_simulated_gpu
 
 WAITS = """
@@ -92,3 +92,45 @@ def test_a_program_that_does_not_end_when_it_is_asked_to_is_killed(check: Any, j
     job = waiting(check, 1, jobs, "stubborn")
     job.send(SERVICE, "command")
     assert job.ended() == 130
+
+
+SUMS = """
+    import os
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    ones = torch.ones(1000, device="cuda")
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl")
+    for _ in range(100):
+        dist.all_reduce(ones) if "RANK" in os.environ else ones.add_(1)
+    torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("limit", [50, pytest.param(200, marks=pytest.mark.wide), 2_000])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.wide)])
+def test_a_full_disk_is_one_sentence_and_no_fault_of_the_program(check: Any, ranks: int, limit: int) -> None:
+    words = ["check", "--name", "it", "--witnesses", "0", *(["--ranks", "2"] if ranks > 1 else []), check.script(SUMS)]
+    status, said = limited(with_simulated_gpu(), limit, *words, folder=check.folder, environment=shell())
+    assert (status, said[-1].startswith("Error: "), "File too large" in said[-1]) == (2, True, True), said
+    assert not [line for line in said if "Traceback" in line]
+    assert not (check.folder / "runs" / "it").exists()
+
+
+@pytest.mark.wide
+def test_a_launchers_rank_that_is_stopped_is_not_waited_for(check: Any) -> None:
+    script = check.script(
+        """
+        import os, signal
+        import torch
+
+        torch.ones(3, device="cuda")
+        if os.environ["RANK"] == "1":
+            os.kill(os.getppid(), signal.SIGSTOP)  # who is to tell how it ended
+        """
+    )
+    first, second = check.ranks(2, script)
+    assert (first.status, second.status) == (3, -signal.SIGKILL)
+    assert first.findings["failure"] == "rank 1 was stopped (SIGSTOP); the others were ended"

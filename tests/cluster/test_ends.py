@@ -282,3 +282,15 @@ def test_a_rank_that_meets_a_full_disk_says_so_though_its_log_is_on_it(
     with pytest.raises(RankFailed, match=type(error).__name__) as failed:
         run_ranks(1, target, folder=tmp_path)
     assert failed.value.full == full
+
+
+def test_a_program_that_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+    program = "import os, signal; print('begun', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        stopped.readable(process.stdout.fileno(), process.pid)
+        assert process.stdout.readline() == b"begun\n"
+        stopped.readable(process.stdout.fileno(), process.pid)
+        assert process.stdout.readline() == b""
+    assert process.returncode == -signal.SIGKILL

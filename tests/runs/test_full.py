@@ -1,8 +1,4 @@
-"""Commands on a disk that is full, or where nothing can be written: one sentence, exit status 2, and nothing is lost.
-
-A limit on the size of files (RLIMIT_FSIZE) stands for the full disk: the write that reaches it fails, in whichever
-process that is.
-"""
+"""On a disk that is full, or where nothing can be written, a command says one sentence, and loses nothing."""
 
 from __future__ import annotations
 
@@ -10,22 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import limited
 from tests.runs.test_faults import COMMANDS
 from tests.studies import small
 from tests.warm import Here
 
-_LIMITED = """
-import os
-import resource
-import sys
-
-limit = int(sys.argv.pop(1))
-os.dup2(1, 2)  # a pipe, which has no limit
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-from repro.__main__ import main
-
-main()
-"""
 _TINY = ("--size", "tiny", "--ranks", "2", "--nodes", "1", "--sequence", "32", "--accumulation", "1", "--steps", "2")
 _JOB = COMMANDS["dry"].arguments[1:-3]
 WRITING = {
@@ -36,14 +21,6 @@ WRITING = {
     "fuzz": ("fuzz", "hpz-short", "--examples", "20"),
     "replay": ("replay", "t1,hpz-short,x2:stream:compute"),
 }
-
-
-def limited(to: int, folder: Path, *arguments: str) -> tuple[int, list[str]]:
-    """The command, where no file may have more than so many bytes: its exit status, and what it said."""
-    script = folder / "limited.py"
-    script.write_text(_LIMITED)
-    done = Here().start(str(script), str(to), *arguments, folder=folder, session=True).completed()
-    return done.returncode, done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +44,7 @@ def test_a_full_disk_is_one_sentence(command: str, limit: int, tmp_path: Path) -
         old.mkdir(parents=True)
         (old / COMMANDS[command].mark).write_text("of the old run")
         arguments += ["--name", "it", "--overwrite"]
-    status, said = limited(limit, tmp_path, *arguments)
+    status, said = limited(Here(), limit, *arguments, folder=tmp_path)
     assert status in ((2,) if limit <= 30_000 else (0, 2)), said
     assert not [line for line in said if "Traceback" in line]
     if status:
