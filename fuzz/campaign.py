@@ -67,8 +67,9 @@ class CampaignResult:
     ``tried``: every timing that was drawn, each executed once. ``smallest``: the smallest timing found that diverges,
     None if none does; ``minimal``: it is known not to diverge without any one of its deviations. ``shrinking``: how
     many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an earlier campaign had
-    left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C; what was known by
-    then is here. ``twice``: timings that were drawn by two workers, which are in ``tried`` once.
+    left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C, or by
+    ``failure``, an engine's; what was known by then is here. ``twice``: timings that were drawn by two workers, which
+    are in ``tried`` once.
 
     Hypothesis varies what it drew before, so the timings are no sample, and the part that diverges estimates nothing.
     """
@@ -81,6 +82,7 @@ class CampaignResult:
     from_database: bool
     interrupted: bool
     twice: int = 0
+    failure: Exception | None = None
 
     @property
     def timings(self) -> int:
@@ -185,6 +187,7 @@ class _Campaign:
 
     def result(self) -> CampaignResult:
         smallest, minimal, reused, from_database, interrupted = None, False, 0, False, False
+        failure: Exception | None = None
         try:
             if self.database is not None:
                 self._draw(self._explore, Phase.reuse)
@@ -192,8 +195,8 @@ class _Campaign:
             if self.elsewhere is None:
                 self.draw()
             else:
-                self._gather(self.elsewhere())
-            if self.failing:
+                failure = self._gather(self.elsewhere())
+            if self.failing and failure is None:
                 if not from_database:  # what was drawn is drawn again, which executes nothing, up to the first failing
                     self._draw(self._shrink, Phase.generate, Phase.shrink)
                 found = shrink(self._run, min(self.failing, key=_size), budget=max(1, self.budget - self.shrinking))
@@ -204,15 +207,26 @@ class _Campaign:
             smallest = smallest or min(self.failing, key=_size)
             self._keep()
         return CampaignResult(
-            tuple(self.tried), smallest, minimal, self.shrinking, reused, from_database, interrupted, self.twice
+            tuple(self.tried),
+            smallest,
+            minimal,
+            self.shrinking,
+            reused,
+            from_database,
+            interrupted or failure is not None,
+            self.twice,
+            failure,
         )
 
     def draw(self) -> None:
         """Execute what is drawn, until that is enough."""
         self._draw(self._note, Phase.generate)
 
-    def _gather(self, elsewhere: Iterable[tuple[Share, Trial]]) -> None:
-        """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing."""
+    def _gather(self, elsewhere: Iterable[tuple[Share, Trial]]) -> Exception | None:
+        """Take in what was executed elsewhere. Shrinking goes on from the share that first led to a failing timing.
+
+        Gives what ended it before its time: what came until then is taken in all the same.
+        """
         came: list[tuple[Share, Trial]] = []
         diverged = 0
         try:
@@ -221,6 +235,8 @@ class _Campaign:
                 diverged += one.verdict.diverged
                 if self.progress is not None:
                     self.progress(len(self.tried) + len(came), len(self.failing) + diverged)
+        except Exception as error:
+            return error
         finally:  # in an order that does not depend on who was quicker
             for share, one in sorted(came, key=lambda pair: (pair[1].number, pair[0].seed)):
                 key = identity(one.deviations)
@@ -233,6 +249,7 @@ class _Campaign:
                         if not self.failing:  # draws depend on how many there may be
                             self.seed, self.examples = share.seed, share.examples
                         self.failing.append(one.deviations)
+        return None
 
     def _draw(self, condition: Callable[[tuple[Deviation, ...]], bool], phase: Phase, *more: Phase) -> None:
         """Let Hypothesis draw timings, and take those for which ``condition`` holds as failing."""

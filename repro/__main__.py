@@ -110,7 +110,8 @@ def _no_place(error: OSError) -> int:
         raise error
     try:
         sys.stdout.flush()
-    except OSError:  # it was standard output: the interpreter would try again at its end, and complain
+    except OSError:  # the interpreter would try again at its end, and complain
+        sentence = f"cannot write standard output: {error.strerror}"
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):  # whoever read the output has ended, and wants no more of it
         return 141

@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +36,7 @@ from simgpu import dry
 from simgpu.device import Device
 from simgpu.dry.heard import Heard
 from simgpu.hardware import HardwareTiming
+from simgpu.ranks import is_full
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.forks import seldom
 from simgpu.trace import file_of
@@ -89,9 +90,10 @@ def run(
             _train(as_one, job, subject(job.model, attention=job.attention, layers=layers), folder, answers=answers)
         except Exception as error:
             sentence = refusal(error)
-            if sentence is None:
+            if sentence is None or is_full(error):
                 raise
-            traceback.print_exc()  # into the log
+            with suppress(OSError):
+                traceback.print_exc()  # into the log
             me.report(RehearsalRefused(sentence))
 
     kinds = (*get_args(RehearsalReport), RehearsalRefused)

@@ -28,7 +28,7 @@ from simgpu.ranks import RankFailed
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 from simgpu.tokens import TokenError
-from simgpu.trace import file_of
+from simgpu.trace import TraceRecord, TraceWriter, file_of
 
 _USAGE = (
     "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
@@ -91,7 +91,7 @@ def run(
     ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
-    there can be no device, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
+    there can be no device or no trace, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
@@ -127,6 +127,8 @@ def _run(
             with timed(timing, rank=number), traced(path, record=record, token=str(timing)):
                 _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
+            if _unwritten:  # which is no fault of the program, though it may be told of it
+                raise RuntimeError(f"the trace cannot be written: {_unwritten[0]}") from None
             return fail(error, ("simgpu.launch", "simgpu.scripts"))
         return 0
 
@@ -147,15 +149,15 @@ def traced(
     ``skipped``, ``record``: see :class:`simgpu.tracing.Tracer`. ``token``: the timing of the run, for a recording.
     """
     from simgpu import collectives, dry, probes, recording
-    from simgpu.trace import TraceWriter
     from simgpu.tracing import Tracer
 
     writer = tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         info = {**recording.info(token, record=record), **dry.info()}
-        writer = TraceWriter(trace, rank=rank, world=world, info=info)
-        tracer = Tracer(writer.write, skipped=skipped, record=record)
+        with _writing():
+            writer = TraceWriter(trace, rank=rank, world=world, info=info)
+        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record)
         if not dry.active():
             probes.begin()
     done = False
@@ -171,9 +173,27 @@ def traced(
         if tracer is not None and writer is not None:
             tracer.flush(everything=True)
             if not dry.active():
-                writer.write(probes.collected())
+                _written(writer, probes.collected())
             tracer.close(done=done)
-            writer.close()
+            with _writing():
+                writer.close()
+
+
+_unwritten: list[OSError] = []  # what kept this process from writing its trace
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        _unwritten.append(problem)
+        raise
+
+
+def _written(writer: TraceWriter, records: list[TraceRecord]) -> None:
+    with _writing():
+        writer.write(records)
 
 
 def _join_threads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def fuzz(
     from repro.sessions.recordings import live_run, subject_of
     from repro.sessions.release import become
     from repro.sessions.session import versions
+    from simgpu.ranks.interrupts import held
 
     console = Terminal()
     scenario = named(name, chosen(values))
@@ -117,18 +119,21 @@ def fuzz(
     token = None if found.smallest is None else witnesses.token(scenario, found.smallest)
     timings.campaign(console, name, found, token)
     confirmation = None
-    if live and found.smallest is not None:
+    if live and found.smallest is not None and not found.interrupted:
         with doing(console, "running the smallest timing live"):
             run = live_run(scenario, subject.live_timing(found.smallest), here / "live")
         confirmation = confirm(subject, found.smallest, run)
         console.print(timings.confirmed(confirmation), highlight=False)
-    timings.write(
-        here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation, versions()
-    )
+    with held() if found.interrupted else nullcontext():  # a terminal that closes says so twice
+        timings.write(
+            here, scenario.model_dump(mode="json"), found, token, found_witnesses, tokens, confirmation, versions()
+        )
     console.print(f"Files: {here}/timings.json, timings.csv", highlight=False)
     with doing(console, "writing the report"):
         write([here], here / "report")
     console.print(f"Report: {here / 'report' / 'index.html'}", highlight=False, soft_wrap=True)
+    if found.failure is not None:
+        raise found.failure
     if found.interrupted:
         raise KeyboardInterrupt
     diverged = found.diverged > 0 or any(one.harmful for one in found_witnesses)

@@ -78,12 +78,17 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     _Lazy.helping = bool({"--help", "-h"} & {*arguments})
     try:
         with places.settled(lambda error: isinstance(error, click.ClickException) or sentences.refused(error)):
-            group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
+            _main(arguments, launched)
     except click.ClickException as error:
         said = io.StringIO()
         error.show(said)
         click.echo(visible(said.getvalue()), err=True, nl=False)
         return 2
+    return None
+
+
+def _main(arguments: list[str], launched: str | None) -> None:
+    try:
+        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
     except click.Abort:
         raise KeyboardInterrupt from None
-    return None

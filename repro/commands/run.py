@@ -98,7 +98,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
                     for loss in losses:
                         progress.row(loss.step).reference.append(loss.value)
             found[word] = session.simulate(one, written[word], reference, progress)
-        terminal.verdict(console, found[word], written[word])
+        terminal.verdict(console, found[word], runs / f"{name}-{word}")
     written = {word: places.keep(folder) for word, folder in written.items()}
     terminal.comparison(console, found, written)
     with terminal.doing(console, "writing the report"):

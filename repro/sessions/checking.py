@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from repro.sessions.child import ProgramEnd
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
 from simgpu.dry import World
+from simgpu.ranks.interrupts import held
 from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
 
@@ -48,6 +50,8 @@ def work(
     except (BuildError, RuntimeError, WrongUse) as problem:
         return ProgramEnd(2, str(problem), wrong=True)
     except RankFailed as failed:
+        if failed.full:
+            return ProgramEnd(2, str(failed), wrong=True)
         return ProgramEnd(failed.status, f"{failed}; the others were ended")
     except KeyboardInterrupt:
         return ProgramEnd(_INTERRUPTED, "it was interrupted")
@@ -88,11 +92,13 @@ def conclude(
 
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
-    found = judge(
-        folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
-    )
+    with held() if interrupted else nullcontext():  # a terminal that closes says so twice
+        found = judge(
+            folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
+        )
     folders.forget_ranks(folder)
-    folder = places.keep(folder)
+    if not interrupted:
+        folder = places.keep(folder)
     page = None
     if report:
         from reports.pages.folders import write
@@ -101,7 +107,7 @@ def conclude(
         page = folder / "report" / "index.html"
     screen.verdict(Terminal(), found, folder, page)
     if interrupted:
-        raise SystemExit(_INTERRUPTED)
+        raise KeyboardInterrupt
     if ended.status:
         raise SystemExit(_FAILED)
     status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN}.get(found.verdict, 0)

@@ -52,6 +52,8 @@ def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lamb
         child = Child(reporting, at_exit=True)
         try:
             status, interrupted, asked = _attend(child, hopeless)
+            while interrupted and signal.sigtimedwait(_SIGNALS - {signal.SIGCHLD}, 0):
+                pass  # it was said again: what the child did is judged all the same
             reports, _ = child.receive((ProgramEnd,))
         finally:
             child.close()

@@ -6,9 +6,19 @@ written for ``torchrun`` (:mod:`.processes`), and workers. :mod:`.child` is one 
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def is_full(error: BaseException) -> bool:
+    """Could something not be written, as the disk is full or read-only? What C++ hands on has the system's words."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    return any(f"[Errno {number}]" in str(error) for number in _FULL)
 
 
 class RankFailed(Exception):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from simgpu.ranks import stopped
 from simgpu.ranks.bound import belong
-from simgpu.ranks.interrupts import plainly
+from simgpu.ranks.interrupts import ALONE, plainly
 from simgpu.ranks.messages import M, decode, encode
 
 Send = Callable[[tuple[Any, ...]], None]
@@ -39,10 +39,13 @@ class Child:
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
+        # what is sent to it alone is not for the handlers that it inherits
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ALONE)
         self.pid = os.fork()
         if self.pid == 0:
             self.pipe.close()  # or it would not see that nobody listens any more
-            _live(work, theirs, parent, at_exit=at_exit)
+            _live(work, theirs, parent, before, at_exit=at_exit)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.handle = os.pidfd_open(self.pid)
         self._status: int | None = None
@@ -114,24 +117,37 @@ def print_to(path: Path | str) -> None:
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def _live(work: Callable[[Send], int | None], pipe: Connection, parent: int, *, at_exit: bool) -> NoReturn:
-    status = 1
+def _live(
+    work: Callable[[Send], int | None], pipe: Connection, parent: int, mask: set[int], *, at_exit: bool
+) -> NoReturn:
+    try:
+        status = _worked(work, pipe, parent, mask)
+        if at_exit:
+            with suppress(BaseException):
+                atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                status = status or 1
+        os._exit(status & 0xFF)
+    finally:
+        os._exit(1)  # whatever came: what was forked goes on with nothing
+
+
+def _worked(work: Callable[[Send], int | None], pipe: Connection, parent: int, mask: set[int]) -> int:
+    """Its exit status."""
     try:
         belong(parent)
         plainly()
-        status = work(lambda message: pipe.send_bytes(encode(message))) or 0
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return work(lambda message: pipe.send_bytes(encode(message))) or 0
     except SystemExit as leaving:
         if leaving.code is not None and not isinstance(leaving.code, int):
-            print(leaving.code, file=sys.stderr)
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+            with suppress(OSError):
+                print(leaving.code, file=sys.stderr)
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:  # it is printed here, and the parent sees the status
-        traceback.print_exc()
-    if at_exit:
-        with suppress(BaseException):
-            atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            status = status or 1
-    os._exit(status & 0xFF)
+        with suppress(OSError):
+            traceback.print_exc()
+        return 1

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ALONE = (signal.SIGTERM, signal.SIGHUP)
+"""What also ends a process alone. Ctrl-C comes to a command and to all that it has forked."""
+_ENDING = (signal.SIGINT, *ALONE)
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -61,7 +63,7 @@ def concluding() -> Iterator[None]:
     """
     mine: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
-        mine = [number for number in _ENDING[1:] if signal.getsignal(number) is signal.SIG_DFL]
+        mine = [number for number in ALONE if signal.getsignal(number) is signal.SIG_DFL]
     for number in mine:
         signal.signal(number, _conclude)
     try:

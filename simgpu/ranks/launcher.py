@@ -5,7 +5,6 @@ Forks, so that what was imported before (torch, DeepSpeed, transformers: seconds
 
 from __future__ import annotations
 
-import errno
 import math
 import time
 import traceback
@@ -16,13 +15,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simgpu.ranks import RankFailed, stopped
+from simgpu.ranks import RankFailed, is_full, stopped
 from simgpu.ranks.child import Child, Send, how
 from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held
 from simgpu.ranks.messages import M, UnknownMessage
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _GRACE_S = 0.5  # the ranks that lost a peer complain at once, and that may arrive before its death is seen
 
 
@@ -129,9 +127,10 @@ def _work(work: Callable[[int, Send], int | None], rank: int, send: Send) -> int
     except SystemExit:
         raise
     except BaseException as error:  # whatever it is, the parent must get to know
-        traceback.print_exc()
+        if not is_full(error):  # which is told by what it says, and where its output goes the disk may be full too
+            with suppress(OSError):
+                traceback.print_exc()
         text = str(error).strip().splitlines()
         with suppress(OSError):
-            full = isinstance(error, OSError) and error.errno in _FULL
-            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", full))
+            send(Failed(f"{type(error).__name__}: {text[0] if text else ''}", is_full(error)))
         return 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,12 +19,11 @@ from fuzz.engines import EngineError, local
 from fuzz.subject import Subject
 from scenarios.base import ScenarioError
 from simgpu.ranks import bound, stopped
-from simgpu.ranks.child import Child, Send, how
+from simgpu.ranks.child import Child, Send, how, print_to
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from simgpu.ranks.interrupts import concluding, held
 from studies.crew import side_by_side
-
-SOON_S = 10.0  # in which whatever was asked to end has to be gone
+from tests.faults import gone
 
 
 class Fork(NamedTuple):
@@ -91,20 +89,6 @@ class Said:
 @pytest.fixture
 def said() -> Said:
     return Said()
-
-
-def gone(pids: list[int]) -> bool:
-    """Are all of them, within :data:`SOON_S`? Those that are nobody's children any more are waited for all the same."""
-    until = time.monotonic() + SOON_S
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)
-            ready = wait([handle], max(0.0, until - time.monotonic()))
-            os.close(handle)
-            if not ready:
-                os.kill(pid, signal.SIGKILL)
-                return False
-    return True
 
 
 def own_process(work: Callable[[], object]) -> int:
@@ -262,3 +246,51 @@ def test_a_rank_that_is_asked_to_end_is_one_that_was_killed(tmp_path: Path) -> N
 
 def test_a_stop_is_said_as_one() -> None:
     assert how(-signal.SIGSTOP) == "was stopped (SIGSTOP), so it was ended"
+
+
+def test_a_fork_that_cannot_print_ends_all_the_same(tmp_path: Path) -> None:
+    """It would go on with what the process does that forked it."""
+    reader, writer = os.pipe()
+
+    def work(send: Send) -> int:
+        print_to("/dev/full")
+        raise ValueError("which cannot be told")
+
+    def command() -> None:
+        os.write(writer, f"ended with {Child(work).wait()}".encode())
+
+    os.waitpid(own_process(command), 0)
+    assert os.read(reader, 100) == b"ended with 1"
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (RuntimeError("the trace cannot be written: [Errno 28] No space left on device"), True),  # told by C++
+        (OSError(errno.ENOENT, "No such file or directory"), False),
+        (ValueError("28"), False),
+    ],
+)
+def test_a_rank_that_meets_a_full_disk_says_so_though_its_log_is_on_it(
+    error: Exception, full: bool, tmp_path: Path
+) -> None:
+    def target(me: Rank) -> None:
+        print_to("/dev/full")
+        raise error
+
+    with pytest.raises(RankFailed, match=type(error).__name__) as failed:
+        run_ranks(1, target, folder=tmp_path)
+    assert failed.value.full == full
+
+
+def test_a_program_that_is_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopped, "LOOK_S", 0.05)
+    program = "import os, signal; print('begun', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        stopped.readable(process.stdout.fileno(), process.pid)
+        assert process.stdout.readline() == b"begun\n"
+        stopped.readable(process.stdout.fileno(), process.pid)
+        assert process.stdout.readline() == b""
+    assert process.returncode == -signal.SIGKILL
