@@ -20,6 +20,7 @@ _SENTENCES = (
     ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
+    ("simgpu.hardware.profile", "ProfileError"),
     ("simgpu.scripts", "WrongUse"),
 )
 _FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))

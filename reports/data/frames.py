@@ -71,6 +71,8 @@ def read_parquet(file: Path, columns: Mapping[str, str]) -> pd.DataFrame:
             if missing := [name for name in columns if name not in packed.schema_arrow.names]:
                 raise ValueError(f"it lacks the column {missing[0]}")
             table = packed.read(columns=list(columns), use_threads=False)  # ranks may be forked later
+        if not len(table):  # its columns may have no type
+            return pd.DataFrame({name: [] for name in columns}).astype(dict(columns))
         frame = pd.DataFrame({name: _column(name, table.column(name), dtype) for name, dtype in columns.items()})
     except (OSError, ValueError, TypeError, LookupError, NotImplementedError) as error:
         raise does_not_hold(file, str(error)) from None
@@ -96,8 +98,6 @@ def _column(name: str, values: Any, dtype: str) -> Any:
         raise ValueError(f"its {name} is no text")
     values = values.unify_dictionaries()
     chunks = values.chunks
-    if not chunks:
-        return np.zeros(0, dtype=object)
     words = chunks[0].dictionary.to_pylist()
     codes = np.concatenate([one.indices.to_numpy() for one in chunks])
     if (np.asarray([len(word) for word in words] or [0])[codes]).sum() > _MOST_BYTES:
