@@ -48,10 +48,12 @@ def contents(path: Path, *, largest: int = LARGEST, unzip: bool = False) -> byte
     return raw
 
 
-def json_of(raw: bytes, *, finite: bool = True) -> Any:
+def json_of(raw: bytes, *, finite: bool = True, halves: bool = False) -> Any:
     """What a text in JSON says. Raises :class:`Unreadable`.
 
     ``finite`` False: numbers that JSON does not have (NaN, Infinity) are let through, as profilers write them.
+    ``halves``: half characters are let through, which JSON can escape, and which stop whatever writes them as text;
+    else they are their codes.
     """
     try:
         text = raw.decode("utf-8")
@@ -69,13 +71,14 @@ def json_of(raw: bytes, *, finite: bool = True) -> Any:
     except ValueError as error:
         raise Unreadable(f"it is cut off or is not JSON: {error}") from None
     _bounded(value)
-    # Half a character, which JSON can escape, stops everything that writes text later.
-    return _whole_characters(value) if "\\ud" in text.lower() else value
+    return _whole_characters(value) if not halves and "\\ud" in text.lower() else value
 
 
-def read_json(path: Path, *, largest: int = LARGEST, finite: bool = True, unzip: bool = False) -> Any:
+def read_json(
+    path: Path, *, largest: int = LARGEST, finite: bool = True, halves: bool = False, unzip: bool = False
+) -> Any:
     """What a file in JSON says: see :func:`contents` and :func:`json_of`. Raises OSError, :class:`Unreadable`."""
-    return json_of(contents(path, largest=largest, unzip=unzip), finite=finite)
+    return json_of(contents(path, largest=largest, unzip=unzip), finite=finite, halves=halves)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from _pytest.reports import TestReport
 from tests.scheduling import scope_of
 from tests.warm import ROOT, Started, Warm, shell, with_simulated_gpu
 
-FOLDERS = ("tests/fuzz/recorded", "tests/runs", "tests/studies")
+FOLDERS = ("tests/fuzz/recorded", "tests/inputs", "tests/runs", "tests/studies")
 """Folders of such files."""
 FILES = (
     "tests/fuzz/test_all_orders.py",

@@ -288,7 +288,7 @@ def _head(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise IncidentError(f"{folder} is not an incident, it has no incident.json: give a folder the watch saved")
     try:
-        data = untrusted.read_json(path)
+        data = untrusted.read_json(path, halves=True)
     except OSError as error:
         raise IncidentError(f"cannot read {path}: {_why(error)}; check its permissions") from None
     except untrusted.Unreadable as error:

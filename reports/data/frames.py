@@ -75,8 +75,10 @@ def read_parquet(file: Path, columns: Mapping[str, str], *, later: Mapping[str, 
             if missing := [name for name in columns if name not in {*written, *later}]:
                 raise ValueError(f"it lacks the column {missing[0]}")
             table = packed.read(columns=written, use_threads=False)  # ranks may be forked later
+        if not len(table):  # its columns may have no type
+            return pd.DataFrame({name: [] for name in columns}).astype(dict(columns))
         frame = pd.DataFrame({name: _column(name, table.column(name), columns[name]) for name in written})
-        for name in columns:  # in a frame of no row, too
+        for name in columns:
             if name not in written:
                 frame[name] = np.full(len(frame), later[name], dtype=np.int64)
         frame = pd.DataFrame(frame[list(columns)])
@@ -100,8 +102,6 @@ def _column(name: str, values: Any, dtype: str) -> Any:
         if not pa.types.is_integer(values.type):
             raise ValueError(f"its {name} is no whole number")
         return values.cast(pa.int64()).to_numpy()
-    if not len(values):  # a column without a row has no type of its own
-        return np.zeros(0, dtype=object)
     if not pa.types.is_dictionary(values.type) or not _is_text(values.type.value_type):
         raise ValueError(f"its {name} is no text")
     values = values.unify_dictionaries()

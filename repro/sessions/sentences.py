@@ -22,6 +22,7 @@ _REFUSALS = (
     ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
+    ("simgpu.hardware.profile", "ProfileError"),
     ("simgpu.scripts", "WrongUse"),
 )
 _FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))

@@ -118,7 +118,8 @@ def load_profile(name_or_file: str) -> Profile:
                 raise ProfileError(f"hardware profile {path}: {key} must be text, not {_shown(value)}")
         elif isinstance(value, bool) or not isinstance(value, (int, float)) or not _LEAST <= value <= _MOST:
             raise ProfileError(
-                f"hardware profile {path}: {key} must be a number from {_LEAST:g} to {_MOST:g}, not {_shown(value)}"
+                f"hardware profile {path}: {key} must be a number above 0, not {_shown(value)} (from {_LEAST:g} to "
+                f"{_MOST:g})"
             )
     if table.get("gpu", GPUS[0]) not in GPUS:
         raise ProfileError(f"hardware profile {path}: gpu must be one of {', '.join(GPUS)}, not {_shown(table['gpu'])}")

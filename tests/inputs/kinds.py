@@ -1,0 +1,145 @@
+"""Every kind of file that a command reads, whole: each in a folder ``it``, and the command that reads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from detectors.values.recordings import Recorder
+from replay.record import record
+from scenarios.models import build
+from scenarios.scenario import Scenario, save
+from scenarios.sharding import checkpoint_index as checkpoints
+from simgpu.hardware import load_profile
+from simgpu.hardware.profile import _PROFILES
+from simgpu.trace import Begin, TraceWriter, file_of
+from tests.calibration import traces
+from tests.detectors.test_recordings import INFO, step
+from tests.live.test_incident import save as save_incident
+from tests.replay.test_damaged import small
+from tests.reports import study_folders
+from tests.reports.campaign_folders import campaign
+from tests.reports.run_folders import run_folder
+
+PROFILE = "a100-100gbps"
+_SIZE = ("--size", "tiny", "--steps", "4", "--ranks", "2", "--nodes", "1", "--hpz", "1")
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """``make`` writes it into a folder that is not there yet; ``command`` reads it there, where it is ``it``.
+
+    ``files``: patterns of those that are damaged.
+    """
+
+    make: Callable[[Path], object]
+    command: Sequence[str]
+    files: Sequence[str] = ("*",)
+
+
+def _recording(folder: Path) -> None:
+    for rank in (0, 1):
+        recorder = Recorder(folder, rank=rank, world=2, info=INFO)
+        for number in (1, 2):
+            recorder.add(step(rank, number, {}))
+        recorder.close()
+
+
+def _profiled(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "trace.json").write_text(json.dumps(traces.of(load_profile(PROFILE))))
+    _profile(folder)
+
+
+def _profile(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    shutil.copy(_PROFILES / "dgx-a100-roce.toml", folder / "base.toml")
+
+
+def _deepspeed(folder: Path) -> None:
+    folder.mkdir()
+    zero = {
+        "stage": 3,
+        "zero_hpz_partition_size": "auto",
+        "reduce_bucket_size": "auto",
+        "offload_param": {"device": "none"},
+        "offload_optimizer": None,
+    }
+    settings = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": 1,
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": [0.9, 0.95]}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}},
+        "zero_optimization": zero,
+        "wall_clock_breakdown": False,
+    }
+    (folder / "ds.json").write_text(json.dumps(settings))
+
+
+def _checkpoint(folder: Path) -> None:
+    made = Scenario(sharding="IIG", size="tiny", steps=2, ranks=2, nodes=1, hpz=1)
+    place = checkpoints.of_step(folder, 1)
+    place.mkdir(parents=True)
+    save(made, folder / "scenario.json")
+    forms = checkpoints.forms(build(made.model, made.size, vocab_size=made.vocabulary, seed=0), torch.bfloat16)
+    held = checkpoints.File(size=0, sha256="0" * 64, holds={name: (0, form.numel) for name, form in forms.items()})
+    index = checkpoints.Index(
+        step=1, optimizer="AdamW", elements=(), scalars=(), parameters=forms, files={"rank-0.safetensors": held}
+    )
+    (place / checkpoints.INDEX).write_text(index.text())
+
+
+def _recorded(folder: Path) -> None:
+    """A program's recording, as 'python -m simgpu --record' leaves it."""
+    folder.mkdir()
+    records = record(small).records[0]
+    begin = records[0]
+    assert isinstance(begin, Begin)
+    writer = TraceWriter(file_of(folder, 0), rank=0, world=1, info=begin.info)
+    writer.write(records[1:])
+    writer.close()
+
+
+def _sweep(folder: Path) -> None:
+    study_folders.sweep_folder(folder)
+
+
+def _placements(folder: Path) -> None:
+    study_folders.placements_folder(folder, study_folders.placements_frame(), study_folders.sites_frame())
+
+
+_REPORT = ("report", "it")
+KINDS = {
+    "a run": FileKind(run_folder, _REPORT),
+    "a run beside another": FileKind(run_folder, ("report", "it", "other")),
+    "a run's trace": FileKind(run_folder, _REPORT, ("trace/*",)),
+    "a campaign": FileKind(lambda folder: campaign(folder, fix="none", diverged=2, timings=9), _REPORT),
+    "a sweep": FileKind(_sweep, _REPORT),
+    "placements": FileKind(_placements, _REPORT),
+    "releases": FileKind(
+        lambda folder: study_folders.releases_folder(folder, {"0.19.8": ("clean", "race"), "0.13.1": ("stale", "uncovered")}),
+        _REPORT,
+        ("study.json", "../it.json"),
+    ),
+    "an incident": FileKind(save_incident, _REPORT, ("*.json", "*/*.csv")),
+    "a recording of the watch": FileKind(_recording, ("diverge", "it", "other")),
+    "a profiler's trace": FileKind(
+        _profiled, ("calibrate", "it/trace.json", "--base", "it/base.toml", "--out", "mine.toml", "--overwrite")
+    ),
+    "a profile": FileKind(_profile, ("choose", "--model", "llama-2-7b", "--hardware", "it/base.toml", "--csv", "out.csv")),
+    "a job's profile": FileKind(_profile, ("dry", "--hardware", "it/base.toml", "--name", "it", "--overwrite")),
+    "a DeepSpeed JSON": FileKind(_deepspeed, ("dry", "--config", "it/ds.json", "--name", "it", "--overwrite")),
+    "a checkpoint": FileKind(
+        _checkpoint,
+        ("run", "--sharding", "IIG", "--resume", "it", *_SIZE, "--name", "again", "--overwrite"),
+        ("*.json", "checkpoints/*/*.json"),
+    ),
+    "a program's recording": FileKind(_recorded, ("replay", "it")),
+}  # fmt: skip
