@@ -10,7 +10,6 @@ from typing import Any
 from detectors import Race, RaceDetector
 from detectors.race_detector import EXAMPLES
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
-from metrics.alike import shortened
 from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
@@ -18,7 +17,6 @@ from simgpu.trace import TraceReader, file_of
 from studies.classes import CheckedClasses
 
 Tell = Callable[[str], None]
-_MANY = 64  # ranks: with more, ranges that follow one another are one to the detector
 FORMAT, VERSION = "stream-race-dry-run", 1
 
 
@@ -175,7 +173,7 @@ def rehearse(
         for reader in readers:
             records = list(reader.read())
             if races:
-                detector.feed(rank, [shortened(record) for record in records] if job.ranks > _MANY else records)
+                detector.feed(rank, records)
             for metric in (memory, traffic, busy):
                 metric.feed(records)
 
