@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ def dry(
     from scenarios import rehearsal
     from scenarios.base import ScenarioError
     from scenarios.job import Job, job
-    from studies import classes
     from studies.layers import extend
 
     console = Console()
@@ -67,9 +65,7 @@ def dry(
     def tell(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
-    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact)
-    if not one_rank:
-        found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
+    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank)
     (folder / "dry.json").write_text(json.dumps(found.as_dict(), indent=2) + "\n", encoding="utf-8")
     report.show(console, found, folder)
     with doing(console, "writing timeline.json.gz"):
