@@ -42,8 +42,6 @@ from simgpu.trace import (
     Wait,
 )
 
-_MANY = 64  # ranges that one launch touches
-
 
 @dataclass(frozen=True)
 class Likeness:
@@ -132,8 +130,6 @@ class LikenessMetrics:
 
     def _ranges(self, accesses: Sequence[Any]) -> list[Any]:
         blocks = self._blocks
-        if len(accesses) > _MANY:  # a shard for each of many ranks
-            accesses = _joined(accesses)
         return [
             (block, lo if 2 * (hi - lo) > blocks.get(block, 0) else -1, hi - lo, layout)
             for block, lo, hi, layout in accesses
@@ -166,24 +162,3 @@ def _said(record: Launch | Collective, frames: Sequence[Frame]) -> str:
     reads, writes = (sum(one[2] - one[1] for one in those) for those in (record.reads, record.writes))
     lasts = f"{(record.end - record.start) / 1000:,.1f} us"
     return f"{record.kernel} on stream {record.stream}, {reads:,} bytes read, {writes:,} written, {lasts}{where}"
-
-
-def shortened(record: TraceRecord) -> TraceRecord:
-    """The same bytes touched, in few ranges where there were very many (a shard for each of many ranks)."""
-    if isinstance(record, Launch) and (len(record.reads) > _MANY or len(record.writes) > _MANY):
-        return record._replace(reads=tuple(_joined(record.reads)), writes=tuple(_joined(record.writes)))
-    return record
-
-
-def _joined(accesses: Iterable[Any]) -> list[Any]:
-    """The same bytes; ranges of a block that follow one another are one."""
-    joined: list[Any] = []
-    last, begun, end = -1, 0, 0
-    for block, lo, hi, layout in accesses:
-        if layout is None and block == last and lo == end:
-            joined[-1] = (block, begun, hi, None)
-        else:
-            joined.append((block, lo, hi, layout))
-            begun = lo
-        last, end = (block, hi) if layout is None else (-1, 0)
-    return joined

@@ -163,6 +163,14 @@ def see(count: int) -> None:
     cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
 
 
+def _current_stream(device: Any = None) -> torch.Stream:
+    """As torch's own, in a third of its time: DeepSpeed asks once for each shard of a parameter."""
+    c: Any = torch._C
+    index = c._accelerator_getDeviceIndex() if device is None else torch.cuda._utils._get_device_index(device, True)
+    number = c._accelerator_getStream(index).stream_id
+    return torch.Stream.__new__(streams.Stream, stream_id=number, device_index=index, device_type=_CUDA)
+
+
 def install(*, count: int = 1) -> None:
     """Give ``torch.cuda`` its face. Called once, right after torch is imported."""
     cuda: Any = torch.cuda
@@ -182,6 +190,7 @@ def install(*, count: int = 1) -> None:
     cuda.default_generators = (torch.ops.simgpu.default_generator(),) * count
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = streams.Stream, streams.Event, streams.ExternalStream
+    cuda.current_stream = _current_stream
     cuda.nvtx._nvtx = c._nvtx
     cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: c._cudart.cudaMemGetInfo(0)
     cuda.init()

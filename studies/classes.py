@@ -17,15 +17,16 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from metrics import BusyMetrics, MemoryMetrics
 from metrics.alike import LikenessMetrics, described
 from scenarios import rehearsal
 from scenarios.job import Job
 from simgpu.trace import TraceReader, file_of
-from studies.crew import cores
+from studies.crew import together
 
 LAYERS = 2
 """Of the models that are compared: the second is the first that follows another one."""
@@ -133,25 +134,64 @@ def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text
     Raises :class:`scenarios.base.ScenarioError` for what cannot be rehearsed,
     :class:`simgpu.ranks.cluster.RankFailed` when a rank breaks.
     """
-    named = ":" not in job.model or Path(job.model).exists()
-    layers, nodes_of = LAYERS if named else None, job.timing().nodes_of
-    of = classes(job, sizes)
-    wanted = sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
-    tell(f"{len(of)} classes of ranks: comparing {len(wanted)} ranks" + (f" on {layers} layers" if layers else ""))
-    read: dict[int, _Read] = {}
-    try:
-        # Rank 0 goes first, as the others need what it broadcasts; then as many at once as there are processors.
-        for batch in ([0], *_batches([rank for rank in wanted if rank], cores())):
-            rehearsal.run(job, folder=folder, receive=lambda _: None, ranks=batch, layers=layers)
-            for rank in batch:
-                read[rank] = _Read(file_of(folder / "trace", rank), nodes_of)
-        checked = tuple(_checked(one, read, nodes_of) for one in of)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return CheckedClasses(checked, layers)
+    with Comparison(job, folder, tell) as comparison:
+        return comparison.result(sizes)
 
 
-class _Read:
+class Comparison:
+    """The same beside other work: :meth:`first` can run before anything is known of the model, :meth:`others` once rank
+    0 was read. Whoever runs them puts what they give into ``read``; :meth:`result` runs what is missing. ``folder`` is
+    removed at the end.
+    """
+
+    def __init__(self, job: Job, folder: Path, tell: Tell = lambda text: None) -> None:
+        named = ":" not in job.model or Path(job.model).exists()
+        self.job, self.folder, self.layers = job, folder, LAYERS if named else None
+        self.read: dict[int, RankRead] = {}
+        self._tell = tell
+        self._told: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def first(self) -> dict[int, Callable[[], RankRead]]:
+        """Rank 0, unless it was read: the others need what it broadcasts."""
+        return self._missing([0])
+
+    def others(self, sizes: Sequence[int]) -> dict[int, Callable[[], RankRead]]:
+        """The ranks that are compared in a job of parameters of these sizes and were not read, by rank."""
+        of = classes(self.job, sizes)
+        wanted = sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
+        if wanted != self._told:
+            self._told, layers = wanted, f" on {self.layers} layers" if self.layers else ""
+            self._tell(f"{len(of)} classes of ranks: comparing {len(wanted)} ranks{layers}")
+        return self._missing(wanted)
+
+    def result(self, sizes: Sequence[int]) -> CheckedClasses:
+        """Raises as :func:`check`."""
+        of = classes(self.job, sizes)
+        for missing in (self.first, partial(self.others, sizes)):
+            self.read |= together(missing())
+        nodes_of = self.job.timing().nodes_of
+        return CheckedClasses(tuple(_checked(one, self.read, nodes_of) for one in of), self.layers)
+
+    def _missing(self, ranks: Sequence[int]) -> dict[int, Callable[[], RankRead]]:
+        return {
+            rank: partial(_rehearsed, self.job, self.folder, rank, self.layers)
+            for rank in ranks
+            if rank not in self.read
+        }
+
+
+def _rehearsed(job: Job, folder: Path, rank: int, layers: int | None) -> RankRead:
+    rehearsal.run(job, folder=folder, receive=lambda _: None, ranks=(rank,), layers=layers)
+    return RankRead(file_of(folder / "trace", rank), job.timing().nodes_of)
+
+
+class RankRead:
     """A rank's trace, read."""
 
     def __init__(self, path: Path, nodes_of: Sequence[int]) -> None:
@@ -170,7 +210,7 @@ class _Read:
         self.peak = memory.result().peak
 
 
-def _checked(one: RankClass, read: dict[int, _Read], nodes_of: Sequence[int]) -> CheckedClass:
+def _checked(one: RankClass, read: dict[int, RankRead], nodes_of: Sequence[int]) -> CheckedClass:
     first = one.members[0]
     mine = read[first]
     difference = "" if one.second is None else _difference(read, first, one.second, nodes_of)
@@ -178,16 +218,12 @@ def _checked(one: RankClass, read: dict[int, _Read], nodes_of: Sequence[int]) ->
     return CheckedClass(one, difference, from_first, mine.step_ns, mine.peak)
 
 
-def _difference(read: dict[int, _Read], one: int, other: int, nodes_of: Sequence[int], *, roots: bool = True) -> str:
+def _difference(read: dict[int, RankRead], one: int, other: int, nodes_of: Sequence[int], *, roots: bool = True) -> str:
     at = read[one].likeness[roots].parts_from(read[other].likeness[roots])
     if at is None:
         return ""
     does = [described(read[rank].path, nodes_of, at, roots=roots) for rank in (one, other)]
     return f"rank {one}: {does[0]}; rank {other}: {does[1]}"
-
-
-def _batches(ranks: Sequence[int], count: int) -> list[list[int]]:
-    return [list(ranks[at : at + count]) for at in range(0, len(ranks), count)]
 
 
 def _place(of: str, index: int, count: int) -> str:

@@ -6,7 +6,7 @@ import multiprocessing
 import multiprocessing.process
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
@@ -81,3 +81,15 @@ def _begin(parent: int) -> None:
 def _pids(others: Set[multiprocessing.process.BaseProcess]) -> list[int]:
     """Of the workers: this process's children but for ``others``."""
     return [one.pid for one in multiprocessing.active_children() if one not in others and one.pid is not None]
+
+
+def together(todo: Mapping[Item, Callable[[], Result]]) -> dict[Item, Result]:
+    """What each gives, by its name, side by side where they are several. Raises as :func:`side_by_side`."""
+    if len(todo) < 2:
+        return {name: work() for name, work in todo.items()}
+    names = list(todo)
+    return {names[at]: found for (at, _), found in side_by_side(_do, list(enumerate(todo.values())))}
+
+
+def _do(numbered: tuple[int, Callable[[], Result]]) -> Result:
+    return numbered[1]()

@@ -12,7 +12,6 @@ from detectors.base import found_by
 from detectors.race_detector import EXAMPLES
 from frameworks.deepspeed.exercised import SecondaryPartitions
 from metrics import BusyMetrics, MemoryMetrics, MemoryUse, StepTime, Traffic, TrafficMetrics
-from metrics.alike import shortened
 from scenarios import rehearsal
 from scenarios.job import Job
 from scenarios.messages import ModelBuilt, RehearsalBegan, RehearsalEnded, RehearsalReport, StepRehearsed
@@ -20,7 +19,6 @@ from simgpu.trace import TraceReader, file_of
 from studies.classes import CheckedClasses
 
 Tell = Callable[[str], None]
-_MANY = 64  # ranks: with more, ranges that follow one another are one to the detector
 FORMAT, VERSION = "stream-race-dry-run", 1
 
 
@@ -180,9 +178,8 @@ def rehearse(
             readers.append(TraceReader(path))
         for reader in readers:
             records = list(reader.read())
-            shorter = [shortened(record) for record in records] if races and job.ranks > _MANY else records
             for one in using:
-                one.feed(rank, shorter)
+                one.feed(rank, records)
             for metric in (memory, traffic, busy):
                 metric.feed(records)
 

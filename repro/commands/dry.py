@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,6 @@ def dry(
     from repro.sessions import folders, places
     from repro.sessions.session import versions
     from scenarios import rehearsal
-    from studies import classes
     from studies.layers import extend
 
     console = Terminal()
@@ -64,9 +62,7 @@ def dry(
     def tell(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
-    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact)
-    if not one_rank:
-        found = replace(found, classes=classes.check(made, folder / "ranks", found.sizes, tell))
+    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank)
     sources.write(found.races, folder)
     told = {**found.as_dict(), "said": report.said(found), "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

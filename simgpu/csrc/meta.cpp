@@ -3,6 +3,7 @@
 // small tensors ask the CPU's kernel too, and an operator of which the two once said different things is not believed.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/cat_meta_dispatch.h>
 
 #include "dry.h"
 #include "fallback.h"
@@ -79,6 +80,17 @@ void correct(const Operator& op, const Stack& inputs, Stack& results) {
   }
 }
 
+// The CPU's own structured kernel: torch puts one in Python before it, which takes 50 ms for 16,384 tensors.
+bool concatenated(const Operator& op, Stack& stack) {
+  static const int64_t cat = name_id("aten::cat");
+  if (op.name != cat || stack.size() < 2 || !stack[0].isTensorList() || !stack[1].isInt()) return false;
+  auto tensors = stack[0].toTensorVector();
+  auto result = stack.size() == 2 ? at::meta::cat(tensors, stack[1].toInt()) : stack[2].toTensor();
+  if (stack.size() == 3) at::meta::cat_out(result, tensors, stack[1].toInt());
+  stack = {result};
+  return true;
+}
+
 }  // namespace
 
 std::pair<Stack, Stack> on_meta(const c10::OperatorHandle& handle, const Operator& op, const Stack& inputs) {
@@ -88,7 +100,7 @@ std::pair<Stack, Stack> on_meta(const c10::OperatorHandle& handle, const Operato
   for (size_t i = 0; i < inputs.size(); ++i)  // a generator of the CPU's is none of meta's
     if (inputs[i].isGenerator()) stood[i] = IValue();
   Stack stack = stood;
-  handle.callBoxed(stack);
+  if (!concatenated(op, stack)) handle.callBoxed(stack);
   correct(op, inputs, stack);
   return {std::move(stack), std::move(stood)};
 }

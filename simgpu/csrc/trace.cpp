@@ -1,5 +1,8 @@
 #include "trace.h"
 
+#include <algorithm>
+
+#include "dry.h"
 #include "probes.h"
 
 namespace simgpu {
@@ -28,20 +31,62 @@ static void put(std::vector<int64_t>& words, const std::vector<Access>& accesses
   for (auto& one : accesses) words.insert(words.end(), {one.block, one.lo, one.hi, one.layout});
 }
 
+static constexpr size_t kMany = 64;  // ranges that one launch touches
+
+// Ranges that lie one behind the other are one.
+static std::vector<Access> joined(const std::vector<Access>& accesses) {
+  std::unordered_map<int64_t, size_t> turns;
+  for (auto& one : accesses) turns.try_emplace(one.block, turns.size());
+  auto place = [&](const Access& one) { return std::tuple(turns[one.block], one.layout, one.lo); };
+  auto sorted = accesses;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Access& a, const Access& b) { return place(a) < place(b); });
+  std::vector<Access> made;
+  for (auto& one : sorted) {
+    bool dense = !made.empty() && one.layout == 0 && made.back().layout == 0 && made.back().block == one.block;
+    if (dense && one.lo <= made.back().hi) made.back().hi = std::max(made.back().hi, one.hi);
+    else made.push_back(one);
+  }
+  return made;
+}
+
+// As one of 16,384 ranks a framework concatenates a shard of each of them, and written out one by one these took most
+// of the time of whoever reads the trace. The same bytes, by block as they come and then by place: what lies one
+// behind the other is one range, and what lies at equal distances is one with a layout.
+const std::vector<Access>& Trace::in_few(const std::vector<Access>& accesses, std::vector<Access>& made) {
+  if (!dry().on || accesses.size() <= kMany) return accesses;
+  auto ranges = joined(accesses);
+  for (size_t at = 0, next; at < ranges.size(); at = next) {
+    auto& first = ranges[at];
+    int64_t width = first.hi - first.lo, step = 0;
+    for (next = at + 1; next < ranges.size(); ++next) {
+      auto &one = ranges[next], &before = ranges[next - 1];
+      if (one.block != first.block || one.layout || first.layout || one.hi - one.lo != width) break;
+      if (next > at + 1 && one.lo - before.lo != step) break;
+      step = one.lo - before.lo;
+    }
+    auto count = static_cast<int64_t>(next - at);
+    if (next - at > kMany) made.push_back({first.block, first.lo, ranges[next - 1].hi, layout_id(width, {{count, step}})});
+    else made.insert(made.end(), ranges.begin() + static_cast<int64_t>(at), ranges.begin() + static_cast<int64_t>(next));
+  }
+  return made;
+}
+
 void Trace::launch(int64_t stream, int64_t kernel, const Accesses& accesses, int64_t stack, int64_t issued,
                    int64_t start, int64_t end, int64_t nominal, const WorkPtr& work, int64_t root, int64_t issuer) {
   ++ops;
   if (!on) return;
   bool met = work && work->collective;
   probes().launched(accesses, met);
-  auto reads = static_cast<int64_t>(accesses.reads.size()), writes = static_cast<int64_t>(accesses.writes.size());
+  Accesses few;
+  auto &read = in_few(accesses.reads, few.reads), &written = in_few(accesses.writes, few.writes);
+  auto reads = static_cast<int64_t>(read.size()), writes = static_cast<int64_t>(written.size());
   words_.push_back(static_cast<int64_t>(met ? Kind::kCollective : Kind::kLaunch));
   words_.push_back(10 + (met ? 4 : 0) + 4 * (reads + writes));
   if (work) open_.emplace_back(words_.size() + 5, work);
   words_.insert(words_.end(), {ops, stream, kernel, stack, issued, start, end, nominal, reads, writes});
   if (met) words_.insert(words_.end(), {work->group, work->number, root, issuer});
-  put(words_, accesses.reads);
-  put(words_, accesses.writes);
+  put(words_, read);
+  put(words_, written);
   if (words_.size() >= full_at_) full_ = true;
 }
 

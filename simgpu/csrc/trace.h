@@ -47,6 +47,8 @@ class Trace {
   std::vector<std::pair<size_t, WorkPtr>> open_;  // where times are still to be filled in
   std::map<std::vector<int64_t>, int64_t> layouts_;
   std::vector<const std::vector<int64_t>*> keys_;  // of the map, by number
+
+  const std::vector<Access>& in_few(const std::vector<Access>& accesses, std::vector<Access>& made);
 };
 
 Trace& trace();

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from scenarios import rehearsal
 from scenarios.base import ScenarioError
 from scenarios.job import Job
 from simgpu.trace import Begin, TraceReader, begin
+from studies.classes import Comparison
+from studies.crew import together
 from studies.layers.course import Course
 from studies.layers.order import Growth, Irregular, Order, growth
 from studies.rehearsed import Extension, Rehearsed, Tell, rehearse
@@ -42,66 +45,106 @@ _LIMITS = {
 _SUB_GROUP = 1_000_000_000
 
 
-def rehearsed(job: Job, folder: Path, tell: Tell, *, rank: int = 0, exact: bool | None = None) -> Rehearsed:
+def rehearsed(
+    job: Job, folder: Path, tell: Tell, *, rank: int = 0, exact: bool | None = None, compare: bool = True
+) -> Rehearsed:
     """``job`` from a few of its layers where they show that the order repeats, else with all of them.
 
-    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. Raises
-    :class:`scenarios.base.ScenarioError` where it is False and the order does not repeat, and what
-    :func:`studies.rehearsed.rehearse` raises.
+    ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: are the other ranks
+    compared (:mod:`studies.classes`)? Raises :class:`scenarios.base.ScenarioError` where ``exact`` is False and the
+    order does not repeat, and what :func:`studies.rehearsed.rehearse` raises.
     """
     if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
         exact = True
-    if not exact:
-        try:
-            return extended(job, folder, tell, rank=rank)
-        except Irregular as found:
-            if exact is False:
-                raise ScenarioError(f"few layers do not stand for all: {found}; leave --extend out") from None
-            tell(f"few layers do not stand for all, so all are run: {found}")
-    return rehearse(job, folder, tell, rank=rank)
+    with Comparison(job, folder / "ranks", tell) as ranks:
+        found: Rehearsed | None = None
+        if not exact:
+            try:
+                found = extended(job, folder, tell, rank=rank, beside=ranks if compare else None)
+            except Irregular as problem:
+                if exact is False:
+                    sentence = f"few layers do not stand for all: {problem}; leave --extend out"
+                    raise ScenarioError(sentence) from None
+                tell(f"few layers do not stand for all, so all are run: {problem}")
+        if found is None:
+            found = rehearse(job, folder, tell, rank=rank)
+        return replace(found, classes=ranks.result(found.sizes)) if compare else found
 
 
-def extended(job: Job, folder: Path, tell: Tell = lambda text: None, *, races: bool = True, rank: int = 0) -> Rehearsed:
+def extended(
+    job: Job,
+    folder: Path,
+    tell: Tell = lambda text: None,
+    *,
+    races: bool = True,
+    rank: int = 0,
+    beside: Comparison | None = None,
+) -> Rehearsed:
     """What :func:`studies.rehearsed.rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
 
-    Raises :class:`Irregular` with a sentence where the order does not repeat, or cannot be shown to, and what
-    :func:`rehearse` raises.
+    ``beside``: what also is to be run, while recordings leave a processor free. Raises :class:`Irregular` with a
+    sentence where the order does not repeat, or cannot be shown to, and what :func:`rehearse` raises.
     """
     whole = rehearsal.layers_of(job)
     if whole is None or whole <= FEWEST + 2:
         raise Irregular("the model has no number of layers that can be changed, or too few")
-    recorded: dict[int, _Recorded] = {}
-    problem, fewest = Irregular("the order does not repeat from layer to layer"), FEWEST
-    layers = FEWEST
-    while layers <= min(MOST, whole):
-        recorded[layers] = _Recorded(job, folder / f"{layers}-layers", layers, races=races, rank=rank, tell=tell)
-        if layers == FEWEST + 1:
-            fewest = _fewest(job, recorded[FEWEST].found, recorded[layers].found, whole)
-            layers = max(layers, fewest - 1)
+    recordings = _Recordings(job, folder, races=races, rank=rank, tell=tell, beside=beside)
+    recordings.make(FEWEST, FEWEST + 1)
+    one, two = recordings.made[FEWEST], recordings.made[FEWEST + 1]
+    fewest = _fewest(job, one.found, two.found, whole)
+    if fewest + 2 <= min(MOST, whole):
+        recordings.make(fewest, fewest + 1, fewest + 2)  # what the shortest period needs
+    problem = Irregular("the order does not repeat from layer to layer")
+    for layers in range(fewest, min(MOST, whole) + 1):
+        recordings.make(layers)
         for period in PERIODS:
-            three = [recorded.get(layers - back * period) for back in (2, 1, 0)]
+            three = [recordings.made.get(layers - back * period) for back in (2, 1, 0)]
             if None in three or layers - 2 * period < fewest or (whole - layers) % period:
                 continue
             try:
                 return _extended(job, [one for one in three if one is not None], period, whole, folder)
             except Irregular as found:
                 problem = found
-        layers += 1
     raise problem
 
 
 class _Recorded:
     """A dry run with few layers, read."""
 
-    def __init__(self, job: Job, folder: Path, layers: int, *, races: bool, rank: int, tell: Tell) -> None:
-        self.layers = layers
-        tell(f"recording {layers} layers")
-        self.found = rehearse(job, folder, answers=False, races=races, rank=rank, layers=layers)
-        reader = TraceReader(self.found.trace)
+    def __init__(self, layers: int, found: Rehearsed) -> None:
+        self.layers, self.found = layers, found
+        reader = TraceReader(found.trace)
         try:
             self.order = Order(reader.read())
         finally:
             reader.close()
+
+
+class _Recordings:
+    """Dry runs with few layers, by their number, made side by side; and ``beside`` the ranks that are compared."""
+
+    def __init__(
+        self, job: Job, folder: Path, *, races: bool, rank: int, tell: Tell, beside: Comparison | None
+    ) -> None:
+        self.made: dict[int, _Recorded] = {}
+        self._folder, self._tell, self._beside = folder, tell, beside
+        self._record = partial(rehearse, job, answers=False, races=races, rank=rank)
+
+    def make(self, *wanted: int) -> None:
+        """Those of ``wanted`` that were not made."""
+        todo: dict[tuple[str, int], Callable[[], Any]] = {}
+        for layers in (one for one in wanted if one not in self.made):
+            self._tell(f"recording {layers} layers")
+            todo["layers", layers] = partial(self._record, self._folder / f"{layers}-layers", layers=layers)
+        if todo and self._beside is not None:
+            known = next(iter(self.made.values()), None)
+            more = self._beside.first() if known is None else self._beside.others(known.found.sizes)
+            todo |= {("rank", rank): run for rank, run in more.items()}
+        for (what, number), found in together(todo).items():
+            if what == "layers":
+                self.made[number] = _Recorded(number, found)
+            elif self._beside is not None:
+                self._beside.read[number] = found
 
 
 def _fewest(job: Job, one: Rehearsed, two: Rehearsed, whole: int) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from rehearsed import difference, live, rehearse_apart, told
 
+from simgpu.trace import Access, Launch
+
 # Not here: gradients of a recurrent network added to those of a step before. A live run executes its backward pass in
 # one of autograd's threads, within which the engine goes on with what it has, and so adds them in another order.
 PROGRAMS = {
@@ -156,3 +158,42 @@ def test_a_dry_run_records_what_a_live_run_does(program: str, tmp_path: Path) ->
         wrong = difference(expected, found)
         assert not wrong, f"{name}: {wrong}"
         assert len(told(found)) > 8
+
+
+MANY_PIECES = """
+    import torch
+    plain = torch.zeros(200 * 12, device="cuda")
+    pieces = [plain[12 * at : 12 * at + 12] for at in range(200)]
+    in_turn = torch.cat(pieces)  # one behind the other
+    apart = torch.cat([piece[3:8] for piece in pieces])  # at equal distances
+    both = torch.cat([half for at in range(100) for half in (pieces[at][1:], in_turn[12 * at : 12 * at + 12])])
+    uneven = torch.cat([plain[at * at : at * at + 2] for at in range(2, 48)] + [plain[:5], plain[4:6]] * 20)
+    columns = torch.cat([plain.view(200, 12)[:, at : at + 1] for at in range(12)] * 6)
+"""
+
+
+def test_of_very_many_pieces_a_dry_run_records_the_same_bytes_in_few(tmp_path: Path) -> None:
+    """A shard for each of 16,384 ranks was most of the time of whoever read the trace."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(MANY_PIECES))
+    one, other = live(script, (), tmp_path / "live"), rehearse_apart(script, (), tmp_path / "dry")
+    pairs = [pair for pair in zip(told(one), told(other), strict=True) if isinstance(pair[0], Launch)]
+    assert [here._replace(reads=(), writes=()) for here, _ in pairs] == [
+        there._replace(reads=(), writes=()) for _, there in pairs
+    ]
+    for here, there in pairs:
+        assert touched(here.reads) == touched(there.reads) and touched(here.writes) == touched(there.writes)
+    counts = [(len(here.reads), len(there.reads)) for here, there in pairs if here.kernel == "aten::cat"]
+    assert counts == [(200, 1), (200, 1), (200, 2), (86, 46), (72, 72)]
+
+
+def touched(accesses: tuple[Access, ...]) -> set[tuple[int, int]]:
+    """Each byte, with its block."""
+    found: set[tuple[int, int]] = set()
+    for block, lo, hi, layout in accesses:
+        item, sizes, strides = layout or (hi - lo, (), ())
+        starts = [lo]
+        for size, stride in zip(sizes, strides, strict=True):
+            starts = [start + number * stride for start in starts for number in range(size)]
+        found |= {(block, byte) for start in starts for byte in range(start, start + item)}
+    return found

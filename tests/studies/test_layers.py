@@ -8,6 +8,7 @@ import pytest
 
 from metrics import MemoryUse
 from scenarios.job import Job
+from studies.classes import Comparison
 from studies.layers.extend import extended
 from studies.layers.order import Irregular
 from studies.rehearsed import Rehearsed, rehearse
@@ -43,8 +44,12 @@ def told(found: Rehearsed) -> dict[str, object]:
 )
 def test_few_layers_foretell_all(tmp_path: Path, options: dict[str, object]) -> None:
     """Bytes, operations, what is sent and races are equal; the step's time to what DeepSpeed's questions take."""
-    made = deep(tmp_path / "job", **options)
-    few = extended(made, tmp_path / "few")
+    made = deep(tmp_path / "job", gpus=2, **{"hpz": 2, **options})
+    with Comparison(made, tmp_path / "ranks") as ranks:
+        few = extended(made, tmp_path / "few", beside=ranks)
+        assert {*ranks.read} == {0, 1, 2, 3}  # each is a class, and ran beside the recordings
+        assert not any(one.from_first for one in ranks.result(few.sizes).classes)
+    assert not (tmp_path / "ranks").exists()
     exact = rehearse(made, tmp_path / "exact", answers=False)
     assert few.extension is not None and max(few.extension.recorded) < DEPTH
     assert told(few) == told(exact)
