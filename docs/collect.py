@@ -63,11 +63,12 @@ STUDIES = {
         },
     ),
     "paro-sweep": Study("paro --sweep --overwrite", {"sweep.csv": "paro-sweep.csv", "sweep.png": "paro-sweep.png"}),
+    "paper-rows": Study(
+        "paper --parts rows --overwrite", {"rows.csv": "paper-rows.csv", "unknowns.csv": "paper-unknowns.csv"}
+    ),
     "paper": Study(
-        "paper --overwrite",
+        "paper --parts gains,losses,quantization --overwrite",
         {
-            "rows.csv": "paper-rows.csv",
-            "unknowns.csv": "paper-unknowns.csv",
             "gains.csv": "paper-gains.csv",
             "losses.csv": "paper-losses.csv",
             "quantization.csv": "paper-quantization.csv",

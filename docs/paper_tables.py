@@ -12,10 +12,13 @@ _QUANTITIES = {"seconds": "s a step", "tflops": "TFLOPs per GPU", "samples": "sa
 
 
 def _explained(row: Row) -> str:
-    """The figure that explains an error of more than a tenth, and at which value."""
+    """The figure, or the two, that explain an error of more than a tenth, and at which value."""
     if abs(row.error) <= 0.1:
         return ""
-    return "no single figure" if pd.isna(row.explained_by) else f"{row.explained_by}: {row.needs:.3g}"
+    if pd.isna(row.explained_by):
+        return "none, and no two"
+    also = "" if pd.isna(row.also) else f"; {row.also}: {row.needs_also:.3g}"
+    return f"{row.explained_by}: {row.needs:.3g}{also}"
 
 
 def errors(frame: pd.DataFrame) -> list[Cells]:

@@ -1,4 +1,4 @@
-"""Models that are no dense language models: a mixture of experts, and a convolutional network.
+"""Models that transformers has not, or not so: a mixture of experts, a convolutional network, Megatron-LM's GPT.
 
 * **Mixtral** (Jiang et al. 2024, arXiv 2401.04088): each token goes to two of eight experts. Which ones is known when
   the router has computed it. transformers' own loop asks the device which experts were hit (``nonzero``), in each
@@ -9,18 +9,30 @@
   ``set_z3_leaf_modules``, which older models need lest ranks with other experts wait for each other forever, is not.
 * **ConvNeXt** (Liu et al. 2022, arXiv 2201.03545), which sees the bytes of a question as a picture, and is to say which
   of A, B, C and D is right: real text, and a convolutional network's operators.
+* **Megatron-LM's GPT** (Shoeybi et al. 2019, arXiv 1909.08053) has no module for the output: the model multiplies with
+  the embedding's weight itself (``parallel_lm_logits`` in ``megatron/model/language_model.py``). So DeepSpeed takes it
+  for a parameter of the whole model, and keeps it gathered from the beginning of the forward pass to the end of the
+  backward pass: a part of ``stage3_max_live_parameters`` that prefetching then lacks.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import ConvNextConfig, ConvNextForImageClassification, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    GPTNeoXForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 BALANCED = "balanced"
+MEGATRON = "output_of_embedding"  # an entry of a configuration: the model is to be as :func:`as_megatron` makes it
 CHOSEN = 2  # experts of a token
 HEIGHT = 8  # of a picture, in bytes
 _FIRST = ord("A")
@@ -48,6 +60,17 @@ def balanced(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
 def offer_balanced() -> None:
     """Let transformers know :func:`balanced` by its name."""
     ALL_EXPERTS_FUNCTIONS.register(BALANCED, balanced)
+
+
+def as_megatron(model: GPTNeoXForCausalLM) -> GPTNeoXForCausalLM:
+    """``model``, whose output is tied to its embedding, without a module for it: the same values."""
+    del model.lm_head
+    vars(model)["lm_head"] = partial(_output, model)  # found like the module that it replaces, and is none
+    return model
+
+
+def _output(model: GPTNeoXForCausalLM, hidden: Tensor) -> Tensor:
+    return nn.functional.linear(hidden, model.gpt_neox.embed_in.weight)
 
 
 def mixtral(

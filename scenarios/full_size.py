@@ -20,12 +20,13 @@ from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
     GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     MixtralConfig,
     PretrainedConfig,
 )
 
-from scenarios.families import BALANCED, CHOSEN, offer_balanced
+from scenarios.families import BALANCED, CHOSEN, MEGATRON, as_megatron, offer_balanced
 from scenarios.models import FULL_SIZE, FullModel
 
 ModelBatch = Mapping[str, Tensor]
@@ -122,7 +123,7 @@ def config_of(model: FullModel, attention: str = "sdpa") -> PretrainedConfig:
             hidden_dropout=0.0,
             max_position_embeddings=2048,
             tie_word_embeddings=True,
-            **common,
+            **common | {MEGATRON: True},
         )
     return FalconConfig(
         ffn_hidden_size=model.intermediate,
@@ -155,9 +156,12 @@ def _of_config(name: str, config: PretrainedConfig, layers: int | None) -> Train
 
     def make() -> nn.Module:
         try:
-            return AutoModelForCausalLM.from_config(config)  # type: ignore[no-any-return, no-untyped-call]
+            made: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise ModelError(f"transformers builds no causal language model of {name}: {_line(error)}") from error
+        if getattr(config, MEGATRON, False) and isinstance(made, GPTNeoXForCausalLM):
+            return as_megatron(made)
+        return made
 
     return TrainedModel(name, make, _tokens, getattr(config, "hidden_size", None), whole)
 

@@ -135,6 +135,7 @@ FULL_SIZE: dict[str, FullModel] = {
         FullModel("llama-3.1-405b", "llama", 126, 16384, 53248, 128, 8, 128256),
         FullModel("falcon-7b", "falcon", 32, 4544, 18176, 71, 1, 65024, norms_per_layer=1),
         FullModel("falcon-40b", "falcon", 60, 8192, 32768, 128, 8, 65024),
+        FullModel("gpt-1.2b", "gpt", 40, 1536, 4 * 1536, 16, 16, 51200),  # Megatron-LM's smallest (arXiv 1909.08053)
         # The sizes of ZeRO++'s table (arXiv 2306.10209): layers and widths are ours, such that DeepSpeed can quantize
         # all of it on 384 ranks (scenarios/quantized.py).
         FullModel("gpt-18b", "gpt", 40, 6144, 4 * 6144, 48, 48, 50304),

@@ -21,6 +21,7 @@ from scenarios.models import FULL_SIZE, FullModel
 from scenarios.scenario import scenario
 from studies.crew import OnProgress, quiet, side_by_side
 from studies.live import losses_of
+from studies.pairs import PARAMETER, TwoFigures, best_two, two_figures
 from studies.published import Published, clusters, published, settings
 from studies.shortened import Shortened, few_layers, shortened
 from studies.unknowns import EXPLAINED, UNKNOWNS, Curve, best, calibrating, explanations
@@ -144,7 +145,8 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
     ``error``: from the facts alone; ``calibrated_s``, ``calibrated_error``: with ``by`` (the unknown that does best
     for its cluster, so predicted) as the other rows of the cluster have it, ``value`` (NaN: there are no others).
     ``explained_by``: the unknown that explains an error of more than 10 % (:func:`studies.unknowns.best`), ``needs``:
-    at which value, ``fits_others``: the error of the row at what the others need of it. ``theirs`` and ``ours``: in the
+    at which value, ``fits_others``: the error of the row at what the others need of it. Where none does alone, two may
+    (:mod:`studies.pairs`): ``also`` is the other one, ``needs_also`` at which value. ``theirs`` and ``ours``: in the
     row's own quantity.
     """
     found = []
@@ -155,15 +157,20 @@ def rows(timed: Sequence[TimedRow]) -> pd.DataFrame:
         errors = calibrating(told, theirs)
         able = [one.key for one in UNKNOWNS if not math.isnan(errors[one.key])]
         chosen = min(able, key=lambda unknown: errors[unknown]) if able else ""
-        for one, options in zip(of, told, strict=True):
-            found.append(_row(one, options, errors, chosen))
+        pairs = two_figures([one.curves for one in of], theirs)
+        for at, (one, options) in enumerate(zip(of, told, strict=True)):
+            found.append(_row(one, options, errors, chosen, best_two(pairs, theirs, at)))
     return pd.DataFrame(found)
 
 
-def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) -> dict[str, Any]:
-    row = one.row
+def _row(
+    one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str, pair: TwoFigures | None
+) -> dict[str, Any]:
+    row, off = one.row, abs(one.error) > EXPLAINED
     by = next((each for each in options if each.unknown.key == chosen), None)
-    why = best(options, errors, one.theirs) if abs(one.error) > EXPLAINED else None
+    why = best(options, errors, one.theirs) if off else None
+    two = pair if off and why is None else None
+    told = why or two
     scale = one.theirs * row.value if row.quantity != "seconds" else math.nan  # quantity times seconds
     made: dict[str, Any] = {
         "cluster": clusters()[row.cluster].title,
@@ -181,9 +188,11 @@ def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) 
         "value": by.of_others if by else math.nan,
         "calibrated_s": by.seconds if by else math.nan,
         "calibrated_error": by.seconds / one.theirs - 1 if by else math.nan,
-        "explained_by": why.unknown.title if why else "",
-        "needs": why.value if why else math.nan,
-        "fits_others": why.seconds / one.theirs - 1 if why else math.nan,
+        "explained_by": why.unknown.title if why else two.first.title if two else "",
+        "needs": why.value if why else two.value if two else math.nan,
+        "also": PARAMETER.title if two else "",
+        "needs_also": two.parameter_ps if two else math.nan,
+        "fits_others": told.seconds / one.theirs - 1 if told else math.nan,
     }
     for each in options:
         made[f"needs_{each.unknown.key}"] = each.value
@@ -193,9 +202,9 @@ def _row(one: TimedRow, options: Any, errors: Mapping[str, float], chosen: str) 
 def candidates(timed: Sequence[TimedRow]) -> pd.DataFrame:
     """By cluster and unknown: what its rows would need, and how well one value does for all of them.
 
-    ``rows``: of the cluster; ``explained``: how many come out at some value; ``plausible``: of those, at a plausible
-    one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with what the
-    others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
+    ``rows``: of the cluster; ``explained``: how many come out at some value, to a tenth; ``plausible``: of those, at a
+    plausible one; ``least``, ``median``, ``most``: needed; ``error``: the mean absolute one, each row predicted with
+    what the others need; ``facts_error``: with the facts alone. ``low`` to ``high``: plausible.
     """
     found = []
     for name in dict.fromkeys(one.row.cluster for one in timed):

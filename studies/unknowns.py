@@ -2,8 +2,8 @@
 
 Each :class:`UnknownFigure` is one that no paper gives. A row's :class:`Curve` says how long the step takes at several
 values of it, all else as the hardware's facts have it. So a row says which value it would need; and the rows of a
-cluster say whether one value does for all: each is predicted with the median of what the *others* need
-(:func:`predicted`). A figure that explains one row alone explains nothing.
+cluster say whether one value does for all: each is predicted with what the *others* need (:func:`predicted`). A figure
+that explains one row alone explains nothing.
 
 Plausible ranges stand with their sources in ``simgpu/hardware/facts.toml``, section ``studies.unknowns``.
 """
@@ -13,16 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simgpu.hardware.facts import facts
 from studies.varied import Variation
 
 EXPLAINED = 0.10  # relative error of a step's time, above which a row is off
 AGREES = 0.25  # the same, of a row with what the others need
+Values = npt.NDArray[np.float64]
 
 
 class UnknownFigure(NamedTuple):
@@ -100,9 +101,15 @@ class Curve:
     seconds: tuple[float, ...]
 
     def at(self, value: float) -> float:
+        return float(self.at_all(np.array([value]))[0])
+
+    def at_all(self, values: Values) -> Values:
+        """:meth:`at` each of ``values``."""
         places = self._places
         order = np.argsort(places)
-        return float(np.interp(self._place(value), places[order], np.array(self.seconds)[order]))
+        wanted = 1 / values if self.unknown.inverse else values
+        found: Values = np.interp(wanted, places[order], np.array(self.seconds)[order])
+        return found
 
     def value(self, seconds: float) -> float:
         """The one at which a step takes so long; NaN where none does. Where several do, the nearest to the middle."""
@@ -112,6 +119,14 @@ class Curve:
         order = np.argsort(times, kind="stable")
         place = float(np.interp(seconds, times[order], places[order]))
         return 1 / place if self.unknown.inverse else place
+
+    def needed(self, seconds: float) -> float:
+        """As :meth:`value`; the plausible end of it, where that is as good as ``seconds`` (:data:`EXPLAINED`)."""
+        exact, times = self.value(seconds), np.array(self.seconds)
+        if not math.isnan(exact):
+            return exact
+        nearest = int(np.argmin(np.abs(times - seconds)))
+        return self.unknown.values[nearest] if abs(times[nearest] / seconds - 1) <= EXPLAINED else math.nan
 
     @property
     def _places(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -124,7 +139,7 @@ class Curve:
 class Explanation(NamedTuple):
     """``value``: what the row would need of ``unknown``, NaN for nothing that there is; ``plausible``: is it that?
 
-    ``of_others``: the median of what the other rows need; ``seconds``: the row's, with that.
+    ``of_others``: what the other rows need of it, NaN where there are none; ``seconds``: the row's, with that.
     """
 
     unknown: UnknownFigure
@@ -138,26 +153,36 @@ def explanations(curves: Sequence[Mapping[str, Curve]], theirs: Sequence[float])
     """By row of a cluster and by unknown. ``theirs``: seconds of each row."""
     found: list[list[Explanation]] = [[] for _ in theirs]
     for unknown in UNKNOWNS:
-        needed = [of[unknown.key].value(seconds) for of, seconds in zip(curves, theirs, strict=True)]
-        for at, of in enumerate(curves):
-            others = predicted(needed, at)
+        of_rows = [of[unknown.key] for of in curves]
+        needed = [of.needed(seconds) for of, seconds in zip(of_rows, theirs, strict=True)]
+        for at, of in enumerate(of_rows):
+            others = predicted(of_rows, theirs, at)
             found[at].append(
                 Explanation(
                     unknown,
                     needed[at],
                     not math.isnan(needed[at]) and unknown.plausible(needed[at]),
                     others,
-                    math.nan if math.isnan(others) else of[unknown.key].at(others),
+                    math.nan if math.isnan(others) else of.at(others),
                 )
             )
     return found
 
 
-def predicted(needed: Sequence[float], at: int) -> float:
-    """The median of what all rows but the one at ``at`` need; NaN where fewer than half of those need anything."""
-    others = [value for place, value in enumerate(needed) if place != at]
-    known = [value for value in others if not math.isnan(value)]
-    return median(known) if others and 2 * len(known) >= len(others) else math.nan
+def predicted(curves: Sequence[Curve], theirs: Sequence[float], at: int) -> float:
+    """At which value all rows but the one at ``at`` come out best: with the least mean absolute relative error.
+
+    NaN where there are no others. The median of what each of them needs would be another way; but where some come out
+    at no value at all it has nothing to say of those.
+    """
+    others = [place for place in range(len(curves)) if place != at]
+    if not others:
+        return math.nan
+    # Between those the errors are straight lines, so the least sum of them is at one.
+    exact = [curves[place].value(theirs[place]) for place in others]
+    tried = np.array([*(value for value in exact if not math.isnan(value)), *curves[at].unknown.values])
+    errors = [np.abs(curves[place].at_all(tried) / theirs[place] - 1) for place in others]
+    return float(tried[int(np.argmin(np.mean(errors, axis=0)))])
 
 
 def calibrating(found: Sequence[Sequence[Explanation]], theirs: Sequence[float]) -> dict[str, float]:
@@ -175,7 +200,9 @@ def best(found: Sequence[Explanation], errors: Mapping[str, float], theirs: floa
     It does at a plausible value, if with what the *others* need the row comes within :data:`AGREES` of ``theirs``, or
     there are no others. Where none does alone, one does perhaps where nothing is hidden either.
     """
-    able = [one for one in found if one.plausible and not abs(one.seconds / theirs - 1) > AGREES]
+    able = [
+        one for one in found if one.plausible and (math.isnan(one.of_others) or abs(one.seconds / theirs - 1) <= AGREES)
+    ]
     return min(able, key=lambda one: (not one.unknown.alone, _known(errors[one.unknown.key])), default=None)
 
 

@@ -67,7 +67,7 @@ def sentences(frame: pd.DataFrame) -> list[str]:
         f"All {len(frame)} rows: {frame.error.abs().mean():.1%} from the facts alone, {one.abs().mean():.1%} with one "
         "figure for each cluster, taken from its other rows (from the facts where there are none).",
         f"Off by more than {EXPLAINED:.0%}: {len(off)}, of which {int((off.explained_by != '').sum())} would be "
-        f"explained by one plausible figure; by more than {OFF:.0%}: {len(far)}, of which "
+        f"explained by one plausible figure, or by two; by more than {OFF:.0%}: {len(far)}, of which "
         f"{int((far.explained_by != '').sum())}.",
     ]
     found += [
@@ -98,13 +98,15 @@ def show_candidates(console: Console, frame: pd.DataFrame, all_rows: pd.DataFram
         console.print(Table(title, columns, cells))
     console.print(
         "Of rows: how many come out at some value, and at a plausible one. Error: mean absolute, each row predicted "
-        "with the median of what the others need.",
+        "with the value that does best for the others.",
         highlight=False,
     )
     off = all_rows[all_rows.explained_by != ""]
     cells = [
-        [row.model, f"{row.network:g}", row.setting, Cell(f"{row.error:+.0%}", "warn"), row.explained_by,
-         _figure(row.needs), "-" if math.isnan(row.fits_others) else f"{row.fits_others:+.0%}"]
+        [row.model, f"{row.network:g}", row.setting, Cell(f"{row.error:+.0%}", "warn"),
+         "; ".join(filter(None, (row.explained_by, row.also))),
+         "; ".join(_figure(one) for one in (row.needs, row.needs_also) if not math.isnan(one)),
+         "-" if math.isnan(row.fits_others) else f"{row.fits_others:+.0%}"]
         for row in _rows(off)
     ]  # fmt: skip
     columns = [
@@ -112,7 +114,7 @@ def show_candidates(console: Console, frame: pd.DataFrame, all_rows: pd.DataFram
         Column("as others", right=True),
     ]  # fmt: skip
     if cells:
-        console.print(Table("Rows that are off, and the one figure that explains each", columns, cells))
+        console.print(Table("Rows that are off, and the figure that explains each, or the two", columns, cells))
 
 
 def show_gains(console: Console, frame: pd.DataFrame) -> None:

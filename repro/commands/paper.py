@@ -20,7 +20,7 @@ PARTS = ("rows", "gains", "losses", "quantization")
 
 @click.command()
 @click.option("--parts", default=",".join(PARTS), help=f"What to compare, with commas. [default: {','.join(PARTS)}]")
-@click.option("--clusters", default="", help="Rows: only of these, zeropp, pr4906 or constrained. [default: all]")
+@click.option("--clusters", default="", help="Rows: only of these, zeropp, pr4906, ... [default: all]")
 @click.option("--models", default="", help="Only these models, with commas: gpt-18b, llama-2-7b, ... [default: all]")
 @click.option("--micro-batches", default="1,4,16", help="Sequences per GPU, of the gains. [default: 1,4,16]")
 @click.option("--accumulations", default="1,2,3,4,8", help="Accumulation steps, of the gains. [default: 1,2,3,4,8]")

@@ -1,14 +1,18 @@
-"""A mixture of experts and a convolutional network: what they compute, without a read of a value."""
+"""A mixture of experts, a convolutional network and Megatron-LM's GPT: what they compute, without a read of a value."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralForCausalLM
 
 from scenarios.base import ScenarioError
 from scenarios.families import BALANCED, CHOSEN, TextAsPicture, balanced, offer_balanced
-from scenarios.full_size import config_of
+from scenarios.full_size import config_of, subject
 from scenarios.mmlu import SAMPLE, load
 from scenarios.mmlu_batches import batches
 from scenarios.models import FULL_SIZE, build
@@ -84,3 +88,22 @@ def test_it_has_no_gradient_checkpointing_and_says_so() -> None:
         build("convnext", "tiny", vocab_size=VOCAB, seed=1, gradient_checkpointing=True)
     with pytest.raises(ScenarioError, match="ConvNeXt has no gradient checkpointing: leave it out"):
         scenario(model="convnext", checkpointing=True)
+
+
+def test_megatrons_gpt_makes_its_output_with_the_embedding_and_without_a_module_for_it(tmp_path: Path) -> None:
+    """From a configuration in a folder, as ``make paper`` records few layers: transformers' own model, bit by bit."""
+    config = config_of(replace(FULL_SIZE["gpt-18b"], layers=1, hidden=48, intermediate=192, heads=4, vocab=VOCAB))
+    config.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(config)
+    ours = subject(str(tmp_path)).make()
+    ours.load_state_dict({name: value for name, value in theirs.state_dict().items() if name != "lm_head.weight"})
+    assert "lm_head" in dict(theirs.named_children())
+    assert list(dict(ours.named_children())) == ["gpt_neox"]
+    tokens = torch.arange(10).reshape(2, 5)
+    found = [model(input_ids=tokens, labels=tokens) for model in (theirs, ours)]
+    assert torch.equal(found[0].logits, found[1].logits)
+    for one in found:
+        one.loss.backward()
+    gradients = [dict(model.named_parameters())["gpt_neox.embed_in.weight"].grad for model in (theirs, ours)]
+    assert torch.equal(*gradients)

@@ -40,10 +40,12 @@ def test_one_slow_network_explains_all_its_rows(share: float, steps: list[tuple[
 
 
 def test_a_row_never_predicts_itself() -> None:
-    assert predicted([1.0, 2.0, 3.0, 100.0], 3) == 2.0
-    assert predicted([1.0, 2.0, 3.0, 100.0], 0) == 3.0
-    assert math.isnan(predicted([0.7], 0)), "there is no other"
-    assert math.isnan(predicted([0.7, math.nan, math.nan, 0.5], 0)), "fewer than half of the others need anything"
+    """Three rows whose network gives a share each: the two others say what the third one is predicted with."""
+    network = [curves(8.0, 1.0)["network"]] * 3
+    theirs = [8.0 / share + 1.0 for share in (0.5, 0.5, 0.9)]
+    assert predicted(network, theirs, 2) == pytest.approx(0.5)
+    assert predicted(network[:2], theirs[1:], 0) == pytest.approx(0.9)
+    assert math.isnan(predicted(network[:1], theirs[:1], 0)), "there is no other"
 
 
 def test_what_is_not_plausible_explains_nothing() -> None:
@@ -74,6 +76,27 @@ def test_what_the_others_do_not_need_explains_nothing() -> None:
     assert found[3][0].value == pytest.approx(0.5)
     assert found[3][0].of_others == pytest.approx(1)
     assert best(found[3], calibrating(found, theirs), theirs[3]) is None
+
+
+def test_what_the_others_cannot_have_explains_nothing() -> None:
+    """Half hidden, a row comes out; the others take longer than with nothing hidden, so no part does for them."""
+    steps = [(4.0, 4.0)] * 4
+    theirs = [6.0, 20.0, 20.0, 20.0]
+    found = explanations([curves(*step) for step in steps], theirs)
+    hidden = next(one for one in found[0] if one.unknown.name == "hidden")
+    assert (hidden.value, hidden.plausible) == (pytest.approx(0.5), True)
+    assert (hidden.of_others, hidden.seconds) == (pytest.approx(0.0), pytest.approx(8.0))
+    assert best(found[0], calibrating(found, theirs), theirs[0]) is None
+
+
+def test_a_row_that_an_unknown_brings_within_a_tenth_comes_out_with_it() -> None:
+    """Four hundredths longer than with nothing hidden: so nothing is hidden, whatever else there is."""
+    found = explanations([curves(4.0, 4.0)] * 3, [8.32, 8.32, 8.0])
+    for options in found:
+        hidden = next(one for one in options if one.unknown.name == "hidden")
+        assert (hidden.value, hidden.plausible) == (pytest.approx(0.0), True)
+    far = explanations([curves(4.0, 4.0)] * 3, [9.0] * 3)
+    assert all(math.isnan(one.value) for one in far[0] if one.unknown.name == "hidden")
 
 
 def test_every_unknown_has_a_plausible_range_with_a_source() -> None:
