@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import click
-from rich.console import Console
 
+from reports.screen.console import Terminal
 from reports.table import Column, Table
 
 
@@ -19,7 +19,7 @@ def list(kind: str | None) -> None:
     """
     if kind is not None and kind not in _KINDS:
         raise click.UsageError(f"There are no names of the kind '{kind}': choose one of {', '.join(_KINDS)}.")
-    console = Console()
+    console = Terminal()
     for name in _KINDS if kind is None else [kind]:
         console.print(_KINDS[name]())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +205,8 @@ def test_the_example_of_the_documentation_says_what_the_documentation_says(check
         page,
         re.DOTALL,
     )
-    done = check("--name", "train", check.script(program), COLUMNS="100")
+    activated = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = check("--name", "train", check.script(program), COLUMNS="100", PATH=activated)
     assert (done.status, done.out) == (0, output)
     quiet = check.script("".join(line for line in program.splitlines(keepends=True) if "print" not in line))
     assert check(quiet).status == 1

@@ -19,6 +19,7 @@ from repro.commands.table import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DATA = DOCS / "results" / "data"
+ACTIVATED = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the environment, as the README has it
 TEXTS = [ROOT / "README.md", *(ROOT / source for source in COPIED.values()), *sorted(DOCS.rglob("*.md"))]
 SOURCES = ("simgpu", "detectors", "metrics", "replay", "fuzz", "frameworks", "scenarios", "studies", "reports", "repro")
 
@@ -157,7 +158,7 @@ def test_a_command_prints_what_the_page_shows(
     done = subprocess.run(
         [sys.executable, "-m", "repro", *arguments.split()],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "OMP_NUM_THREADS": "1", "PATH": ACTIVATED},
         capture_output=True,
         text=True,
         timeout=500,

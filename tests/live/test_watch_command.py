@@ -186,7 +186,9 @@ def test_a_nan_is_found_saved_and_named_and_training_goes_on(tmp_path: Path, wat
     assert "\n5 nan\n" in done.stdout
     finding = load(tmp_path / "incidents" / "incident-step1").finding
     assert (finding.cause, finding.step, finding.micro_batch, finding.detail) == ("data", 1, 1, "argument 0")
-    assert done.stderr.splitlines()[-1] == f"repro watch: Sequential (58 parameters), 5 steps. {finding.sentence()}"
+    saved = "incidents/incident-step1 ('python -m repro report incidents/incident-step1' makes its page)"
+    said = f"repro watch: Sequential (58 parameters), 5 steps. {finding.sentence()} Saved: {saved}."
+    assert done.stderr.splitlines()[-1] == said
     # The first micro-batch is there too, though the watch came while it was computed.
     assert (tmp_path / "incidents" / "incident-step1" / "rank-0" / "batch.safetensors").exists()
 
