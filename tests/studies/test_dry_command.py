@@ -173,6 +173,7 @@ def test_deepspeed_refuses_a_json(dry: Any, tmp_path: Path) -> None:
     status, said = dry("--model", model(tmp_path), "--config", wrong)
     assert status == 2
     assert f"{wrong}" in said and "stage3_prefetch_bucket_size" in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,7 @@ def test_what_cannot_be_rehearsed_is_told_in_a_sentence(dry: Any, arguments: lis
     status, said = dry(*arguments)
     assert status == 2
     assert words in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,7 @@ def test_a_json_that_cannot_be_rehearsed(
     status, said = dry("--model", model(tmp_path), "--config", configuration(tmp_path, zero, **rest), *arguments)
     assert status == 2
     assert words in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
