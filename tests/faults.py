@@ -68,13 +68,15 @@ class Job:
             os.sched_yield()
         return [one.pid for one in found]
 
-    def send(self, number: signal.Signals, whom: str) -> None:
-        """To the ``command`` alone, to the whole ``job`` (as a terminal does it), or to the last that it started."""
+    def send(self, number: signal.Signals, whom: str | int) -> None:
+        """To the ``command`` alone, to the whole ``job`` (as a terminal does it), to one by its id, or to the last."""
         self._seen |= {one for one in psutil.pids() if _session(one) == self.started.pid}
         if whom == "command":
             os.kill(self.started.pid, number)
         elif whom == "job":
             os.killpg(self.started.pid, number)
+        elif isinstance(whom, int):
+            os.kill(whom, number)
         else:
             os.kill(max(self._seen - {self.started.pid}), number)
 

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -272,6 +273,7 @@ def _become(command: Command, files: Sequence[int], *, ours: bool) -> NoReturn:
         os.environ.clear()
         os.environ.update(command.environment)
         os.chdir(command.folder)
+        vars(tempfile)["tempdir"] = None  # what TMPDIR says is asked for again
         _streams(files)
         if "simgpu.cuda" in sys.modules and ours:
             sys.modules["simgpu.cuda"].see(int(os.environ.get("WORLD_SIZE", "1")))

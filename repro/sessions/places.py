@@ -48,10 +48,6 @@ def settled(refused: Callable[[BaseException], bool]) -> Iterator[None]:
         yield
         for folder in [*mine.folders.values()]:
             keep(folder)
-    except SystemExit:
-        for folder in [*mine.folders.values()]:
-            keep(folder)
-        raise
     except BaseException as error:
         for path, folder in mine.folders.items():
             if refused(error):
@@ -75,7 +71,7 @@ def locked(path: Path, *, patient: bool = False) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
         except BlockingIOError:
             os.close(lock)
-            raise WrongUse(f"another command writes {path} now: wait for its end, or choose another --name") from None
+            raise WrongUse(f"another command writes {path} now: wait for its end, or write to another place") from None
         except OSError:
             pass  # a file system without locks
         with suppress(FileNotFoundError):
@@ -103,7 +99,7 @@ def leave() -> None:
         os.close(lock)
 
 
-def sweep(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what killed commands have left in ``folder``: what was to stand there, and nobody writes."""
     for left in folder.glob(f"*{BESIDE}"):
         with suppress(WrongUse, OSError), locked(left.with_name(left.name.removesuffix(BESIDE))):

@@ -98,7 +98,7 @@ def _record(scenario: Scenario, folder: Path) -> None:
             raise
         shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
-    places.sweep(folder.parent)
+    places.clear(folder.parent)
     others = [path for path in folder.parent.iterdir() if (path / "scenario.json").exists() and path != folder]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in others[_MOST:]:

@@ -1,19 +1,17 @@
 """How ranks send each other when they arrive at a collective, and what they promise not to do.
 
-Each rank has a named pipe; the others write to it, small records that the system never tears apart (POSIX: writes of
-up to PIPE_BUF bytes are atomic). The ranks of a process group find each other's pipes through its store, so it does
-not matter who started them. A pipe may fill up while its rank computes: who finds it full takes in its own messages
-meanwhile, so two ranks never wait to write to each other.
+Each rank has a pipe; the others write to it, small records that the system never tears apart (POSIX: writes of up to
+PIPE_BUF bytes are atomic). The ranks of a process group find each other's pipes through its store, so it does not
+matter who started them, and open them where the system shows each process's files (proc(5)): named pipes would lie
+about after ranks that were killed. A pipe may fill up while its rank computes: who finds it full takes in its own
+messages meanwhile, so two ranks never wait to write to each other.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
-import shutil
 import struct
-import tempfile
 from collections.abc import Sequence
 
 from torch.distributed import Store
@@ -26,16 +24,13 @@ NEVER = 1 << 62
 
 
 class PipeExchange:
-    """Arrivals and promises over named pipes. See :class:`simgpu.work.Exchange`."""
+    """Arrivals and promises over pipes. See :class:`simgpu.work.Exchange`."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self._folder = tempfile.mkdtemp(prefix=f"simgpu-rank{rank}-")
-        atexit.register(shutil.rmtree, self._folder, True)
-        self._path = os.path.join(self._folder, "pipe")
-        os.mkfifo(self._path)
-        # Opened for both: it never ends, though other ranks do.
-        self._reader = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        self._reader, self._own = os.pipe()  # its own end for writing: it never ends, though other ranks do
+        os.set_blocking(self._reader, False)
+        self._path = f"/proc/{os.getpid()}/fd/{self._reader}"
         self._writers: dict[int, int] = {}
         self._promised = 0
         self._taken = False  # messages were taken in while sending, and receive() has not returned since

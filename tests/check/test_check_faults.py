@@ -109,7 +109,9 @@ SUMS = """
 """
 
 
-@pytest.mark.parametrize("limit", [50, pytest.param(200, marks=pytest.mark.wide), 2_000])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(50, marks=pytest.mark.wide), pytest.param(200, marks=pytest.mark.wide), 2_000]
+)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.wide)])
 def test_a_full_disk_is_one_sentence_and_no_fault_of_the_program(check: Any, ranks: int, limit: int) -> None:
     words = ["check", "--name", "it", "--witnesses", "0", *(["--ranks", "2"] if ranks > 1 else []), check.script(SUMS)]

@@ -108,6 +108,16 @@ def test_what_an_interrupted_run_leaves_is_said(command: Command, old: Path, mon
     assert Path("runs/kernels.new/kernels.csv").read_text() == "half of it"
 
 
+def test_a_command_that_leaves_in_the_middle_has_no_whole_run(
+    command: Command, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As rich does where nobody reads its output any more (``| head -1``)."""
+    in_the_middle(monkeypatch, raising(SystemExit(1)))
+    assert command("--overwrite") == (1, "")
+    assert (old / "notes.txt").read_text() == "years of work"
+    assert Path("runs/kernels.new/kernels.csv").read_text() == "half of it"
+
+
 def test_what_a_killed_run_left_is_no_hindrance(command: Command, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Path.cwd()
     in_the_middle(monkeypatch, lambda _: os.kill(os.getpid(), signal.SIGKILL))
@@ -130,7 +140,7 @@ def test_two_commands_never_write_one_run(command: Command, old: Path) -> None:
     other = os.open("runs/.kernels.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(other, fcntl.LOCK_EX)
     assert command("--overwrite") == (
-        2, "Error: another command writes runs/kernels now: wait for its end, or choose another --name\n",
+        2, "Error: another command writes runs/kernels now: wait for its end, or write to another place\n",
     )  # fmt: skip
     assert (old / "notes.txt").read_text() == "years of work"
     assert command("--name", "another") == (0, "")
@@ -182,7 +192,7 @@ def test_what_killed_recordings_left_is_removed_and_what_is_written_now_is_not(t
         (tmp_path / f"{name}.new" / "trace").mkdir(parents=True)
     lock = os.open(tmp_path / ".written.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    places.sweep(tmp_path)
+    places.clear(tmp_path)
     os.close(lock)
     assert {*os.listdir(tmp_path)} == {"written.new", ".written.lock"}
 

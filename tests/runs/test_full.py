@@ -54,7 +54,9 @@ def test_a_full_disk_is_one_sentence(command: str, limit: int, tmp_path: Path) -
             assert (old / COMMANDS[command].mark).read_text() == "of the old run"
 
 
-@pytest.mark.parametrize("command", WRITING)
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=pytest.mark.wide) if one in ("compare", "sweep") else one for one in WRITING]
+)
 def test_a_place_that_is_none_is_one_sentence(command: str, tmp_path: Path) -> None:
     """Before anything is run, which would be for nothing."""
     (tmp_path / "runs").write_text("a file")

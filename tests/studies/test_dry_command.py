@@ -206,6 +206,7 @@ def test_deepspeed_refuses_a_json(dry: Any, tmp_path: Path) -> None:
     status, said = dry("--model", model(tmp_path), "--config", wrong)
     assert status == 2
     assert f"{wrong}" in said and "stage3_prefetch_bucket_size" in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,7 @@ def test_what_cannot_be_rehearsed_is_told_in_a_sentence(dry: Any, arguments: lis
     status, said = dry(*arguments)
     assert status == 2
     assert words in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 @pytest.mark.parametrize(
@@ -248,6 +250,7 @@ def test_a_json_that_cannot_be_rehearsed(
     status, said = dry("--model", model(tmp_path), "--config", configuration(tmp_path, zero, **rest), *arguments)
     assert status == 2
     assert words in said and "Traceback" not in said
+    assert not Path("runs/it").exists()
 
 
 @pytest.mark.wide
