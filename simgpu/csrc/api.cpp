@@ -3,6 +3,10 @@
 #include <ATen/EmptyTensor.h>
 #include <pthread.h>
 #include <torch/library.h>
+#include <unistd.h>
+
+#include <exception>
+#include <thread>
 
 #include "callsite.h"
 #include "deviations.h"
@@ -166,6 +170,19 @@ struct AtFork {
   }
 } at_fork;
 
+// A thread that asks for the interpreter while that ends is ended by it (pthread_exit, until Python 3.13), and where it
+// stands within torch, a destructor on the way is no place to be ended in: the process aborted. Such a thread rests until
+// the process has ended, as it does from Python 3.14 on.
+std::thread::id ending;
+std::terminate_handler abort_as_before;
+[[noreturn]] void rest() {
+  if (std::current_exception() || std::this_thread::get_id() == ending) {
+    if (abort_as_before) abort_as_before();
+    std::abort();
+  }
+  for (;;) pause();
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -180,7 +197,11 @@ void simgpu_devices(int count, int index, int rank) {
 }
 int simgpu_used() { return device().used(); }
 void simgpu_deferred(int on) { device().deferred = on != 0; }
-void simgpu_python_ends() { python_alive = false; }
+void simgpu_python_ends() {
+  python_alive = false;
+  ending = std::this_thread::get_id();
+  abort_as_before = std::set_terminate(rest);
+}
 
 void simgpu_costs(int64_t launch_ns, int64_t synchronize_ns, int64_t query_ns,
                   double (*kernel)(const char*, int64_t, const int64_t*, int64_t, int64_t, int64_t*), double (*factor)(const char*, int64_t)) {

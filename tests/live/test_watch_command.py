@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -135,8 +135,10 @@ def watch() -> Iterator[Watch]:
     # torch.optim imports torch._dynamo with the first optimizer
     warm = Warm(["torch", "detectors.live.auto", "torch._dynamo"], simulated=False, environment=shell())
 
-    def call(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
-        return warm.run("-m", "repro", "watch", *arguments, folder=folder, environment=shell(), said=said)
+    def call(
+        folder: Path, *arguments: str, said: str = "", launched: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        return warm.run("-m", "repro", *launched, "watch", *arguments, folder=folder, environment=shell(), said=said)
 
     yield call
     warm.close()
@@ -285,6 +287,14 @@ def test_ranks_of_torchrun_have_one_finding_and_stop_together(tmp_path: Path) ->
     assert last[0].split()[2:] == last[1].split()[2:]
 
 
+def test_what_deepspeeds_launcher_puts_before_the_command_is_the_scripts(tmp_path: Path, watch: Watch) -> None:
+    write(tmp_path, "import sys\nprint(sys.argv[1:])\n")
+    for launched in (["--local_rank=1"], ["--local_rank", "1"]):
+        done = watch(tmp_path, "train.py", "--its", "own", launched=launched)
+        assert (done.returncode, done.stdout) == (0, "['--local_rank=1', '--its', 'own']\n"), done.stderr
+
+
+@pytest.mark.wide
 def test_deepspeed_starts_it_with_its_own_launcher(tmp_path: Path) -> None:
     write(tmp_path, DEEPSPEED)
     launcher = [str(BESIDE_PYTHON / "deepspeed"), "--num_accelerators", "2", "--master_port", free_port()]

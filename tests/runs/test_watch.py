@@ -56,8 +56,8 @@ def race_facts(found: Findings) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("timing", "fix"),
     [
-        ("paper", "stream-sync"),
         ("paper", "none"),
+        pytest.param("paper", "stream-sync", marks=pytest.mark.wide),
         *(pytest.param(timing, "none", marks=pytest.mark.wide) for timing in TIMINGS),
     ],
 )

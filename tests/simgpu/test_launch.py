@@ -26,6 +26,16 @@ torch.cuda.synchronize()
 print(c.item())
 """
 
+LEFT = """
+import ctypes, sys, threading, torch
+def go_on():
+    while True:
+        torch.ones(10, device="cuda").add_(1)
+threading.Thread(target=go_on, daemon=True).start()
+print(torch.ones(3, device="cuda").sum().item(), flush=True)
+ctypes.pythonapi.Py_Exit(7)  # as any interpreter ends, and this one, which is a fork, would not
+"""
+
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -48,6 +58,14 @@ def test_a_script_that_says_cuda_runs_unmodified(tmp_path: Path) -> None:
     script.write_text(TEN_LINES.format(wait="side.wait_stream(torch.cuda.default_stream())"))
     done = python("-m", "simgpu", str(script))
     assert (done.returncode, done.stdout) == (0, "64.0\n"), done.stderr
+
+
+def test_a_thread_that_is_left_does_not_abort_the_process_at_its_end(tmp_path: Path) -> None:
+    """It ended with 134 and "terminate called without an active exception" where a daemon thread was within torch."""
+    script = tmp_path / "train.py"
+    script.write_text(LEFT)
+    done = simgpu(str(script))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "3.0\n", "")
 
 
 def test_a_script_gets_its_arguments_and_its_folder(tmp_path: Path) -> None:

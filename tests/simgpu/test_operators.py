@@ -78,7 +78,7 @@ def part(number: int, of: int) -> list[Any]:
 
 
 def test_of_some_operators_a_sample_gives_what_the_cpu_gives() -> None:
-    assert look(part(0, 8), most=1) == []
+    assert look(part(0, 16), most=1) == []
 
 
 @pytest.mark.wide

@@ -73,7 +73,7 @@ def test_time_and_operations_are_linear_in_layers_and_micro_batches(tmp_path: Pa
     """What ``make paper`` extends, of models with few layers, is what comes out of them whole."""
     model = "gpt-49b"
     made = job(
-        model=model, nodes=24, gpus=16, hardware="v100", sequence=1024, checkpointing=True, hpz=16, accumulation=3
+        model=model, nodes=2, gpus=16, hardware="v100", sequence=1024, checkpointing=True, hpz=16, accumulation=3
     )
     few = shortened(made, tmp_path / "few")
     assert few_layers(FULL_SIZE[model]) == (4, 10)
