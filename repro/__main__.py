@@ -20,7 +20,6 @@ _SENTENCES = (
     ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
-    ("simgpu.hardware.profile", "ProfileError"),
     ("simgpu.scripts", "WrongUse"),
 )
 _FAILURES = (("fuzz.engines", "EngineError"), ("simgpu.ranks.cluster", "RankFailed"))
