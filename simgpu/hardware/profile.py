@@ -92,7 +92,7 @@ def load_profile(name_or_file: str) -> Profile:
     own = name_or_file.endswith(".toml")
     path = Path(name_or_file) if own else _PROFILES / f"{name_or_file}.toml"
     missing_one = ProfileError(
-        f"there is no hardware profile '{untrusted.shortened(name_or_file)}': choose one of "
+        f"there is no hardware profile '{untrusted.shortened(name_or_file, 200)}': choose one of "
         f"{', '.join(profile_names())}, or name a .toml file"
     )
     if not own and name_or_file not in profile_names():  # a name is no path
