@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict
@@ -33,6 +34,7 @@ from simgpu.untrusted import visible
 
 FORMAT = "stream-race-study"
 VERSION = 1
+_LARGEST = 1e15  # of a number in a table; beyond it what is computed of it is no number any more
 
 _FILES = (
     ("report.md", "the same in short, to paste into an issue"),
@@ -164,6 +166,9 @@ def read_table(file: Path, columns: Mapping[str, str], *, optional: Collection[s
     )
     if frame.empty:
         raise does_not_hold(file, "it has no row")
+    for name in frame.select_dtypes("float64"):
+        if (np.isfinite(frame[name]) & (frame[name].abs() > _LARGEST)).any():
+            raise does_not_hold(file, f"its {name} is a number that no study finds")
     return frame
 
 

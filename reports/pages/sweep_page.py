@@ -40,6 +40,7 @@ COLUMNS = {
     "unexercised": "str",
 }
 _LATER = ("harmful", "harmful_manifested", "harmful_slack_us")  # columns that earlier sweeps have not
+_SETTING = ["configuration", "network", "micro_batch"]
 _UNFIXED = "hpZ none"
 _DECIDED = ("network", "micro_batch", "fix", "stage")  # by the sweep itself
 _WORDS = (
@@ -56,6 +57,9 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
     for configuration in (_UNFIXED, STOCK, ZERO3):
         if configuration not in set(frame.configuration):
             raise does_not_hold(folder / FILE, f"it has no row of {configuration}")
+    settings = frame[["network", "micro_batch"]].drop_duplicates()
+    if frame.duplicated(_SETTING).any() or len(frame) != len(settings) * frame.configuration.nunique():
+        raise does_not_hold(folder / FILE, "its configurations do not have the same settings, each once")
     return study(frame, ran)
 
 

@@ -37,6 +37,8 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     words = [word.strip() for word in only.split(",") if word.strip()]
     if unknown := [word for word in words if word not in KNOWN]:
         raise ReleaseError(f"DeepSpeed {unknown[0]} is not known to work here: choose from {', '.join(KNOWN)}")
+    if not words:
+        raise ReleaseError(f"--only names no release: choose from {', '.join(KNOWN)}")
     rows: dict[str, dict[str, Any]] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("releases", total=len(words))

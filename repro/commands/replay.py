@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     'repro check --record', or of traces of 'python -m simgpu --record'. Exit status: 0 whatever comes out,
     1 when --live or --times finds something else than the replay, 2 for a token or folder that cannot be used.
     """
-    if Path(token).is_dir():
+    if os.path.isdir(token):  # a token may be too long for a path
         from repro.sessions.replayed import again
 
         if live:

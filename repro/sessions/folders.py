@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -107,7 +108,7 @@ def processor_of(words: Sequence[str]) -> Mapping[str, str | None] | None:
     """What decided by which kernels a recording was computed, of the folder among ``words``; None: there is none."""
     from simgpu.trace import Begin, TraceError, TraceReader, file_of
 
-    for path in (Path(word) for word in words if Path(word).is_dir()):
+    for path in (Path(word) for word in words if os.path.isdir(word)):  # a token may be too long for a path
         for trace in (path / "trace", path):
             try:
                 reader = TraceReader(file_of(trace, 0))

@@ -89,14 +89,18 @@ def profile_names() -> list[str]:
 
 def load_profile(name_or_file: str) -> Profile:
     """A profile by name, or from a TOML file of one's own. Raises :class:`ProfileError`."""
-    path = Path(name_or_file) if name_or_file.endswith(".toml") else _PROFILES / f"{name_or_file}.toml"
+    own = name_or_file.endswith(".toml")
+    path = Path(name_or_file) if own else _PROFILES / f"{name_or_file}.toml"
+    missing_one = ProfileError(
+        f"there is no hardware profile '{untrusted.shortened(name_or_file, 200)}': choose one of "
+        f"{', '.join(profile_names())}, or name a .toml file"
+    )
+    if not own and name_or_file not in profile_names():  # a name is no path
+        raise missing_one
     try:
         table = untrusted.read_toml(path)
     except FileNotFoundError:
-        raise ProfileError(
-            f"there is no hardware profile '{name_or_file}': choose one of {', '.join(profile_names())}, "
-            "or name a .toml file"
-        ) from None
+        raise missing_one from None
     except OSError as error:
         raise ProfileError(f"hardware profile {path} cannot be read: {error.strerror or error}") from error
     except untrusted.Unreadable as error:

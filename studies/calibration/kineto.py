@@ -92,13 +92,13 @@ class _Around:
     """Which operators a kernel's launch stands in, innermost first."""
 
     def __init__(self, operations: Sequence[Event], launches: Sequence[Event]) -> None:
-        self._by_number = {_args(one).get("External id"): one for one in operations}
-        self._launches = {_args(one).get("correlation"): one for one in launches}
+        self._by_number = _by(operations, "External id")
+        self._launches = _by(launches, "correlation")
         self._chains = {id(event): chain for event, chain in _nested([*operations, *launches])}
 
     def of(self, kernel: Event) -> list[Event]:
-        named = self._by_number.get(_args(kernel).get("External id", math.nan))
-        launch = self._launches.get(_args(kernel).get("correlation", math.nan))
+        named = self._by_number.get(_number_of(kernel, "External id"))
+        launch = self._launches.get(_number_of(kernel, "correlation"))
         chain = self._chains.get(id(launch), []) if launch is not None else []
         if chain or named is None:
             return chain
@@ -107,11 +107,12 @@ class _Around:
 
 def _nested(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
     """Each event with those of its thread that it lies within, innermost first."""
-    threads: dict[Any, list[tuple[float, float, int, Event]]] = {}
+    threads: dict[tuple[str, str], list[tuple[float, float, int, Event]]] = {}
     for number, event in enumerate(events):
         start, took = _number(event.get("ts")), _number(event.get("dur"))
         if start is not None and took is not None:
-            threads.setdefault((event.get("pid"), event.get("tid")), []).append((start, -took, number, event))
+            thread = str(event.get("pid")), str(event.get("tid"))
+            threads.setdefault(thread, []).append((start, -took, number, event))
     for those in threads.values():
         open_now: list[tuple[float, Event]] = []
         for start, less, _, event in sorted(those):
@@ -139,6 +140,16 @@ def _json(path: Path) -> dict[str, Any]:
 def _args(event: Event) -> Mapping[str, Any]:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
+
+
+def _number_of(event: Event, name: str) -> str | None:
+    """By which events know each other: a number, of whatever kind; None where it has none."""
+    found = _args(event).get(name)
+    return None if found is None else str(found)
+
+
+def _by(events: Iterable[Event], name: str) -> dict[str | None, Event]:
+    return {number: one for one in events if (number := _number_of(one, name)) is not None}
 
 
 def _number(value: Any) -> float | None:

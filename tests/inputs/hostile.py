@@ -13,16 +13,45 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from simgpu.trace import Seal, TraceWriter, _CODES
+from simgpu.trace import _CODES, Seal
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b\u202e"  # clears the screen, names the window, turns text around
-NUMBERS: tuple[Any, ...] = (0, -1, 1, 2, 10**9, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, 0.5, 1e-300, 1e15, 1e300, -1e300)
-TEXTS = ("", "x", ESCAPES, "\ud800", "[/]", "[red]", "%s{}\\", "a" * 5_000, "../../elsewhere/victim", "/", "nan", "\n\n", "auto")
+NUMBERS: tuple[Any, ...] = (
+    0,
+    -1,
+    1,
+    2,
+    10**9,
+    2**31,
+    2**53 + 1,
+    2**63,
+    2**64,
+    10**400,
+    0.5,
+    1e-300,
+    1e15,
+    1e300,
+    -1e300,
+)
+TEXTS = (
+    "",
+    "x",
+    ESCAPES,
+    "\ud800",
+    "[/]",
+    "[red]",
+    "%s{}\\",
+    "a" * 5_000,
+    "../../elsewhere/victim",
+    "/",
+    "nan",
+    "\n\n",
+    "auto",
+)
 TREES: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": {}}, [None], {"step": 1}, {"type": []})
 
 
@@ -37,7 +66,21 @@ def replacements() -> st.SearchStrategy[Any]:
     return st.sampled_from((*NUMBERS, *TEXTS, *TREES, deep(70), deep(700)))
 
 
-RAW = ("1e999", "-1e999", "NaN", "Infinity", "9" * 6_000, "[" * 5_000, "{" * 5_000, '"', "nul", '"\\ud800"', "1.", "\x00", "")
+RAW = (
+    "1e999",
+    "-1e999",
+    "NaN",
+    "Infinity",
+    "9" * 6_000,
+    "[" * 5_000,
+    "{" * 5_000,
+    '"',
+    "nul",
+    '"\\ud800"',
+    "1.",
+    "\x00",
+    "",
+)
 MARK = "\x02here\x02"
 
 
@@ -50,9 +93,17 @@ def damaged_bytes(draw: Callable[..., Any], raw: bytes) -> bytes:
     if how == "changed":
         return raw[:at] + bytes([draw(st.integers(0, 255))]) + raw[at + 1 :]
     if how == "put in":
-        return raw[:at] + draw(st.sampled_from((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\n", b"[" * 3_000, b"1e999"))) + raw[at:]
+        return (
+            raw[:at]
+            + draw(st.sampled_from((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\n", b"[" * 3_000, b"1e999")))
+            + raw[at:]
+        )
     if how == "foreign":
-        return bytes(draw(st.sampled_from((b"", b"\x80\x04\x95.", b"PK\x03\x04", b"PAR1", b"\x1f\x8b\x08\x00", b"\xef\xbb\xbf{}"))))
+        return bytes(
+            draw(
+                st.sampled_from((b"", b"\x80\x04\x95.", b"PK\x03\x04", b"PAR1", b"\x1f\x8b\x08\x00", b"\xef\xbb\xbf{}"))
+            )
+        )
     return raw + raw
 
 
@@ -112,9 +163,28 @@ def damaged_toml(draw: Callable[..., Any], raw: bytes) -> bytes:
     entries = [at for at, line in enumerate(lines) if re.match(r"\w+ = ", line)]
     at = draw(st.sampled_from(entries))
     values = (
-        "0", "-1", "1e300", "1e-300", "inf", "nan", "9" * 6_000, "1" + "0" * 400, '"x"', '""', "true", "[]", "{}", "[[[1]]]",
-        "[" * 3_000, "1979-05-27T07:32:00Z", '"\\u001b[2J"', '"h100"', "{ within = \"x\" }", "{ nics = 9999999999 }", "1_0",
-    )  # fmt: skip
+        "0",
+        "-1",
+        "1e300",
+        "1e-300",
+        "inf",
+        "nan",
+        "9" * 6_000,
+        "1" + "0" * 400,
+        '"x"',
+        '""',
+        "true",
+        "[]",
+        "{}",
+        "[[[1]]]",
+        "[" * 3_000,
+        "1979-05-27T07:32:00Z",
+        '"\\u001b[2J"',
+        '"h100"',
+        '{ within = "x" }',
+        "{ nics = 9999999999 }",
+        "1_0",
+    )
     name = draw(st.sampled_from((lines[at].partition(" = ")[0], "network", "gpu", "unknown", '"\\u001b[2J"')))
     lines[at] = f"{name} = {draw(st.sampled_from(values))}"
     return "\n".join(lines).encode()
@@ -129,13 +199,23 @@ def damaged_parquet(draw: Callable[..., Any], raw: bytes) -> bytes:
         values = draw(
             st.sampled_from(
                 (
-                    pa.nulls(rows), pa.nulls(rows, pa.int64()), pa.array([-1] * rows), pa.array([2**62] * rows),
-                    pa.array([2**40 + one for one in range(rows)]), pa.array([1e300] * rows), pa.array([float("nan")] * rows),
-                    pa.array([ESCAPES] * rows), pa.array([b"\xff"] * rows), pa.array([[1]] * rows), pa.array([{"a": 1}] * rows),
-                    pa.array([2**64 - 1] * rows, pa.uint64()), pa.array([True] * rows), pa.array(["a" * 9_000] * rows),
+                    pa.nulls(rows),
+                    pa.nulls(rows, pa.int64()),
+                    pa.array([-1] * rows),
+                    pa.array([2**62] * rows),
+                    pa.array([2**40 + one for one in range(rows)]),
+                    pa.array([1e300] * rows),
+                    pa.array([float("nan")] * rows),
+                    pa.array([ESCAPES] * rows),
+                    pa.array([b"\xff"] * rows),
+                    pa.array([[1]] * rows),
+                    pa.array([{"a": 1}] * rows),
+                    pa.array([2**64 - 1] * rows, pa.uint64()),
+                    pa.array([True] * rows),
+                    pa.array(["a" * 9_000] * rows),
                 )
             )
-        )  # fmt: skip
+        )
         table = table.set_column(at, table.column_names[at], values)
     elif how == "name":
         names = table.column_names
@@ -146,7 +226,9 @@ def damaged_parquet(draw: Callable[..., Any], raw: bytes) -> bytes:
     elif how == "empty":
         table = table.slice(0, 0)
     else:
-        said = draw(st.sampled_from((b"{", b"[]", b"{}", b"\xff", b"[" * 5_000, b'{"index_columns":[null],"columns":[null]}')))
+        said = draw(
+            st.sampled_from((b"{", b"[]", b"{}", b"\xff", b"[" * 5_000, b'{"index_columns":[null],"columns":[null]}'))
+        )
         table = table.replace_schema_metadata({b"pandas": said})
     made = io.BytesIO()
     parquet.write_table(table, made)
@@ -161,7 +243,24 @@ def damaged_trace(draw: Callable[..., Any], raw: bytes) -> bytes:
     at = draw(st.integers(0, len(rows) - 1))
     how = draw(st.sampled_from(("field", "field", "field", "gone", "twice", "short", "long", "kind")))
     if how == "field":
-        values = (None, True, -1, 0, 1, 2**40, 2**63 - 1, 1e300, "", ESCAPES, b"\xff", [], {}, [[1, 2]], "torch.ops.aten.add", deep(90))
+        values = (
+            None,
+            True,
+            -1,
+            0,
+            1,
+            2**40,
+            2**63 - 1,
+            1e300,
+            "",
+            ESCAPES,
+            b"\xff",
+            [],
+            {},
+            [[1, 2]],
+            "torch.ops.aten.add",
+            deep(90),
+        )
         rows[at][draw(st.integers(0, len(rows[at]) - 1))] = draw(st.sampled_from(values))
     elif how == "gone":
         del rows[at]

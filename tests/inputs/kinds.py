@@ -124,7 +124,9 @@ KINDS = {
     "a sweep": FileKind(_sweep, _REPORT),
     "placements": FileKind(_placements, _REPORT),
     "releases": FileKind(
-        lambda folder: study_folders.releases_folder(folder, {"0.19.8": ("clean", "race"), "0.13.1": ("stale", "uncovered")}),
+        lambda folder: study_folders.releases_folder(
+            folder, {"0.19.8": ("clean", "race"), "0.13.1": ("stale", "uncovered")}
+        ),
         _REPORT,
         ("study.json", "../it.json"),
     ),
@@ -133,7 +135,9 @@ KINDS = {
     "a profiler's trace": FileKind(
         _profiled, ("calibrate", "it/trace.json", "--base", "it/base.toml", "--out", "mine.toml", "--overwrite")
     ),
-    "a profile": FileKind(_profile, ("choose", "--model", "llama-2-7b", "--hardware", "it/base.toml", "--csv", "out.csv")),
+    "a profile": FileKind(
+        _profile, ("choose", "--model", "llama-2-7b", "--hardware", "it/base.toml", "--csv", "out.csv")
+    ),
     "a job's profile": FileKind(_profile, ("dry", "--hardware", "it/base.toml", "--name", "it", "--overwrite")),
     "a DeepSpeed JSON": FileKind(_deepspeed, ("dry", "--config", "it/ds.json", "--name", "it", "--overwrite")),
     "a checkpoint": FileKind(
@@ -142,4 +146,4 @@ KINDS = {
         ("*.json", "checkpoints/*/*.json"),
     ),
     "a program's recording": FileKind(_recorded, ("replay", "it")),
-}  # fmt: skip
+}

@@ -56,13 +56,14 @@ def nothing_starts() -> Iterator[None]:
 def obeyed(arguments: Sequence[str], folder: Path) -> Said:
     """The command, obeyed in ``folder``. Fails where anything became of it that may not."""
     before = _seen(folder)
-    out, err, status = io.StringIO(), io.StringIO(), 0
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         try:
             main(list(arguments))
         except SystemExit as end:
-            assert end.code is None or isinstance(end.code, int), end.code
-            status = end.code or 0
+            status = end.code
+    assert isinstance(status, int), status
     said = Said(status, out.getvalue(), err.getvalue())
     assert status in DOCUMENTED, said
     assert "Traceback" not in said.out + said.err, said
