@@ -6,15 +6,16 @@ A page is sent around without its folder, so that all of this has to stand on it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from reports.data.campaigns import CampaignFolder
 from reports.data.loading import Run
+from reports.data.stamp import model_of, written
 from reports.data.switched import taken_away
 
 _NAMED = 4  # runs in the title
+_FILES = ("findings.json", "timings.json", "scenario.json", "check.json")  # whose date is the folder's
 
 
 class Head(NamedTuple):
@@ -41,7 +42,8 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
     hardware = _each(str(scenario.get("hardware") or "") for _, _, scenario, _ in ones)
     away = [(name, taken_away(scenario, versions)) for name, _, scenario, versions in ones]
     facts = [
-        ("made", _each(_written(folder) for _, folder, _, _ in ones)),
+        ("model", _each(model_of({"scenario": scenario}) for _, _, scenario, _ in ones if "model" in scenario)),
+        ("made", _each(written(*(folder / name for name in _FILES)) for _, folder, _, _ in ones)),
         ("by", _each(f"stream-races {known}" for *_, one in ones if (known := one.get("stream-races")))),
         (
             "where",
@@ -55,14 +57,3 @@ def _head(what: str, ones: Sequence[tuple[str, Path, dict[str, object], dict[str
 
 def _each(texts: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(filter(None, texts)))
-
-
-def _written(folder: Path) -> str:
-    """When its results were: no file of a run has a date in it, as the same run gives the same bits."""
-    for name in ("findings.json", "timings.json", "scenario.json", "check.json"):
-        try:
-            at = datetime.fromtimestamp((folder / name).stat().st_mtime, UTC)
-        except (OSError, ValueError, OverflowError):
-            continue
-        return f"{at:%Y-%m-%d %H:%M} UTC"
-    return ""
