@@ -38,13 +38,16 @@ extern bool python_alive;  // false once the interpreter ends
 class Lock {
  public:
   Lock() {
-    if (device_mutex().try_lock()) return;
-    if (python_alive && PyGILState_Check()) {
+    while (!device_mutex().try_lock()) {
+      if (!python_alive || !PyGILState_Check()) {
+        device_mutex().lock();
+        return;
+      }
+      // Not locked while it waits for Python, which may have ended by then, and this thread with it.
       void* thread = PyEval_SaveThread();
       device_mutex().lock();
+      device_mutex().unlock();
       PyEval_RestoreThread(thread);
-    } else {
-      device_mutex().lock();
     }
   }
   ~Lock() { device_mutex().unlock(); }
