@@ -39,7 +39,7 @@ NETWORKS = (1.0, 3.0, 6.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
 _HALVINGS = 6  # between two networks of these: to some 2 %
 _COLUMNS = [
     "release", "assumption", "value", "step_s", "pairs", "manifested", "harmful", "reversed", "within_forward",
-    "slack_ms", "worst_ms", "parameters", "from_gbits", "fits", "verdict", "flips",
+    "slack_ms", "worst_ms", "parameters", "from_gbits", "fits", "unexercised", "verdict", "flips",
 ]  # fmt: skip
 
 
@@ -149,7 +149,8 @@ def why(
     ``reversed``: those whose order decides a value, ``within_forward`` of the reversed ones both of one forward pass;
     ``slack_ms``: of the harmful ones the closest (below 0: reversed), ``worst_ms``: of the reversed ones within forward
     the one by the most; ``parameters``: whose; ``from_gbits``: the slowest network from which on a harmful pair is
-    reversed (0: on all from 1 Gbit/s on, not a number: on none up to 400). ``verdict`` and ``flips``: :func:`judged`.
+    reversed (0: on all from 1 Gbit/s on, not a number: on none up to 400); ``unexercised``: what was on in the run and
+    never happened. ``verdict`` and ``flips``: :func:`judged`.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
@@ -213,6 +214,7 @@ def _row(flip: Flip, found: Rehearsed, retimer: Retimer) -> dict[str, Any]:
         "parameters": named(inside or bad),
         "from_gbits": None if flip.direct else matters_from(lambda network: at(network=network)),
         "fits": found.fits,
+        "unexercised": "; ".join(found.unexercised),
     }
 
 

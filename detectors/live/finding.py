@@ -183,9 +183,9 @@ class Finding:
 
 _MEANING = {
     Cause.DATA: "Bad data.",
-    Cause.FORWARD: "The forward pass computes a bad value from good ones.",
+    Cause.FORWARD: "The forward pass makes the first bad value.",
     Cause.LOSS: "The loss is bad, though all it is computed from is good.",
-    Cause.GRADIENT: "The backward pass computes a bad value from good ones.",
+    Cause.GRADIENT: "The backward pass makes the first bad value.",
     Cause.OPTIMIZER: "Optimizer state is bad, though the gradients were good.",
     Cause.STEP: "The optimizer step makes bad parameters.",
     Cause.RACE: "Race: the all-gather reads a partition before the copy into it is done.",

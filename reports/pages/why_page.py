@@ -12,7 +12,7 @@ import pandas as pd
 from frameworks.deepspeed.releases import PINNED
 from reports.data.frames import each
 from reports.data.schema import does_not_hold
-from reports.pages.study_page import Study, StudyMetadata, read_table, texts
+from reports.pages.study_page import Study, StudyMetadata, read_table, said_of_exercise, texts, unexercised
 from reports.pages.summary import Fact
 from reports.pictures.why import slacks
 from reports.table import Cell, Column, Table
@@ -35,6 +35,7 @@ COLUMNS = {
     "parameters": "str",
     "from_gbits": "float64",
     "fits": "bool",
+    "unexercised": "str",
     "verdict": "bool",
     "flips": "bool",
 }
@@ -47,7 +48,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The study of a folder. Raises :class:`reports.data.loading.ReportError`."""
-    frame = read_table(folder / FILE, COLUMNS)
+    frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=("unexercised",)))
     if not ((frame.assumption == BASE) & (frame.release == AFFECTED)).any():
         raise does_not_hold(folder / FILE, f"it has no row of DeepSpeed {AFFECTED} in {BASE}")
     return study(frame, ran)
@@ -70,12 +71,14 @@ def study(frame: pd.DataFrame, ran: StudyMetadata) -> Study:
         facts.append(Fact("hardware profile", f"{options.get('hardware', '')}: {ran.hardware}", "hardware profile"))
     flips = changed[(changed.release == AFFECTED) & changed.flips]
     shows = "shows" if base.verdict else "does not show"
+    partly, told = unexercised(frame[~frame.verdict])
     return Study(
         kind="why",
         title="which assumption decides whether the race shows",
         verdict=f"{len(flips)} of {int((changed.release == AFFECTED).sum())} changes decide",
         sentence=f"In the setting in which users met the race it {shows} with DeepSpeed {AFFECTED}; of "
-        f"{int((changed.release == AFFECTED).sum())} changes of one assumption {len(flips)} turn that round.",
+        f"{int((changed.release == AFFECTED).sum())} changes of one assumption {len(flips)} turn that round."
+        + (f" In {partly} of the settings that do not show it not all was exercised: {told}." if partly else ""),
         tone="bad" if base.verdict else "good",
         facts=facts,
         charts={"why": slacks(frame, releases)},
@@ -120,7 +123,7 @@ def _table(frame: pd.DataFrame, release: str) -> Table:
         [
             one.assumption,
             one.value,
-            Cell(f"{one.reversed} of {one.harmful}", "bad" if one.reversed else "good"),
+            _reversed(one),
             slack(one.slack_ms * 1000),
             one.parameters,
             _from(one.from_gbits),
@@ -137,12 +140,19 @@ def _table(frame: pd.DataFrame, release: str) -> Table:
 
 def _releases(frame: pd.DataFrame) -> Table:
     rows = [
-        [one.value, Cell(f"{one.reversed} of {one.harmful}", "bad" if one.reversed else "good"),
+        [one.value, _reversed(one),
          slack(one.slack_ms * 1000), one.parameters, f"{one.manifested} of {one.pairs}", one.step_s]
         for one in each(frame[frame.assumption.isin([BASE, "release"])].sort_values("release", kind="stable"))
     ]  # fmt: skip
     columns = ["release", "harmful pairs reversed", "closest", "parameters", "all pairs", Column("step", "{:.4g} s")]
     return Table("The setting, by release", columns, rows, "All pairs: also those that copy what is there already.")
+
+
+def _reversed(row: Any) -> Cell:
+    """None reversed is no good news where what would be was never exercised."""
+    if not row.reversed and row.unexercised:
+        return Cell(f"0 of {row.harmful}, not all exercised", "warn")
+    return Cell(f"{row.reversed} of {row.harmful}", "bad" if row.reversed else "good")
 
 
 def _from(gbits: Any) -> str:

@@ -62,7 +62,17 @@ _TEXTS = (
     EXAMPLE,
     "9" * 5_000,
 )
-_PATHS = ("it", "it/text", "it/nothing", "elsewhere/victim", "it/broken.toml", ESCAPES, "[/]", "it/text/below")
+_PATHS = (
+    "it",
+    "it/text",
+    "it/nothing",
+    "elsewhere/victim",
+    "it/broken.toml",
+    ESCAPES,
+    "[/]",
+    "it/text/below",
+    "a" * 300,
+)
 # Where a command writes: names and folders of runs have tests of their own.
 _WRITTEN = {
     "runs": ("runs",),

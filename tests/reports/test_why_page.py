@@ -23,7 +23,7 @@ def row(
         "release": release, "assumption": assumption, "value": value, "step_s": 19.0, "pairs": 400, "manifested": 300,
         "harmful": 75, "reversed": 5 * bad, "within_forward": 5 * bad, "slack_ms": slack_ms,
         "worst_ms": slack_ms if bad else None, "parameters": "layers.27 q" if bad else "", "from_gbits": gbits,
-        "fits": True, "verdict": bool(bad), "flips": flips,
+        "fits": True, "unexercised": "", "verdict": bool(bad), "flips": flips,
     }  # fmt: skip
 
 
@@ -59,6 +59,18 @@ def test_the_page_says_which_changes_decide_and_from_which_bandwidth_on(tmp_path
     assert "layers.27 q" in brief(study)
     with Image.open(tmp_path / "report" / "why.png") as picture:
         assert picture.width > 500
+
+
+def test_a_setting_in_which_hpz_never_ran_is_no_good_news(tmp_path: Path) -> None:
+    idle = {**row(AFFECTED, "model", "a small one", 1.0, True, None), "harmful": 0, "unexercised": "hpZ: no copy"}
+    study = load(folder_of(tmp_path, pd.DataFrame([*ROWS, idle])))
+    assert study.sentence.endswith("In 1 of the settings that do not show it not all was exercised: hpZ: no copy.")
+    assert "0 of 0, not all exercised" in brief(study)
+
+
+def test_a_study_that_did_not_ask_what_was_exercised_is_read(tmp_path: Path) -> None:
+    study = load(folder_of(tmp_path, pd.DataFrame(ROWS).drop(columns="unexercised")))
+    assert "exercised" not in study.sentence
 
 
 def test_a_table_without_the_setting_is_refused(tmp_path: Path) -> None:
