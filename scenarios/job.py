@@ -128,6 +128,15 @@ class Job(Training):
     def check(self) -> None:
         """What can be known to be wrong before a rank starts. Raises :class:`ScenarioError`."""
         self.profile()
+        if self.sharding:
+            from scenarios.models import FULL_SIZE  # here: it imports transformers
+
+            known = FULL_SIZE.get(self.model)
+            if known is not None and known.family == "gpt":
+                raise ScenarioError(
+                    f"{self.model} multiplies by its embedding's weight outside of the embedding, and our own engine "
+                    "gathers what a module owns for that module alone: choose another --model, or leave out --sharding"
+                )
         self.deepspeed_config(1)  # with any width: what is "auto" has a value, or is refused
 
     def deepspeed_config(self, hidden: int | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Commands x signals x whom: they end soon, leave no process, and lose nothing of what was there before.
 
-What they have in common, how processes are forked and end, ``tests/cluster/test_ends_with_parent.py`` shows: here two commands
-stand for all but in the wide tests.
+What they have in common, how processes are forked and end, ``tests/cluster/test_ends_with_parent.py`` shows: here two
+commands stand for all but in the wide tests.
 """
 
 from __future__ import annotations

@@ -272,6 +272,13 @@ for wrong in (["--hardware", "b300"], ["--model", "llama-3"], ["--config", "nowh
     assert all(words in line for words, line in zip(said, done.stderr.splitlines(), strict=True)), done.stderr
 
 
+def test_our_own_engine_says_which_models_it_cannot_shard(dry: Any) -> None:
+    status, said = dry("--model", "gpt-18b", "--sharding", "IIG", "--group", "8")
+    assert status == 2
+    assert "gpt-18b multiplies by its embedding's weight outside of the embedding" in " ".join(said.split())
+    assert not Path("runs/it").exists()
+
+
 def test_another_runs_folder_is_not_replaced(dry: Any, tmp_path: Path) -> None:
     foreign = tmp_path / "runs" / "it"
     foreign.mkdir(parents=True)
