@@ -6,13 +6,13 @@ once, and the report reads 2 million rows instead of some hundred million.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from reports.data import frames, schema
+from reports.data.whole import whole
 
 COLUMNS = {
     "parameter": "str",
@@ -88,10 +88,8 @@ def _parts(uses: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def write(table: pd.DataFrame, file: Path) -> None:
     """Write what :func:`of` gives, whole or not at all. The same table gives the same bytes. Raises OSError."""
-    beside = file.with_name(f".{file.name}.part")
-    # Names repeat: as a dictionary they take no room.
-    table.assign(parameter=table["parameter"].astype("category")).to_parquet(beside, engine="pyarrow", index=False)
-    os.replace(beside, file)
+    packed = table.assign(parameter=table["parameter"].astype("category"))  # names repeat, and so take no room
+    whole(file, lambda beside: packed.to_parquet(beside, engine="pyarrow", index=False))
 
 
 def read(file: Path) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from detectors import Divergence, Finding, Race, Stale, Uncovered
 from detectors.confidence.holding import Holding
+from reports.data.whole import whole
 from reports.text import clean
 
 FORMAT = "stream-race-findings"
@@ -161,7 +161,6 @@ def write(findings: Findings, folder: Path) -> Path:
 def put(data: Mapping[str, Any], folder: Path) -> Path:
     """What :func:`write` writes, as data."""
     path = folder / "findings.json"
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
     return path

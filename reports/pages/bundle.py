@@ -13,6 +13,7 @@ import pandas as pd
 from detectors import Race, Side
 from reports.data.loading import Run
 from reports.data.schema import KeptWitness
+from reports.data.whole import whole
 from reports.pages import head, html, markdown, run_page, summary
 from reports.text import replays, reversal
 from reports.timelines import perfetto
@@ -89,8 +90,8 @@ def tables(frames: Mapping[str, pd.DataFrame], column: str, target: Path) -> lis
         named.append(frame)
     table = pd.concat(named, ignore_index=True)
     files = [target / "metrics.csv", target / "metrics.parquet"]
-    html.whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
-    html.whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
+    whole(files[0], lambda beside: table.to_csv(beside, index=False, na_rep="nan"))
+    whole(files[1], lambda beside: table.to_parquet(beside, engine="pyarrow", index=False))
     return files
 
 
@@ -104,7 +105,7 @@ def _timeline(run: Run, name: str, target: Path) -> list[Path]:
     steps = (example.first.step, example.second.step)
     file = target / f"timeline-{name}.json.gz"
     try:
-        html.whole(
+        whole(
             file,
             lambda beside: perfetto.write(trace, races, beside, first_step=min(steps) - 1, last_step=max(steps) + 1),
         )

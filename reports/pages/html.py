@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from reports.charts.frame import Chart
+from reports.data.whole import whole
 from reports.pictures.figures import svg
 from simgpu.untrusted import visible
 
@@ -74,23 +74,6 @@ def write(text: str, target: Path) -> None:
     """Write the page, whole or not at all. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     whole(target, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def whole(target: Path, save: Callable[[Path], object]) -> None:
-    """``save`` writes beside, which is then put in place: a reader sees all of a file or none.
-
-    What stands there already may have come with the folder, and lead out of it: nothing is written through a link.
-    The ending stays, as it says how to write. Raises OSError.
-    """
-    if target.is_dir():
-        raise IsADirectoryError(21, "a folder stands there")
-    beside = target.with_name(f".part.{target.name}")
-    beside.unlink(missing_ok=True)
-    try:
-        save(beside)
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def breaks(text: str) -> Markup:

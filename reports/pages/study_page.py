@@ -24,6 +24,7 @@ from reports.charts.frame import Chart
 from reports.data import frames
 from reports.data.schema import ReportError, does_not_hold
 from reports.data.stamp import stamp
+from reports.data.whole import whole
 from reports.pages import html, markdown
 from reports.pages.run_page import ran
 from reports.pages.summary import Fact
@@ -142,13 +143,13 @@ def write(study: Study, target: Path) -> Path:
         text = json.dumps(findings(study), indent=2, allow_nan=False, default=str)
         html.write(f"{text}\n", target / "findings.json")
         html.write(study.metrics.to_csv(index=False, lineterminator="\n"), target / "metrics.csv")
-        html.whole(
+        whole(
             target / "metrics.parquet",
             lambda beside: study.metrics.to_parquet(beside, engine="pyarrow", index=False),
         )
         html.write(brief(study), target / "report.md")
         for name, figure in _pictures(study).items():
-            html.whole(target / f"{name}.png", partial(png, figure))
+            whole(target / f"{name}.png", partial(png, figure))
         html.write(page(study), file)
     except OSError as error:
         raise ReportError(

@@ -21,6 +21,7 @@ from replay.replayer import UsedValue
 from replay.tokens import Token
 from reports.data import sources
 from reports.data.campaigns import FORMAT, VERSION
+from reports.data.whole import whole
 from reports.table import Cell, Column, Table
 from reports.text import duration, replays, typed, ways_of
 
@@ -196,7 +197,10 @@ def write(
     confirmation: Confirmation | None,
     versions: Mapping[str, str],
 ) -> None:
-    """``timings.json`` (all), ``timings.csv`` (a row for each timing) and ``sources.json`` (lines of source code)."""
+    """``timings.json`` (all), ``timings.csv`` (a row for each timing) and ``sources.json`` (lines of source code).
+
+    An earlier campaign's are replaced by whole files: a kill leaves either.
+    """
     sources.write([one.race for one in witnesses], folder)
     data = {
         "format": FORMAT,
@@ -210,5 +214,7 @@ def write(
         "confirmed": None if confirmation is None else confirmation.confirmed,
         "races": [witness_dict(one, of) for one, of in zip(witnesses, tokens, strict=True)],
     }
-    (folder / "timings.json").write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    pd.DataFrame(found.rows()).to_csv(folder / "timings.csv", index=False)
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    whole(folder / "timings.json", lambda beside: beside.write_text(text, encoding="utf-8"))
+    frame = pd.DataFrame(found.rows())
+    whole(folder / "timings.csv", lambda beside: frame.to_csv(beside, index=False))
