@@ -22,6 +22,8 @@ os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's, which the commands respect
 
 _HERE = Path(__file__).parent
 
