@@ -131,7 +131,7 @@ def test_whatever_is_typed_is_answered(name: str, place: Path) -> None:
     @given(st.data())
     def tried(data: st.DataObject) -> None:
         options = [one for one in declared(name) if isinstance(one, click.Option)]
-        chosen = data.draw(st.lists(st.sampled_from(options), max_size=3, unique=True))
+        chosen = data.draw(st.lists(st.sampled_from(options), max_size=3, unique=True)) if options else []
         words = [word for one in chosen for word in typed(data.draw, one)]
         for one in declared(name):
             if isinstance(one, click.Argument):

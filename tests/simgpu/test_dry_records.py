@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rehearsed import difference, live, rehearse_apart, told
 
-from simgpu.trace import Access, Launch
+from simgpu.trace import Launch
+from tests.touched import rehearsed_alike
 
 # Not here: gradients of a recurrent network added to those of a step before. A live run executes its backward pass in
 # one of autograd's threads, within which the engine goes on with what it has, and so adds them in another order.
@@ -178,22 +179,7 @@ def test_of_very_many_pieces_a_dry_run_records_the_same_bytes_in_few(tmp_path: P
     script.write_text(textwrap.dedent(MANY_PIECES))
     one, other = live(script, (), tmp_path / "live"), rehearse_apart(script, (), tmp_path / "dry")
     pairs = [pair for pair in zip(told(one), told(other), strict=True) if isinstance(pair[0], Launch)]
-    assert [here._replace(reads=(), writes=()) for here, _ in pairs] == [
-        there._replace(reads=(), writes=()) for _, there in pairs
-    ]
     for here, there in pairs:
-        assert touched(here.reads) == touched(there.reads) and touched(here.writes) == touched(there.writes)
+        assert rehearsed_alike(here, there), (here, there)
     counts = [(len(here.reads), len(there.reads)) for here, there in pairs if here.kernel == "aten::cat"]
     assert counts == [(200, 1), (200, 1), (200, 2), (86, 46), (72, 72)]
-
-
-def touched(accesses: tuple[Access, ...]) -> set[tuple[int, int]]:
-    """Each byte, with its block."""
-    found: set[tuple[int, int]] = set()
-    for block, lo, hi, layout in accesses:
-        item, sizes, strides = layout or (hi - lo, (), ())
-        starts = [lo]
-        for size, stride in zip(sizes, strides, strict=True):
-            starts = [start + number * stride for start in starts for number in range(size)]
-        found |= {(block, byte) for start in starts for byte in range(start, start + item)}
-    return found
