@@ -61,7 +61,7 @@ def side_by_side(
     except BrokenProcessPool:
         how = "was stopped (SIGSTOP)" if killed else "died"
         raise ScenarioError(
-            f"a worker {how} while it rehearsed (was memory short?): run the study again with --workers 1"
+            f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
         ) from None
     finally:
         with held():  # or what is left would be nobody's
