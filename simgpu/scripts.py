@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from simgpu.frames import roomy
+
 
 class WrongUse(Exception):
     """A program cannot be run as it was asked for. One sentence."""
@@ -47,6 +49,7 @@ class Program:
         if self.module:
             _find_module(self.name)
 
+    @roomy
     def run(self) -> dict[str, Any]:
         """Run it as ``__main__``, to its end; gives what its names stand for then. Whatever it raises comes through."""
         sys.argv = [self.name, *self.arguments]

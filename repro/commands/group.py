@@ -11,6 +11,7 @@ import click
 from repro.commands.table import COMMANDS
 from repro.sessions import places, sentences
 from simgpu import processor
+from simgpu.frames import roomy
 from simgpu.untrusted import visible
 
 
@@ -87,6 +88,7 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
     return None
 
 
+@roomy
 def _main(arguments: list[str], launched: str | None) -> None:
     try:
         group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simgpu.frames import roomy
 from simgpu.ranks import stopped
 from simgpu.ranks.bound import belong
 from simgpu.ranks.interrupts import ALONE, plainly
@@ -135,6 +136,7 @@ def _live(
         os._exit(1)  # whatever came: what was forked goes on with nothing
 
 
+@roomy
 def _worked(work: Callable[[Send], int | None], pipe: Connection, parent: int, mask: set[int]) -> int:
     """Its exit status."""
     try:
