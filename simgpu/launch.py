@@ -25,6 +25,7 @@ from simgpu.build import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.ranks import RankFailed
+from simgpu.ranks.interrupts import held
 from simgpu.scripts import Program, WrongUse, fail
 from simgpu.timing import Timing, timed
 from simgpu.tokens import TokenError
@@ -169,14 +170,15 @@ def traced(
         done = not leaving.code
         raise
     finally:
-        collectives.leave(done=done)
-        if tracer is not None and writer is not None:
-            tracer.flush(everything=True)
-            if not dry.active():
-                _written(writer, probes.collected())
-            tracer.close(done=done)
-            with _writing():
-                writer.close()
+        with held():  # Ctrl-C may come twice: as a job's, and passed on by who started this
+            collectives.leave(done=done)
+            if tracer is not None and writer is not None:
+                tracer.flush(everything=True)
+                if not dry.active():
+                    _written(writer, probes.collected())
+                tracer.close(done=done)
+                with _writing():
+                    writer.close()
 
 
 _unwritten: list[OSError] = []  # what kept this process from writing its trace
