@@ -30,7 +30,7 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     """
     from reports.screen import calibrated
     from scenarios.base import ScenarioError
-    from simgpu.hardware import ProfileError, load_profile
+    from simgpu.hardware import load_profile
     from studies import calibration
 
     if out.suffix != ".toml":
@@ -38,10 +38,7 @@ def calibrate(trace: Path, base: str, out: Path, overwrite: bool) -> None:
     if out.exists() and not overwrite:
         raise ScenarioError(f"{out} exists already: choose another --out, or replace it with --overwrite")
     recorded = calibration.read(trace)
-    try:
-        found = calibration.calibrate(recorded, load_profile(base), out.stem)
-    except ProfileError as error:
-        raise ScenarioError(str(error)) from error
+    found = calibration.calibrate(recorded, load_profile(base), out.stem)
     where = recorded.device or "a GPU"
     text = calibration.written(
         found.profile,
