@@ -18,6 +18,9 @@ ADAPTERS = {
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 
+BEFORE = {"deepspeed": "frameworks.deepspeed"}
+"""Packages whose adapter's ``prepare()`` is called before anything of theirs is executed: what old releases need."""
+
 OPERATORS = {
     "detectors": "detectors.live.ops",
     "stream_races": "frameworks.deepspeed.quantizer",
@@ -27,20 +30,23 @@ OPERATORS = {
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of :data:`ADAPTERS` as Python would, and has their adapters called."""
+    """Finds the modules of :data:`ADAPTERS` and :data:`BEFORE` as Python would, and has their adapters called."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        adapter = ADAPTERS.get(fullname)
-        spec = PathFinder.find_spec(fullname, path, target) if adapter else None
-        if adapter is None or spec is None or spec.loader is None:
+        before, after = BEFORE.get(fullname), ADAPTERS.get(fullname)
+        spec = PathFinder.find_spec(fullname, path, target) if before or after else None
+        if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if before:
+                importlib.import_module(before).prepare()
             execute(module)
-            importlib.import_module(adapter).adapt(module)
+            if after:
+                importlib.import_module(after).adapt(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -15,6 +15,7 @@ With ``DS_ACCELERATOR=cpu`` DeepSpeed does not ask for the GPU, and nothing is s
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 
 PASSING = (
@@ -28,6 +29,14 @@ PASSING = (
 
 # Its reads of values ask whether a gradient overflowed, and how large the norm is: a dry run answers them.
 _ALL_WENT_WELL = {"deepspeed/": 1.0, "frameworks/deepspeed/": 1.0}
+
+
+def prepare() -> None:
+    """Give the release that is about to be imported the names that it needs, and that are gone today."""
+    from frameworks.deepspeed import needs
+    from frameworks.deepspeed.releases import installed
+
+    needs.supply(installed() or "0", cpu=os.environ.get("DS_ACCELERATOR") == "cpu")
 
 
 def adapt(module: ModuleType) -> None:

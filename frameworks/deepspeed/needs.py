@@ -17,11 +17,14 @@ from packaging.version import Version
 
 
 class Need(NamedTuple):
-    """``last``: the newest release that needs it."""
+    """``last``: the newest release that needs it. ``cpu``: it is its CPU accelerator that does, and a CUDA one asks
+    whether it is there, to see which accelerator this is.
+    """
 
     what: str
     last: str
     supply: Callable[[], None]
+    cpu: bool = False
 
 
 def _empty_module(name: str) -> Callable[[], None]:
@@ -61,17 +64,17 @@ _ELASTIC = "torch.distributed.elastic.agent.server.api"
 
 NEEDS = (
     Need("RuntimeError for a rank outside a group", "0.12.6", _rank_error),
-    Need(f"intel_extension_for_pytorch, {_CPU}", "0.13.5", _empty_module("intel_extension_for_pytorch")),
-    Need(f"oneccl_bindings_for_pytorch, {_CPU}", "0.13.5", _empty_module("oneccl_bindings_for_pytorch")),
+    Need(f"intel_extension_for_pytorch, {_CPU}", "0.13.5", _empty_module("intel_extension_for_pytorch"), True),
+    Need(f"oneccl_bindings_for_pytorch, {_CPU}", "0.13.5", _empty_module("oneccl_bindings_for_pytorch"), True),
     Need("torch elastic's logger", "0.16.9", _attribute(_ELASTIC, "log", logging.getLogger("torch.elastic"))),
     Need("torch elastic's _get_socket_with_port", "0.16.9", _attribute(_ELASTIC, "_get_socket_with_port", None)),
     Need("numpy.BUFSIZE", "0.16.9", _attribute("numpy", "BUFSIZE", 8192)),
 )  # fmt: skip
 
 
-def supply(version: str) -> list[str]:
-    """Give release ``version`` what it needs, and say what that was."""
-    given = [need for need in NEEDS if Version(version) <= Version(need.last)]
+def supply(version: str, *, cpu: bool = True) -> list[str]:
+    """Give release ``version`` what it needs, and say what that was. ``cpu``: its CPU accelerator will be imported."""
+    given = [need for need in NEEDS if Version(version) <= Version(need.last) and (cpu or not need.cpu)]
     for need in given:
         need.supply()
     return [need.what for need in given]
