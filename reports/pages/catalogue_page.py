@@ -114,7 +114,8 @@ def table(rows: Sequence[Row]) -> Table:
             "fixed",
             "both lines, or the evidence",
             "witness",
-            Column("cost", "+.1%"),
+            Column("virtual", "{:.2f} ms"),
+            Column("fix", "+.1%"),
         ],
         [
             [
@@ -125,6 +126,7 @@ def table(rows: Sequence[Row]) -> Table:
                 _cell(row.fixed),
                 "\n".join(row.affected.lines) or row.affected.sentence,
                 Cell(row.affected.harm, "bad" if row.affected.harm == "harmful" else "soft", row.affected.token),
+                row.affected.virtual_ns / 1e6,
                 row.cost,
             ]
             for row in rows
