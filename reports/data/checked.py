@@ -1,21 +1,25 @@
 """The verdict on a program of the user's own, as data: the ``findings.json`` that ``repro check`` writes.
 
 Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
-nothing is said of values.
+nothing is said of values but where the program says itself what they must be (:mod:`detectors.values.answers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from detectors import Race
 from detectors.confidence.holding import Holding
+from detectors.values.answers import Answer
 from reports.data.findings import FORMAT, VERSION, Verdict, put
 from reports.text import clean
+
+_OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
+_SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ class Checked:
     """All that is known about a program that ran. ``asked``: the command, its ranks, what was made slow.
 
     ``failure``: why it ended early, if it did. ``unexercised``: what was on and never happened. ``unseen``: accesses
-    that escaped, of which the verdict knows nothing. All are sentences without a full stop.
+    that escaped, of which the verdict knows nothing. All are sentences without a full stop. ``answers``: what the
+    program said that tensors must be.
     """
 
     asked: Mapping[str, Any]
@@ -99,6 +104,12 @@ class Checked:
     failure: str | None = None
     witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
     dry: Dry | None = None
+    answers: Sequence[Answer] = ()
+
+    @property
+    def wrong(self) -> list[Answer]:
+        """The answers that are not right."""
+        return [one for one in self.answers if one.kind != "right"]
 
     @property
     def verdict(self) -> Verdict:
@@ -106,6 +117,8 @@ class Checked:
             return Verdict.RACE
         if self.failure or not self.seen.launches or self.unseen:
             return Verdict.UNKNOWN
+        if self.wrong:
+            return _OF_ANSWER[self.wrong[0].kind]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
 
     def sentence(self) -> str:
@@ -120,6 +133,13 @@ class Checked:
             text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
         elif self.verdict == Verdict.UNKNOWN:
             text = "Unknown: no race was seen, but not all that the program does was."
+        elif self.wrong:
+            first = self.wrong[0]
+            told = f"{first.name} is not what it must be"
+            more = len(self.wrong) - 1
+            text = (
+                f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {told}{f' (and {more} more)' if more else ''}."
+            )
         elif self.verdict == Verdict.FRAGILE:
             text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
         else:
@@ -147,6 +167,7 @@ class Checked:
                 "unexercised": list(self.unexercised),
                 "unseen": list(self.unseen),
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
+                **({"answers": [asdict(one) for one in self.answers]} if self.answers else {}),
             },
             "races": [
                 {**race.as_dict(), "witness": witness.as_dict() if witness else None}

@@ -31,6 +31,9 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     if not checked.failure:
         body += unexercised_text(checked.unexercised)
     body += listed("Not seen:", checked.unseen)
+    body += listed(
+        "Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in checked.wrong]
+    )
     if checked.dry:
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:

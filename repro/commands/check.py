@@ -86,7 +86,7 @@ def check(
     SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m repro check
     SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch --multi_gpu -m repro check SCRIPT'.
     Exit status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race
-    was seen, but not all of the script was), 130 interrupted.
+    was seen, but not all of the script was), 5 no race, and values that the script says are wrong, 130 interrupted.
     """
     if not program:
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")

@@ -10,13 +10,16 @@ from detectors import Race, Unexercised, Unseen, read
 from detectors.base import found_by
 from detectors.confidence.holding import Holding, Waits
 from detectors.files import rests_on
+from detectors.values import answers
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
+from repro.sessions.folders import ANSWERS
 from repro.sessions.judging import detectors
 from repro.sessions.rehearsed import DryMetrics
 from simgpu.extras import installed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
+from simgpu.untrusted import Unreadable
 
 _PACKAGES = ("stream-races", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 
@@ -51,6 +54,11 @@ def judge(
         failure = failure or str(error)
     if not failure and count.open:
         failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
+    said: list[answers.Answer] = []
+    try:
+        said = answers.read(folder / ANSWERS)
+    except (OSError, Unreadable) as error:
+        failure = failure or f"what it said of its values cannot be read: {error}"
     checked = Checked(
         asked=asked,
         versions=installed(*_PACKAGES),
@@ -62,6 +70,7 @@ def judge(
         failure=failure,
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
         dry=rehearsed.result(dry) if rehearsed and dry else None,
+        answers=said,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
 MARK = "check.json"
+ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name that is made of a script's
 
@@ -128,8 +129,9 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def forget_ranks(path: Path) -> None:
-    """The run is judged: how each rank ended is not needed any more."""
-    shutil.rmtree(path / _RANKS, ignore_errors=True)
+    """The run is judged: how each rank ended, and what its program said, is not needed any more."""
+    for one in (_RANKS, ANSWERS):
+        shutil.rmtree(path / one, ignore_errors=True)
 
 
 def name_of(program: Sequence[str]) -> str:
