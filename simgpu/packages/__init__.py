@@ -21,7 +21,8 @@ def environment_of(
     """The environment variables of a process that imports ``packages`` (``NAME==VERSION``), in front of all else.
 
     What is not there is installed below ``folder`` first; ``tell`` gets a sentence for what takes time, and for what
-    was installed beside. May be called by several processes at once. Raises :class:`simgpu.packages.names.PackageError`.
+    was installed beside. May be called by several processes at once. Raises
+    :class:`simgpu.packages.names.PackageError`.
     """
     from simgpu.packages import beside, names
 
