@@ -122,6 +122,10 @@ class Checked:
             return _OF_ANSWER[self.wrong[0].kind]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
 
+    def ran_with(self) -> str:
+        """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+        return ran_with(self.asked)
+
     def sentence(self) -> str:
         """The verdict for a person."""
         ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
@@ -178,6 +182,13 @@ class Checked:
             "scenario": dict(self.asked),
             "versions": dict(self.versions),
         }
+
+
+def ran_with(asked: Mapping[str, Any]) -> str:
+    """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+    words = {"not tried": " (not tried here before)", "beside": " (asked for by another)"}
+    with_ = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in asked.get("packages", {}).items()]
+    return f"With {', '.join(with_)}" if with_ else ""
 
 
 def write(checked: Checked, folder: Path) -> Path:

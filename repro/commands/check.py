@@ -40,6 +40,7 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
     "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
 )
 @click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
+@flags.packages()
 @flags.run_folder("the script's and the time")
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
@@ -86,6 +87,7 @@ def check(
     gpus: int | None,
     hardware: str,
     network: float | None,
+    packages: tuple[str, ...],
     name: str | None,
     runs: Path,
     overwrite: bool,
@@ -126,6 +128,7 @@ def check(
         slow=_slow(slow),
         timing=token,
         nodes=world.ranks // world.local if world else 0,
+        packages=_in_place(packages),
     )
     timing = _timing(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
@@ -158,9 +161,20 @@ def check(
             launched=me is not None,
             failed=bool(ended.status),
             of=of,
+            packages=packages,
         )
     )
     checking.conclude(ended, folder, what, beside, again, report=report)
+
+
+def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
+    """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
+    if not packages:
+        return {}
+    from repro.sessions.release import become, ran_with
+
+    become(packages)
+    return ran_with(packages)
 
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:

@@ -61,7 +61,9 @@ def judge(
         failure = failure or f"what it said of its values cannot be read: {error}"
     checked = Checked(
         asked=asked,
-        versions=installed(*_PACKAGES),
+        versions=installed(
+            *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
+        ),
         races=races,
         holding=held,
         unexercised=found_by(using, Unexercised),

@@ -52,7 +52,8 @@ class Again:
     ``command``: its words after ``python -m simgpu``. ``of``: places (:func:`at`), all of which a race has to have.
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
-    started its ranks, so it is not ours to start again. ``failed``: it broke off.
+    started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
+    this process runs, and with it all that it starts; the commands that are told have to say so.
     """
 
     command: Sequence[str]
@@ -62,6 +63,7 @@ class Again:
     launched: bool = False
     failed: bool = False
     of: Sequence[str] = ()
+    packages: Sequence[str] = ()
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
         """One for each race, in their order; none at all where none was wanted."""
@@ -87,7 +89,10 @@ class Again:
                     self.command,
                     timing=self.timing,
                     limit=self.limit,
-                    prefix=("python", "-m", "repro", "check", "--witnesses", "0"),
+                    prefix=(
+                        *("python", "-m", "repro", "check", "--witnesses", "0"),
+                        *(word for one in self.packages for word in ("--package", one)),
+                    ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                 )
         except KeyboardInterrupt:
