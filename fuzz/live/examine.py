@@ -21,12 +21,13 @@ from detectors.race_detector import RaceKey, key_of
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from simgpu.timing import Delay, Place, Timing
-from simgpu.tokens import rounded
+from simgpu.tokens import Stretch, rounded
 
 LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
 _NOTHING = "the program sees the same"
+_QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
 _HOST = "host"  # the stream that stands for what the host itself does to pinned memory
 _Wanted = Callable[[int], bool]
 
@@ -131,6 +132,8 @@ class Examination:
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
         self._occurrences: dict[RaceKey, Sequence[Occurrence]] | None = None
+        self._quiet: LiveOutcome | None = None
+        self._shown = False
 
     def all(self, races: Sequence[Race], limit: int) -> list[LiveWitness]:
         """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined."""
@@ -139,6 +142,7 @@ class Examination:
             other = "whether it ends in time"
         if other:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
+        self._shown = any(race.manifested for race in races)
         made = [self._examined(race) for race in races[:limit]]
         beyond = f"not examined, as only {limit} races are"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
@@ -189,19 +193,36 @@ class Examination:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
-        if gap < 0:
-            return self._shown_already(race, pair, gap)
-        found = self._delayed(pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
+        one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
+        return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
+
+    def _late(self, race: Race, pair: _Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+        """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
+        found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
-        timing, outcome = found
-        return self._judged_by(race, timing, outcome, self._control)
+        return self._judged_by(race, *found, control)
 
-    def _shown_already(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
+    def _in_quiet(self, race: Race, pair: _Pair) -> LiveWitness | None:
+        """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
+
+        Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
+        """
+        quiet = Timing((*self._timing.deviations, _QUIET))
+        if self._quiet is None:
+            self._quiet = self._program.run(quiet)
+        gap = pair.gap(self._quiet.run)
+        if gap is None or gap < 0:
+            return None
+        one = self._late(race, pair, gap, quiet, self._quiet)
+        return one if one.verdict == "harmful" else None
+
+    def _put_right(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
         found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
-            found = self._delayed(pair, pair.second, pair.second_touch, -gap, wanted=lambda now: now >= 0)
+            late = (pair.second, pair.second_touch, -gap)
+            found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
             if self._at_once is None:
                 self._at_once = self._program.run(self._timing, at_once=True)
@@ -212,24 +233,25 @@ class Examination:
         return self._judged_by(race, self._timing, self._control, found[1])
 
     def _delayed(
-        self, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1
+        last: int | None = None
         while needed <= _MOST:
             ns = rounded(needed)
             delay = Delay(place, "late" if touch == "start" else "long", ns)
-            timing = Timing((*self._timing.deviations, delay))
+            timing = Timing((*base.deviations, delay))
             outcome = self._program.run(timing)
             now = pair.gap(outcome.run)
             if now is None:
                 return f"with {_short(place)} delayed the program does not come to both"
             if wanted(now):
                 return timing, outcome
-            if abs(now) >= gap:
+            if abs(now) >= gap or now == last:  # the other side waits for this one
                 other = pair.second if place == pair.first else pair.first
                 return f"{_short(other)} comes after {_short(place)} however late that is"
-            needed = 8 * ns
+            needed, last = 8 * ns, now
         return "no delay is long enough"
 
     def _judged_by(self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome) -> LiveWitness:
