@@ -20,7 +20,7 @@ _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is compute
 def report(
     console: Console,
     folder: Path,
-    study: Literal["sweep", "why", "placements", "releases"],
+    study: Literal["sweep", "why", "placements", "releases", "catalogue"],
     *,
     options: Mapping[str, Any] | None = None,
     hardware: str = "",
