@@ -8,7 +8,7 @@ padding of each and filled without it. The padding, which nothing ever wrote, is
 # title = "ZeRO-3: padding is summed into the next parameter (fetch by all-reduce)"
 # mechanism = """
 # The buffer of the all-reduce is sized by ds_numel_aligned and walked by ds_numel, so the padding of a parameter, \
-# which nothing wrote, is added to the next one's first elements. All accesses are ordered: wrong bounds, and no race."""
+# which nothing wrote, is added to the next one's first elements. All is ordered: it is wrong bounds, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/8158"]
 # kind = "bounds"
 # known = "?"

@@ -28,6 +28,7 @@ MICRO = 4  # batches to a step
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": MICRO,
+    "gradient_clipping": 0.0,
     "zero_allow_untested_optimizer": True,
     "zero_optimization": {"stage": 2},
 }
