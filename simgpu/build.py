@@ -31,6 +31,10 @@ _SANITIZERS = {
 _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
 
 
+STUBBED = "simgpu-stubs"
+"""Beside torch's libraries: their CUDA part was left out (:mod:`simgpu.torches`)."""
+
+
 class BuildError(Exception):
     """The library cannot be built here; the message says what to do."""
 
@@ -53,7 +57,7 @@ def torch_folder() -> Path:
 
 def has_cuda(torch: Path) -> bool:
     """Is it a CUDA build?"""
-    return (torch / "lib" / "libtorch_cuda.so").exists()
+    return (torch / "lib" / "libtorch_cuda.so").exists() and not (torch / "lib" / STUBBED).exists()
 
 
 def library() -> Path:
