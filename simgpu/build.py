@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -97,13 +98,19 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    command = [compiler, *_flags(), *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
+    command = [compiler, *_flags(), *_as_torch(torch), *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
     unit = "".join(f'#include "{source.name}"\n' for source in sources())
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
         made.unlink(missing_ok=True)
         raise BuildError(f"building the simulated GPU failed: {shlex.join(command)}\n{done.stderr[:4000]}")
     made.replace(place)
+
+
+def _as_torch(torch: Path) -> list[str]:
+    """How torch was built, where that changes what the names of the C++ library's strings are (before 2.7)."""
+    told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
 
 
 def _digest(compiler: str | None) -> str:

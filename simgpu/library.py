@@ -68,6 +68,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "probes_begin": (None, ()),
     "probes_take": (POINTER(c_int64), (POINTER(c_int64),)),
     "memory": (None, (c_int64, c_int64)),
+    "memory_told": (POINTER(c_int64), ()),
+    "memory_do": (None, (c_int,)),
     "dry": (None, (c_int64, _Asked)),
     "dry_refusal": (None, (c_char_p,)),
     "dry_dissent": (c_char_p, ()),

@@ -328,6 +328,25 @@ void simgpu_memory(int64_t total, int64_t allowed) {
   size_memory(total, allowed);
 }
 
+// What versions of torch before today's do not ask for themselves (simgpu/versions.py). Nine statistics of three pools
+// of four numbers, then what is free and what there is.
+const int64_t* simgpu_memory_told() {
+  static std::vector<int64_t> told;
+  auto all = device_allocator()->getDeviceStats(0);
+  auto [free, total] = memory_info();
+  told.clear();
+  for (auto* stat : {&all.allocation, &all.segment, &all.active, &all.inactive_split, &all.allocated_bytes, &all.reserved_bytes,
+                     &all.active_bytes, &all.inactive_split_bytes, &all.requested_bytes})
+    for (auto& pool : *stat) told.insert(told.end(), {pool.current, pool.peak, pool.allocated, pool.freed});
+  told.insert(told.end(), {static_cast<int64_t>(free), static_cast<int64_t>(total)});
+  return told.data();
+}
+void simgpu_memory_do(int what) {
+  if (what == 0) device_allocator()->emptyCache();
+  if (what == 1) device_allocator()->resetPeakStats(0);
+  if (what == 2) device_allocator()->resetAccumulatedStats(0);
+}
+
 }  // extern "C"
 #pragma GCC visibility pop
 }  // namespace simgpu

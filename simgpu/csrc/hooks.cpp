@@ -15,8 +15,8 @@ class CUDAHooks final : public CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isBuilt() const OVERRIDE_SINCE_7 { return true; }
+  bool isAvailable() const OVERRIDE_SINCE_7 { return true; }
   bool hasPrimaryContext(DeviceIndex index) const override { return index == simgpu::device().index; }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(simgpu::device().count); }
   int getNumGPUs() const override { return simgpu::device().count; }
