@@ -98,7 +98,19 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    command = [compiler, *_flags(), *_as_torch(torch), *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
+    command = [
+        compiler,
+        *_flags(),
+        *_as_torch(torch),
+        *_UNDEFINED,
+        *includes,
+        "-x",
+        "c++",
+        "-",
+        *libraries,
+        "-o",
+        str(made),
+    ]
     unit = "".join(f'#include "{source.name}"\n' for source in sources())
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:

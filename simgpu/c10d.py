@@ -22,6 +22,8 @@ def install() -> None:
     module: Any
     for module in (c10d, dist, compiled):
         module.ProcessGroupNCCL = ProcessGroupNCCL
+    ProcessGroupNCCL._has_hooks = lambda self: False  # asked for when a group ends, before torch 2.7
+    ProcessGroupNCCL._shutdown = ProcessGroupNCCL.shutdown
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     made: Any = c10d._new_process_group_helper

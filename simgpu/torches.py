@@ -48,8 +48,8 @@ extern "C" const char* const kClass[] __asm__("_ZTVN10__cxxabiv117__class_type_i
 [[noreturn]] static void refuse(const char* name) {
   int status = 0;
   const char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
-  throw std::runtime_error(
-      std::string("simgpu: this torch was built for CUDA and is run without its CUDA part: there is no ") + (plain ? plain : name));
+  std::string lacks("simgpu: this torch was built for CUDA and is run without its CUDA part: there is no ");
+  throw std::runtime_error(lacks + (plain ? plain : name));
 }
 """
 

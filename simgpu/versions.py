@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from simgpu import streams
 from simgpu.library import functions
 
 _STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
@@ -18,6 +19,7 @@ _STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_b
 _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _POOLS = ("all", "small_pool", "large_pool")
 _NUMBERS = ("current", "peak", "allocated", "freed")
+_CUDA = 1  # c10::DeviceType
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 
@@ -27,6 +29,9 @@ def install() -> None:
     for name, function in _LACKING.items():
         if not hasattr(c, name):
             setattr(c, name, function)
+    if hasattr(torch, "_streambase"):  # before 2.6: classes that torch._dynamo asks for
+        torch._streambase._StreamBase.register(streams.Stream)
+        torch._streambase._EventBase.register(streams.Event)
 
 
 def _statistics(_: int) -> dict[str, Any]:
@@ -51,7 +56,22 @@ def _doing(what: int) -> Callable[..., None]:
     return lambda *_: functions().memory_do(what)
 
 
+def _stream(index: int) -> torch.Stream:
+    return torch.Stream(stream_id=functions().current_stream(), device_index=index, device_type=_CUDA)
+
+
+def _choose(index: int) -> None:
+    if functions().set_index(index):
+        raise RuntimeError(functions().problem().decode())
+
+
 _LACKING: dict[str, Callable[..., Any]] = {
+    # since 2.6
+    "_accelerator_getStream": _stream,
+    "_accelerator_setStream": lambda stream: functions().set_stream(stream.stream_id),
+    "_accelerator_getDeviceIndex": lambda: functions().index(),
+    "_accelerator_setDeviceIndex": _choose,
+    "_accelerator_synchronizeDevice": lambda _: functions().synchronize(),
     # since 2.9
     "_accelerator_getDeviceStats": _statistics,
     "_accelerator_emptyCache": _doing(_EMPTY),

@@ -219,6 +219,19 @@ int64_t simgpu_tail() {  // when all that was given to the device is done, as fa
 }
 int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
+void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
+int simgpu_index() { return device().index; }
+int simgpu_set_index(int index) {  // -1: there is a problem
+  return static_cast<int>(told([index] {
+    c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
+    return 0;
+  }));
+}
+void simgpu_synchronize() {
+  int64_t site = call_site();
+  Lock lock;
+  device().synchronize(site);
+}
 int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
   return timeline().now += nanoseconds;

@@ -121,7 +121,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock;
     device().synchronize(one.id(), How::kSynchronize, site);
   }
-  void synchronizeDevice(const c10::DeviceIndex) const override {
+  void synchronizeDevice(const c10::DeviceIndex) const OVERRIDE_SINCE_6 {
     int64_t site = call_site();
     Lock lock;
     device().synchronize(site);

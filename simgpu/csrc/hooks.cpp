@@ -12,7 +12,12 @@ namespace at {
 class CUDAHooks final : public CUDAHooksInterface {
  public:
   explicit CUDAHooks(CUDAHooksArgs) {}
+#if SIMGPU_TORCH_SINCE(6)
   void init() const override {}
+#else
+  void initCUDA() const override {}
+  const Generator& getDefaultCUDAGenerator(DeviceIndex) const override { return simgpu::default_generator(); }
+#endif
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
   bool isBuilt() const OVERRIDE_SINCE_7 { return true; }
@@ -27,8 +32,8 @@ class CUDAHooks final : public CUDAHooksInterface {
     return c10::impl::getDeviceGuardImpl(kCUDA)->exchangeDevice({kCUDA, index}).index();
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override { return index < 0 ? getCurrentDevice() : exchangeDevice(index); }
-  const Generator& getDefaultGenerator(DeviceIndex) const override { return simgpu::default_generator(); }
-  Generator getNewGenerator(DeviceIndex index) const override {
+  const Generator& getDefaultGenerator(DeviceIndex) const OVERRIDE_SINCE_6 { return simgpu::default_generator(); }
+  Generator getNewGenerator(DeviceIndex index) const OVERRIDE_SINCE_6 {
     return make_generator<simgpu::Generator>(int64_t{index < 0 ? getCurrentDevice() : index});
   }
   Device getDeviceFromPtr(void*) const override { return {kCUDA, getCurrentDevice()}; }

@@ -13,6 +13,11 @@
 #define SIMGPU_TORCH_SINCE(minor) (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= (minor))
 
 // A function that overrides one of torch's from that version on, and is one of our own before.
+#if SIMGPU_TORCH_SINCE(6)
+#define OVERRIDE_SINCE_6 override
+#else
+#define OVERRIDE_SINCE_6
+#endif
 #if SIMGPU_TORCH_SINCE(7)
 #define OVERRIDE_SINCE_7 override
 #else
