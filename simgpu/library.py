@@ -41,7 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "set_stream": (None, (c_int64,)),
     "index": (c_int, ()),
     "set_index": (c_int, (c_int,)),
-    "synchronize": (None, ()),
+    "synchronize": (c_int, ()),
     "advance": (c_int64, (c_int64,)),
     "blocked": (c_int64, ()),
     "operations": (c_int64, ()),

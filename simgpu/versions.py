@@ -7,6 +7,7 @@ an older torch orders its work is its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_
 _POOLS = ("all", "small_pool", "large_pool")
 _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
+_GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
 
@@ -32,6 +34,11 @@ def install() -> None:
     if hasattr(torch, "_streambase"):  # before 2.6: classes that torch._dynamo asks for
         torch._streambase._StreamBase.register(streams.Stream)
         torch._streambase._EventBase.register(streams.Event)
+
+
+def of_gloo() -> AbstractContextManager[Any]:
+    """Inside, what gloo is given is made. Before 2.6 its threads do not know that the caller is in inference mode."""
+    return nullcontext() if _GLOO_FOLLOWS else torch.inference_mode(False)
 
 
 def _statistics(_: int) -> dict[str, Any]:
@@ -60,8 +67,8 @@ def _stream(index: int) -> torch.Stream:
     return torch.Stream(stream_id=functions().current_stream(), device_index=index, device_type=_CUDA)
 
 
-def _choose(index: int) -> None:
-    if functions().set_index(index):
+def _raise(failed: int) -> None:
+    if failed:
         raise RuntimeError(functions().problem().decode())
 
 
@@ -70,8 +77,8 @@ _LACKING: dict[str, Callable[..., Any]] = {
     "_accelerator_getStream": _stream,
     "_accelerator_setStream": lambda stream: functions().set_stream(stream.stream_id),
     "_accelerator_getDeviceIndex": lambda: functions().index(),
-    "_accelerator_setDeviceIndex": _choose,
-    "_accelerator_synchronizeDevice": lambda _: functions().synchronize(),
+    "_accelerator_setDeviceIndex": lambda index: _raise(functions().set_index(index)),
+    "_accelerator_synchronizeDevice": lambda _: _raise(functions().synchronize()),
     # since 2.9
     "_accelerator_getDeviceStats": _statistics,
     "_accelerator_emptyCache": _doing(_EMPTY),

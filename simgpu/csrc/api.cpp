@@ -227,10 +227,13 @@ int simgpu_set_index(int index) {  // -1: there is a problem
     return 0;
   }));
 }
-void simgpu_synchronize() {
-  int64_t site = call_site();
-  Lock lock;
-  device().synchronize(site);
+int simgpu_synchronize() {
+  return static_cast<int>(told([] {
+    int64_t site = call_site();
+    Lock lock;
+    device().synchronize(site);
+    return 0;
+  }));
 }
 int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
