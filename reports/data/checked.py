@@ -1,30 +1,35 @@
 """The verdict on a program of the user's own, as data: the ``findings.json`` that ``repro check`` writes.
 
 Of the same format as that of a scenario's run, so that all that reads runs reads these. There is no reference, so
-nothing is said of values.
+nothing is said of values but where the program says itself what they must be (:mod:`detectors.values.answers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from detectors import Race
 from detectors.confidence.holding import Holding
+from detectors.values.answers import Answer
 from reports.data.findings import FORMAT, VERSION, Verdict, put
 from reports.text import clean
+
+_OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
+_SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a program was examined."""
+    """How much of a program was examined. ``virtual_ns``: when its last work ended, in virtual time."""
 
     ranks: int = 0
     launches: int = 0
     streams: int = 0
+    virtual_ns: int = 0
 
     def sentence(self) -> str:
         def many(count: int, word: str, ending: str = "s") -> str:
@@ -86,7 +91,8 @@ class Checked:
     """All that is known about a program that ran. ``asked``: the command, its ranks, what was made slow.
 
     ``failure``: why it ended early, if it did. ``unexercised``: what was on and never happened. ``unseen``: accesses
-    that escaped, of which the verdict knows nothing. All are sentences without a full stop.
+    that escaped, of which the verdict knows nothing. All are sentences without a full stop. ``answers``: what the
+    program said that tensors must be.
     """
 
     asked: Mapping[str, Any]
@@ -99,6 +105,12 @@ class Checked:
     failure: str | None = None
     witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
     dry: Dry | None = None
+    answers: Sequence[Answer] = ()
+
+    @property
+    def wrong(self) -> list[Answer]:
+        """The answers that are not right."""
+        return [one for one in self.answers if one.kind != "right"]
 
     @property
     def verdict(self) -> Verdict:
@@ -106,7 +118,13 @@ class Checked:
             return Verdict.RACE
         if self.failure or not self.seen.launches or self.unseen:
             return Verdict.UNKNOWN
+        if self.wrong:
+            return _OF_ANSWER[self.wrong[0].kind]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
+
+    def ran_with(self) -> str:
+        """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+        return ran_with(self.asked)
 
     def sentence(self) -> str:
         """The verdict for a person."""
@@ -120,6 +138,13 @@ class Checked:
             text = "Unknown: nothing was issued to the device, so there is nothing to judge. Does the program use cuda?"
         elif self.verdict == Verdict.UNKNOWN:
             text = "Unknown: no race was seen, but not all that the program does was."
+        elif self.wrong:
+            first = self.wrong[0]
+            told = f"{first.name} is not what it must be"
+            more = len(self.wrong) - 1
+            text = (
+                f"{_SAYS[first.kind]}, and no race: {ordered}, and yet {told}{f' (and {more} more)' if more else ''}."
+            )
         elif self.verdict == Verdict.FRAGILE:
             text = "Fragile: clean, but only by chance: what orders it are waits that are there for another reason."
         else:
@@ -142,11 +167,13 @@ class Checked:
             "divergence": None,
             "checked": {
                 "seen": self.seen.sentence(),
+                "virtual_ns": self.seen.virtual_ns,
                 "held": [one.as_dict() for one in self.holding.held],
                 "unexamined": self.holding.unexamined,
                 "unexercised": list(self.unexercised),
                 "unseen": list(self.unseen),
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
+                **({"answers": [asdict(one) for one in self.answers]} if self.answers else {}),
             },
             "races": [
                 {**race.as_dict(), "witness": witness.as_dict() if witness else None}
@@ -155,6 +182,13 @@ class Checked:
             "scenario": dict(self.asked),
             "versions": dict(self.versions),
         }
+
+
+def ran_with(asked: Mapping[str, Any]) -> str:
+    """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+    words = {"not tried": " (not tried here before)", "beside": " (asked for by another)"}
+    with_ = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in asked.get("packages", {}).items()]
+    return f"With {', '.join(with_)}" if with_ else ""
 
 
 def write(checked: Checked, folder: Path) -> Path:

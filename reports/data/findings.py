@@ -32,6 +32,9 @@ class Verdict(StrEnum):
     RACE = "race"
     FRAGILE = "fragile"  # ordered, and by nothing but waits that are there for another reason
     UNKNOWN = "unknown"  # nothing was found, and not all was seen; or the run was killed
+    # All is ordered, and a value is not what the program says that it must be (``stale`` is a third kind):
+    ARITHMETIC = "wrong arithmetic"
+    BOUNDS = "wrong bounds"
 
     @property
     def tone(self) -> str:

@@ -127,15 +127,29 @@ class _Held(_Part):
     races: list[Race]
 
 
+class _Answer(_Part):
+    name: str
+    rank: _Count
+    kind: str
+    says: str
+
+
 class Rests(_Part):
     held: list[_Held]
     unexamined: _Count
     unexercised: list[str]
     unseen: list[str] = []
+    answers: list[_Answer] = []
+
+    @property
+    def wrong(self) -> list[_Answer]:
+        """What is not as the program says that it must be."""
+        return [one for one in self.answers if one.kind != "right"]
 
 
 class _Checked(Rests):
     seen: str
+    virtual_ns: _Count = 0
 
 
 class FindingsFile(_Part):

@@ -105,7 +105,7 @@ def _checked(run: Run) -> dict[str, Any] | None:
         {"sentence": _capital(one.sentence), "races": [race(pair, run.sources) for pair in one.races]}
         for one in told.held
     ]
-    return {**vars(told), "held": held}
+    return {**vars(told), "held": held, "wrong": told.wrong}
 
 
 def _capital(text: str) -> str:

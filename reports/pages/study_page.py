@@ -1,6 +1,6 @@
 """A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-``sweep_page.py``, ``why_page.py``, ``placements_page.py`` and ``releases_page.py`` each make a :class:`Study` of what
+``sweep_page.py``, ``why_page.py``, ``catalogue_page.py`` and others each make a :class:`Study` of what
 their study found; this file draws any of them.
 """
 
@@ -52,7 +52,7 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "why", "placements", "releases"]
+    study: Literal["sweep", "why", "placements", "releases", "catalogue"]
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}

@@ -19,6 +19,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     """The verdict, both lines of each race, and where the rest lies. ``page``: it is there already."""
     colour = STYLES[checked.verdict.tone]
     body: list[RenderableType] = [Text(checked.sentence(), f"bold {colour}")]
+    if with_ := checked.ran_with():
+        body.append(Text(f"{with_}."))
     own = shlex.split(str(checked.asked["program"]))[0]
     for number, race in enumerate(checked.races[:MOST], 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
@@ -31,6 +33,9 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     if not checked.failure:
         body += unexercised_text(checked.unexercised)
     body += listed("Not seen:", checked.unseen)
+    body += listed(
+        "Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in checked.wrong]
+    )
     if checked.dry:
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:

@@ -10,13 +10,16 @@ from detectors import Race, Unexercised, Unseen, read
 from detectors.base import found_by
 from detectors.confidence.holding import Holding, Waits
 from detectors.files import rests_on
+from detectors.values import answers
 from reports.data import checked as checked_file
 from reports.data import sources
 from reports.data.checked import Checked, Seen, Witnessed
+from repro.sessions.folders import ANSWERS
 from repro.sessions.judging import detectors
 from repro.sessions.rehearsed import DryMetrics
 from simgpu.extras import installed
 from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
+from simgpu.untrusted import Unreadable
 
 _PACKAGES = ("stream-races", "torch", "deepspeed", "transformers", "accelerate", "lightning")
 
@@ -51,9 +54,16 @@ def judge(
         failure = failure or str(error)
     if not failure and count.open:
         failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
+    said: list[answers.Answer] = []
+    try:
+        said = answers.read(folder / ANSWERS)
+    except (OSError, Unreadable) as error:
+        failure = failure or f"what it said of its values cannot be read: {error}"
     checked = Checked(
         asked=asked,
-        versions=installed(*_PACKAGES),
+        versions=installed(
+            *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
+        ),
         races=races,
         holding=held,
         unexercised=found_by(using, Unexercised),
@@ -62,6 +72,7 @@ def judge(
         failure=failure,
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
         dry=rehearsed.result(dry) if rehearsed and dry else None,
+        answers=said,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
     checked_file.write(checked, folder)
@@ -72,7 +83,7 @@ class _Count:
     """How much there was to be looked at, and which ranks' traces have no end."""
 
     def __init__(self) -> None:
-        self._launches = 0
+        self._launches = self._last_ns = 0
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -83,6 +94,7 @@ class _Count:
             if isinstance(record, (Launch, Collective)):
                 if record.stream not in hosts:
                     self._launches += 1
+                    self._last_ns = max(self._last_ns, record.end)
                     streams.add(record.stream)
             elif isinstance(record, StreamName) and record.name == HOST_STREAM:
                 hosts.add(record.stream)
@@ -94,4 +106,5 @@ class _Count:
         return sorted(self._streams.keys() - self._ended)
 
     def seen(self) -> Seen:
-        return Seen(len(self._streams), self._launches, len(set().union(*self._streams.values())))
+        streams = len(set().union(*self._streams.values()))
+        return Seen(len(self._streams), self._launches, streams, self._last_ns)

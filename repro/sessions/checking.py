@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from detectors.values.answers import FOLDER
 from repro.sessions import child, folders, launched, places
 from repro.sessions.child import ProgramEnd
+from repro.sessions.folders import ANSWERS
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
 from simgpu.dry import World
@@ -17,7 +20,7 @@ from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
 
 DRY = "dry.json"  # what a dry run leaves beside its trace
-_FAILED, _UNKNOWN, _KILLED, _INTERRUPTED = 3, 4, 128, 130
+_FAILED, _UNKNOWN, _WRONG, _KILLED, _INTERRUPTED = 3, 4, 5, 128, 130
 
 
 def work(
@@ -39,6 +42,9 @@ def work(
     try:
         timing = Timing.parse(token or "t1")
         place = trace.absolute()
+        said = place.with_name(ANSWERS)
+        said.mkdir(exist_ok=True)
+        os.environ[FOLDER] = str(said)
         status = launch.run(
             words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
         )
@@ -110,6 +116,8 @@ def conclude(
         raise KeyboardInterrupt
     if ended.status:
         raise SystemExit(_FAILED)
-    status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN}.get(found.verdict, 0)
+    status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN, Verdict.CLEAN: 0, Verdict.FRAGILE: 0}.get(
+        found.verdict, _WRONG
+    )
     if status:
         raise SystemExit(status)

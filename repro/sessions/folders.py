@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from repro.sessions import places
@@ -19,14 +20,25 @@ if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
 MARK = "check.json"
+ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name that is made of a script's
 
 
 def asked(
-    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = "", nodes: int = 0
+    program: Sequence[str],
+    *,
+    module: bool,
+    ranks: int,
+    slow: Mapping[str, float],
+    timing: str = "",
+    nodes: int = 0,
+    packages: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run."""
+    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run.
+
+    ``packages``: those that stand in place of the environment's, as ``NAME==VERSION``, each with a word on it.
+    """
     words = ["-m", *program] if module else list(program)
     return {
         "program": shlex.join(words),
@@ -34,6 +46,7 @@ def asked(
         "slow": dict(slow),
         **({"timing": timing} if timing else {}),
         **({"dry_on_nodes": nodes} if nodes else {}),
+        **({"packages": dict(packages)} if packages else {}),
     }
 
 
@@ -128,8 +141,9 @@ def of_rank(path: Path, rank: int) -> Path:
 
 
 def forget_ranks(path: Path) -> None:
-    """The run is judged: how each rank ended is not needed any more."""
-    shutil.rmtree(path / _RANKS, ignore_errors=True)
+    """The run is judged: how each rank ended, and what its program said, is not needed any more."""
+    for one in (_RANKS, ANSWERS):
+        shutil.rmtree(path / one, ignore_errors=True)
 
 
 def name_of(program: Sequence[str]) -> str:

@@ -57,9 +57,43 @@ def test_a_race_is_told_with_both_lines_and_the_wait_that_is_missing(check: Any)
     assert [file.name for file in sorted((check.folder / "runs/it/trace").iterdir())] == ["rank0.trace"]
 
 
+STALE = """
+    import torch
+    from detectors.values.answers import answer
+
+    weight, side = torch.ones(64, device="cuda"), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        side.wait_stream(torch.cuda.default_stream())
+        copy = weight * 1
+    torch.cuda.default_stream().wait_stream(side)
+    before = weight.clone()
+    weight += 1
+    torch.cuda.synchronize()
+    answer("weight", weight, before + 1)
+    answer("its copy", copy, weight, [before])
+"""
+
+
+def test_a_wrong_value_that_no_race_explains_is_told_by_its_kind(check: Any) -> None:
+    done = check("--report", check.script(STALE))
+    assert done.status == 5, done.err
+    assert done.findings["verdict"] == "stale"
+    assert done.findings["races"] == []
+    assert [(one["name"], one["kind"]) for one in done.findings["checked"]["answers"]] == [
+        ("weight", "right"),
+        ("its copy", "stale"),
+    ]
+    said = "64 of 64 elements are wrong, the first (0) is 1 instead of 2: they hold the version before"
+    assert "Stale, and no race" in done.told
+    assert said in done.told
+    assert said in (check.folder / "runs/it/report/index.html").read_text().replace("<wbr>", "")
+    assert said in (check.folder / "runs/it/report/report.md").read_text()
+
+
 def test_with_its_wait_the_same_program_is_clean(check: Any) -> None:
     done = check(check.script(SUMS), "wait")
     assert (done.status, done.findings["verdict"]) == (0, "clean"), done.err
+    assert done.findings["checked"].pop("virtual_ns") > 0
     assert done.findings["checked"] == {
         "seen": "4 launches on 2 streams of 1 rank",
         "held": [],
