@@ -60,14 +60,28 @@ def make(version: str, place: Path, *, wheel: Path | None = None) -> int:
     The wheel comes from the package index unless it is given. Raises :class:`simgpu.build.BuildError`.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", suffix=".part", dir=place.parent) as folder:
         made = Path(folder) / "made"
         unpack(wheel or _download(version, Path(folder) / "wheel"), made)
         stub(made / "torch")
         _as_cpu(made / "torch" / "version.py")
+        _tried(version, made)
         size = sum(file.stat().st_size for file in made.rglob("*") if not file.is_symlink())
         made.rename(place)
     return size
+
+
+def _tried(version: str, made: Path) -> None:
+    """Import it, and build the device with it: what cannot be run is not installed, and the first run need not wait."""
+    path = os.pathsep.join(filter(None, [str(made), *(entry for entry in sys.path if entry)]))
+    for words in (("-c", "import torch.distributed.fsdp"), ("-m", "simgpu.build")):
+        done = subprocess.run(
+            bound.command([sys.executable, *words]), capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+            raise BuildError(f"torch {version} cannot be run on the simulated GPU: {last}")
 
 
 def _download(version: str, folder: Path) -> Path:
