@@ -12,7 +12,7 @@ forward pass gathers from them on the all-gather stream, which never waits for t
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 2
-# places = ["partition_parameters.py:_partition_param", "partition_parameters.py:_dist_allgather_fn"]
+# places = ["partition_parameters.py:_partition_param", "partition_parameters.py:_all_gather_dtype"]
 # harm = "harmful"
 # ///
 
@@ -27,6 +27,7 @@ deepspeed.init_distributed()
 torch.manual_seed(0)
 zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 4096}
 config = {"train_micro_batch_size_per_gpu": 2, "zero_allow_untested_optimizer": True, "zero_optimization": zero}
+config |= {"timers": {"throughput": {"enabled": False}}}  # a timer waits for the device, which hides it
 model = torch.nn.Sequential()
 for _ in range(3):
     model.extend([torch.nn.Linear(32, 32, bias=False), torch.nn.Tanh()])
