@@ -2,19 +2,20 @@
 
 The flag is computed on the reduction stream. The default stream waits for it, but the all-reduce of the flag is issued
 from the current stream, which waits for nothing if it is another one. Here the second step overflows, in the part of the
-gradient that is rank 1's: where its flag is read too early, the step is not skipped.
+gradient that is rank 1's: its flag may be read as 0. Up to 0.19.0 the step was then taken, and all became NaN; 0.19.8
+skips it all the same, as it also looks at the norm.
 """
 # /// catalogue
 # title = "ZeRO-3: the overflow flag is reduced before it is computed"
-# mechanism = "The flag is computed on the reduction stream, for which the default stream waits, and not the current one, from which its all-reduce is issued."
+# mechanism = "The flag is computed on the reduction stream, for which the default stream waits, and not the current one, from which its all-reduce is issued. Benign in 0.19.8, whose step also looks whether the norm is finite; in 0.19.0 the loss became NaN."
 # threads = []
 # kind = "open"
-# known = "in each release read from 0.13.4 to today's 0.19.8; checked: 0.19.8"
+# known = "in each release read from 0.13.4 to today's 0.19.8; checked: 0.19.0, 0.19.8"
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 2
 # places = ["stage3.py:has_overflow", "stage3.py:has_overflow"]
-# harm = "harmful"
+# harm = "benign"
 # ///
 
 import os
@@ -49,7 +50,7 @@ side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):
     for step in range(3):
-        weights = torch.tensor([1.0] * 31 + [1e3 if step == 1 else 1.0], device="cuda")
+        weights = torch.tensor([1.0] * 31 + [50.0 if step == 1 else 1.0], device="cuda")
         loss = (engine(torch.randn(2, 32, device="cuda", dtype=torch.float16)).float() * weights).mean()
         engine.backward(loss)
         engine.step()
