@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,35 +105,29 @@ def judged(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 def table(rows: Sequence[Row]) -> Table:
     """The entries that ran, with both sides."""
-    return Table(
-        "The catalogue",
+    ran = [(row, row.affected) for row in rows if row.affected]
+    fixes = any(row.cost is not None for row, _ in ran)
+    columns = ["id", "kind", "affected", "fixed", "both lines, or the evidence", "witness", Column("time", "{:.2f} ms")]
+    cells = [
         [
-            "id",
-            "library",
-            "kind",
-            "affected",
-            "fixed",
-            "both lines, or the evidence",
-            "witness",
-            Column("virtual", "{:.2f} ms"),
-            Column("fix", "+.1%"),
-        ],
-        [
-            [
-                row.id,
-                row.library,
-                Cell(_KINDS[row.kind], "bad" if row.differs else "", _differs(row)),
-                _cell(row.affected),
-                _cell(row.fixed),
-                "\n".join(row.affected.lines) or row.affected.sentence,
-                Cell(row.affected.harm, "bad" if row.affected.harm == "harmful" else "soft", row.affected.token),
-                row.affected.virtual_ns / 1e6,
-                row.cost,
-            ]
-            for row in rows
-            if row.affected
-        ],
-    )
+            Cell(row.id, "", row.library),
+            Cell(_KINDS[row.kind], "bad" if row.differs else "", _differs(row)),
+            _cell(affected),
+            _cell(row.fixed),
+            "\n".join(map(_short, affected.lines)) or affected.evidence or affected.failure,
+            Cell(affected.harm, "bad" if affected.harm == "harmful" else "soft", affected.token),
+            affected.virtual_ns / 1e6,
+            *([row.cost] if fixes else []),
+        ]
+        for row, affected in ran
+    ]
+    return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
+
+
+def _short(line: str) -> str:
+    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
+    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
+    return f"{found[1]} {found[2]}" if found else line
 
 
 def tidy(rows: Sequence[Row]) -> pd.DataFrame:
