@@ -35,7 +35,7 @@ def ran(verdict: str, **more: Any) -> Ran:
     return Ran(ran="a 1", verdict=verdict, sentence=f"{verdict}.", **more)
 
 
-SEEN = {"races": 1, "kind": "write-read", "lines": ["write by copy_ (a.py:1 first)", "read by cat (a.py:9 second)"]}
+SEEN = {"races": 1, "accesses": "write-read", "lines": ["write by copy_ (a.py:1 first)", "read by cat (a.py:9 second)"]}
 
 
 def test_a_race_is_as_expected_with_its_pair_and_its_harm_alone() -> None:
