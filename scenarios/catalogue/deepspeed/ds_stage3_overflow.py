@@ -2,12 +2,12 @@
 
 The flag is computed on the reduction stream. The default stream waits for it, but the all-reduce of the flag is issued
 from the current stream, which waits for nothing if it is another one. Here the second step overflows, in the part of the
-gradient that is rank 1's: its flag may be read as 0. Up to 0.19.0 the step was then taken, and all became NaN; 0.19.8
+gradient that is rank 1's: its flag is then read as 0. Up to 0.19.0 the step was taken, and the loss became NaN; 0.19.8
 skips it all the same, as it also looks at the norm.
 """
 # /// catalogue
 # title = "ZeRO-3: the overflow flag is reduced before it is computed"
-# mechanism = "The flag is computed on the reduction stream, for which the default stream waits, and not the current one, from which its all-reduce is issued. Benign in 0.19.8, whose step also looks whether the norm is finite; in 0.19.0 the loss became NaN."
+# mechanism = "The flag is computed on the reduction stream, for which the default stream waits, and not the current one, from which its all-reduce is issued. In 0.19.0 the loss becomes NaN; 0.19.8 reads a wrong flag, and skips the step all the same, as the norm is not finite."
 # threads = []
 # kind = "open"
 # known = "in each release read from 0.13.4 to today's 0.19.8; checked: 0.19.0, 0.19.8"
@@ -15,7 +15,7 @@ skips it all the same, as it also looks at the norm.
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 2
 # places = ["stage3.py:has_overflow", "stage3.py:has_overflow"]
-# harm = "benign"
+# harm = "harmful"
 # ///
 
 import os
