@@ -91,7 +91,7 @@ def catalogue(
     catalogued.forget_traces(folder)
     data.write(found, installed("stream-races", "torch", "deepspeed"), folder)
     folder = places.keep(folder)
-    studied.report(console, folder, "catalogue", more=ids)
+    studied.report(console, folder, "catalogue", more=ids, brief=True)
     if aside:
         console.print(
             f"Left out, as they need another torch (--torch): {', '.join(one.id for one in aside)}", highlight=False

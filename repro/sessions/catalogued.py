@@ -110,8 +110,9 @@ def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool)
         verdict=found.verdict,
         sentence=found.sentence,
         races=len(found.races),
-        kind=meant.kind if meant else "",
+        accesses=meant.kind if meant else "",
         lines=[_line(meant, one, entry.places) for one in (meant.first, meant.second)] if meant else [],
+        evidence=next((f"{one.name}: {one.says}" for one in found.checked.wrong), "") if found.checked else "",
         harm=witness.verdict if witness else "",
         token=witness.token if witness else "",
         command=witness.command if witness else "",
@@ -162,7 +163,7 @@ def _line(race: Race, side: Access, places: Sequence[str]) -> str:
     frame = next(
         frame for frame in side.stack if any(at(race, place, replace(side, stack=(frame,))) for place in places)
     )
-    file, function = frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]
+    file, function = frame.file.rpartition("/")[2], frame.function
     return f"{side.access} by {side.kernel.rpartition('::')[2]} ({file}:{frame.line} {function})"
 
 

@@ -39,7 +39,8 @@ def at(race: Race, place: str, *sides: Side) -> bool:
     """
     file, _, where = place.rpartition(":")
     return any(
-        frame.file.rpartition("/")[2] == file and where in (str(frame.line), frame.function.rpartition(".")[2])
+        frame.file.rpartition("/")[2] == file
+        and where in (str(frame.line), frame.function, frame.function.rpartition(".")[2])
         for side in sides or (race.first, race.second)
         for frame in side.stack
     )
