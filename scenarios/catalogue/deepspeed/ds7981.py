@@ -31,7 +31,7 @@ loss = (batches.view(-1, 32) @ start.requires_grad_().T).square().mean() * 3  # 
 (gradient,) = torch.autograd.grad(loss, start)
 zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
 config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "zero_optimization": zero}
-config |= {"zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True}
+config |= {"gradient_clipping": 0.0, "zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True}
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 for step, batch in enumerate(batches):
