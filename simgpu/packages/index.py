@@ -78,8 +78,16 @@ def reason(said: str, package: Package) -> str:
         return f"the package index has no {package.name}"
     if "No module named pip" in said:
         return "this environment has no pip (python -m ensurepip)"
+    if is_broken(said):
+        raised = re.findall(r"^ *(\w+(?:Error|Exception|Exit): .*)$", said, re.MULTILINE)
+        return f"its build ends with {raised[-1].rstrip('.')}" if raised else "it does not build here"
     errors = [line.strip() for line in said.splitlines() if "ERROR" in line or "error" in line]
     return errors[-1] if errors else "pip does not say why"
+
+
+def is_broken(said: str) -> bool:
+    """Is what pip ``said`` about a build that failed, and not about an index?"""
+    return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
 
 
 def _nearest(version: str, there: list[Version]) -> str:
