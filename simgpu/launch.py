@@ -55,8 +55,23 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from simgpu import sanitizer
 
     switch_on = sanitizer.postpone()
-    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, imports, refusals, rnn, storage, work
+    from simgpu import (
+        adapters,
+        c10d,
+        costs,
+        cuda,
+        foreign,
+        hidden,
+        host,
+        imports,
+        refusals,
+        rnn,
+        storage,
+        versions,
+        work,
+    )
 
+    versions.install()
     cuda.install(count=devices)
     storage.install()
     costs.use(costs.Costs())

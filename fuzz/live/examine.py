@@ -11,20 +11,23 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from detectors.files import find_races
 from detectors.order.races import Occurrence, Race, Side
+from detectors.race_detector import RaceKey, key_of
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from simgpu.timing import Delay, Place, Timing
-from simgpu.tokens import rounded
+from simgpu.tokens import Stretch, rounded
 
 LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
-_EXAMPLES = 3  # of a race are tried at most, each with a run of its own
+_NOTHING = "the program sees the same"
+_QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
 _HOST = "host"  # the stream that stands for what the host itself does to pinned memory
 _Wanted = Callable[[int], bool]
 
@@ -90,8 +93,8 @@ def examine(
     races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
-    Runs the program once, and at most three times for each example of a race. It writes the files that it writes
-    again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
+    Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
+    it writes again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
     """
     if not races:
         return []
@@ -105,13 +108,15 @@ def examine(
             return shlex.join([*prefix, "--timing", token, *command])
 
         # the status of the judged run is not known here: how it ended, its traces say
-        return Examination(LiveOutcome(judged, control.status), control, program, timing, again).all(races, limit)
+        first = LiveOutcome(judged, control.status)
+        return Examination(first, control, program, timing, again, folder).all(races, limit)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
-    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token.
+    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
+    the traces of the judged run lie.
     """
 
     def __init__(
@@ -121,10 +126,14 @@ class Examination:
         program: LiveSubject,
         timing: Timing,
         again: Callable[[str], str],
+        folder: Path,
     ) -> None:
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
-        self._again = again
+        self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
+        self._occurrences: dict[RaceKey, Sequence[Occurrence]] | None = None
+        self._quiet: LiveOutcome | None = None
+        self._shown = False
 
     def all(self, races: Sequence[Race], limit: int) -> list[LiveWitness]:
         """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined."""
@@ -133,22 +142,43 @@ class Examination:
             other = "whether it ends in time"
         if other:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
+        self._shown = any(race.manifested for race in races)
         made = [self._examined(race) for race in races[:limit]]
         beyond = f"not examined, as only {limit} races are"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
-        """The first example that is harmful; else the first that is benign; else why none could be reversed."""
-        found: LiveWitness | None = None
-        for occurrence in _spread(race.examples):
-            pair = self._pair(race, occurrence)
-            one = self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed.
+
+        What a race spoils may be there from its second step on only: before, both orders may give the same values.
+        """
+        one = self._tried(race, race.examples[0])  # mostly it is enough, and the others need not be found
+        if one.verdict == "harmful":
+            return one
+        tried = [one]
+        for occurrence in _spread(self._all_of(race))[1:]:
+            one = self._tried(race, occurrence)
             if one.verdict == "harmful":
                 return one
-            if found is None or (found.verdict != "benign" and one.verdict == "benign"):
-                found = one
-        assert found is not None  # a race has at least one example
-        return found
+            tried.append(one)
+        benign = [one for one in tried if one.verdict == "benign"]
+        if not benign or race.occurrences == 1:
+            return tried[0]
+        reason = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        return replace(benign[0], reason=f"{reason}, one at a time, {_NOTHING}")
+
+    def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
+        pair = self._pair(race, occurrence)
+        return self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+
+    def _all_of(self, race: Race) -> Sequence[Occurrence]:
+        """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
+        if race.occurrences <= len(race.examples):
+            return race.examples
+        if self._occurrences is None:
+            races = find_races(self._folder, examples=None)
+            self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
+        return self._occurrences[key_of(race.first, race.second)]
 
     def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
         rank = self._judged.run.get(occurrence.rank)
@@ -163,19 +193,36 @@ class Examination:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
-        if gap < 0:
-            return self._shown_already(race, pair, gap)
-        found = self._delayed(pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
+        one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
+        return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
+
+    def _late(self, race: Race, pair: _Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+        """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
+        found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
-        timing, outcome = found
-        return self._judged_by(race, timing, outcome, self._control)
+        return self._judged_by(race, *found, control)
 
-    def _shown_already(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
+    def _in_quiet(self, race: Race, pair: _Pair) -> LiveWitness | None:
+        """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
+
+        Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
+        """
+        quiet = Timing((*self._timing.deviations, _QUIET))
+        if self._quiet is None:
+            self._quiet = self._program.run(quiet)
+        gap = pair.gap(self._quiet.run)
+        if gap is None or gap < 0:
+            return None
+        one = self._late(race, pair, gap, quiet, self._quiet)
+        return one if one.verdict == "harmful" else None
+
+    def _put_right(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
         found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
-            found = self._delayed(pair, pair.second, pair.second_touch, -gap, wanted=lambda now: now >= 0)
+            late = (pair.second, pair.second_touch, -gap)
+            found = self._delayed(self._timing, pair, *late, wanted=lambda now: now >= 0)
         if isinstance(found, str):
             if self._at_once is None:
                 self._at_once = self._program.run(self._timing, at_once=True)
@@ -186,24 +233,25 @@ class Examination:
         return self._judged_by(race, self._timing, self._control, found[1])
 
     def _delayed(
-        self, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1
+        last: int | None = None
         while needed <= _MOST:
             ns = rounded(needed)
             delay = Delay(place, "late" if touch == "start" else "long", ns)
-            timing = Timing((*self._timing.deviations, delay))
+            timing = Timing((*base.deviations, delay))
             outcome = self._program.run(timing)
             now = pair.gap(outcome.run)
             if now is None:
                 return f"with {_short(place)} delayed the program does not come to both"
             if wanted(now):
                 return timing, outcome
-            if abs(now) >= gap:
+            if abs(now) >= gap or now == last:  # the other side waits for this one
                 other = pair.second if place == pair.first else pair.first
                 return f"{_short(other)} comes after {_short(place)} however late that is"
-            needed = 8 * ns
+            needed, last = 8 * ns, now
         return "no delay is long enough"
 
     def _judged_by(self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome) -> LiveWitness:
@@ -212,7 +260,7 @@ class Examination:
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
         verdict: LiveVerdict = "harmful" if other else "benign"
-        what = f"{other} differs" if other else "the program sees the same"
+        what = f"{other} differs" if other else _NOTHING
         reason = f"with the two the other way round, {what}"
         return LiveWitness(race, verdict, reason, token, self._again(token), (outcome, reference))
 
@@ -221,10 +269,13 @@ def _unconfirmed(race: Race, reason: str) -> LiveWitness:
     return LiveWitness(race, "not confirmed", reason)
 
 
-def _spread(examples: Sequence[Occurrence]) -> list[Occurrence]:
-    """A few of them: the first, the last, and one between."""
-    places = dict.fromkeys((0, len(examples) // 2, len(examples) - 1))
-    return [examples[at] for at in [*places][:_EXAMPLES]]
+def _spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
+    """A few of them: of the lowest rank the first, the last and one between, and of the highest one from the middle."""
+    lowest, highest = (
+        [one for one in occurrences if one.rank == rank] for rank in (occurrences[0].rank, occurrences[-1].rank)
+    )
+    some = (lowest[0], highest[len(highest) // 2], lowest[-1], lowest[len(lowest) // 4])
+    return [*dict.fromkeys(some)]
 
 
 def _touch(side: Side) -> Touch:

@@ -24,11 +24,12 @@ _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithm
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a program was examined."""
+    """How much of a program was examined. ``virtual_ns``: when its last work ended, in virtual time."""
 
     ranks: int = 0
     launches: int = 0
     streams: int = 0
+    virtual_ns: int = 0
 
     def sentence(self) -> str:
         def many(count: int, word: str, ending: str = "s") -> str:
@@ -166,6 +167,7 @@ class Checked:
             "divergence": None,
             "checked": {
                 "seen": self.seen.sentence(),
+                "virtual_ns": self.seen.virtual_ns,
                 "held": [one.as_dict() for one in self.holding.held],
                 "unexamined": self.holding.unexamined,
                 "unexercised": list(self.unexercised),

@@ -23,6 +23,13 @@ from simgpu.tokens import TokenError
 NODES = GPUS = 1  # of a dry run that says nothing else
 
 
+def _places(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        if not all(one.rpartition(":")[::2]) or "/" in one:
+            raise click.BadParameter(f"'{one}' is no place: it is file.py:function or file.py:line")
+    return value
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
@@ -61,6 +68,14 @@ NODES = GPUS = 1  # of a dry run that says nothing else
     help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? It writes "
     "its files again.",
 )
+@click.option(
+    "--witness-of",
+    "of",
+    multiple=True,
+    metavar="PLACE",
+    callback=_places,
+    help="Only for races with an access there: file.py:function or file.py:line. Twice: for both accesses.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.pass_obj
 def check(
@@ -81,6 +96,7 @@ def check(
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
+    of: tuple[str, ...],
     program: tuple[str, ...],
 ) -> None:
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
@@ -144,6 +160,7 @@ def check(
             time.monotonic() - started,
             launched=me is not None,
             failed=bool(ended.status),
+            of=of,
             packages=packages,
         )
     )

@@ -50,6 +50,7 @@ COMMANDS = {
     ),
     "network": Command("network", "reports", "Collectives as nccl-tests reported them, beside the model's."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
+    "catalogue": Command("catalogue", "deepspeed,reports", "Known stream bugs, in the releases with and without them."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),

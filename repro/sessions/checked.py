@@ -83,7 +83,7 @@ class _Count:
     """How much there was to be looked at, and which ranks' traces have no end."""
 
     def __init__(self) -> None:
-        self._launches = 0
+        self._launches = self._last_ns = 0
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -94,6 +94,7 @@ class _Count:
             if isinstance(record, (Launch, Collective)):
                 if record.stream not in hosts:
                     self._launches += 1
+                    self._last_ns = max(self._last_ns, record.end)
                     streams.add(record.stream)
             elif isinstance(record, StreamName) and record.name == HOST_STREAM:
                 hosts.add(record.stream)
@@ -105,4 +106,5 @@ class _Count:
         return sorted(self._streams.keys() - self._ended)
 
     def seen(self) -> Seen:
-        return Seen(len(self._streams), self._launches, len(set().union(*self._streams.values())))
+        streams = len(set().union(*self._streams.values()))
+        return Seen(len(self._streams), self._launches, streams, self._last_ns)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detectors import Race
+from detectors.order.races import Side
 from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
@@ -31,9 +32,25 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
         return None
 
 
+def at(race: Race, place: str, *sides: Side) -> bool:
+    """Is one of the race's accesses there? ``place``: file.py:function or file.py:line, of any call that led to it.
+
+    ``sides``: only these are looked at.
+    """
+    file, _, where = place.rpartition(":")
+    return any(
+        frame.file.rpartition("/")[2] == file
+        and where in (str(frame.line), frame.function, frame.function.rpartition(".")[2])
+        for side in sides or (race.first, race.second)
+        for frame in side.stack
+    )
+
+
 @dataclass(frozen=True)
 class Again:
-    """Runs the program again for up to ``limit`` races. ``command``: its words after ``python -m simgpu``.
+    """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
+
+    ``command``: its words after ``python -m simgpu``. ``of``: places (:func:`at`), all of which a race has to have.
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
     started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
@@ -46,6 +63,7 @@ class Again:
     took_s: float
     launched: bool = False
     failed: bool = False
+    of: Sequence[str] = ()
     packages: Sequence[str] = ()
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
@@ -58,6 +76,9 @@ class Again:
         from reports.screen.console import Terminal
 
         assert self.timing is not None
+        every, races = races, [race for race in races if all(at(race, place) for place in self.of)]
+        if not races:
+            return [_none(f"--witness-of {' and '.join(self.of)} is no race of these")] * len(every)
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         began = time.monotonic()
         console = Terminal(stderr=True)
@@ -77,10 +98,12 @@ class Again:
                 )
         except KeyboardInterrupt:
             interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
-            return [interrupted] * len(races)
+            return [interrupted] * len(every)
         except (TraceError, RuntimeError, OSError) as problem:
-            return [_none(f"the program cannot be run again: {problem}")] * len(races)
-        return [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+            return [_none(f"the program cannot be run again: {problem}")] * len(every)
+        said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+        asked = dict(zip(map(id, races), said, strict=True))
+        return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
 
     def _cannot(self) -> str:
         if self.failed:

@@ -8,22 +8,21 @@ and dies with the process that holds it (flock(2)).
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from simgpu import torches
+from simgpu.build import BuildError
 from simgpu.packages import index
 from simgpu.packages.names import Package, PackageError
 
@@ -31,7 +30,6 @@ Tell = Callable[[str], None]
 
 _BUILD_S = 900
 _PART = ".part"
-_TORCHES = "simgpu.torches"  # makes CPU builds of torch
 _HOOK = Path(__file__).with_name("hook")
 # Their builds import torch, so they are not isolated from it; and not more often than they have to (hook/). Of old
 # releases some want it in each step, and some do not build with today's.
@@ -150,10 +148,10 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
 
 
 def _torch(package: Package, place: Path) -> None:
-    if importlib.util.find_spec(_TORCHES) is None:
-        raise PackageError(f"{package.said} cannot be installed: torch itself cannot be another one here yet")
-    torches: Any = import_module(_TORCHES)
-    torches.make(package.version, place)
+    try:
+        torches.make(package.version, place)
+    except BuildError as error:
+        raise PackageError(f"{package.said} cannot be installed: {error}") from error
 
 
 @contextmanager

@@ -54,6 +54,34 @@ the_host_looks_before_the_copy_has_ended()
 is_one_too_many()
 """
 
+# What is written differs from what lay there in the occurrence {changes} of 24 alone.
+OFTEN = """
+import torch
+side = torch.cuda.Stream()
+a = torch.zeros(4, device="cuda")
+for step in range(24):
+    a.fill_(float(step >= {changes}))
+    with torch.cuda.stream(side):
+        b = a.sum()
+    torch.cuda.synchronize()
+    print(b.item())
+"""
+
+# Each product ends long after it was read: where one of the two is put right, the other still spoils the sum.
+SHOWN_TWICE = """
+import torch
+side = torch.cuda.Stream()
+a = torch.ones(4, 4, device="cuda")
+total = torch.zeros((), device="cuda")
+torch.cuda.synchronize()
+for _ in range(2):
+    b = a @ a
+    with torch.cuda.stream(side):
+        total.add_(b[0, 0])
+torch.cuda.synchronize()
+print(total.item())
+"""
+
 UNREPEATABLE = """
 import os
 import torch
@@ -95,12 +123,14 @@ def runner() -> Iterator[Runner]:
             yield one
 
 
-def judged(runner: Runner, folder: Path, script: str, *options: str) -> tuple[list[Race], list[str]]:
+def judged(
+    runner: Runner, folder: Path, script: str, *options: str, timing: str = "t1"
+) -> tuple[list[Race], list[str]]:
     """The races of a first run, and what ran."""
     (folder / "train.py").write_text(script)
     command = [*options, str(folder / "train.py")]
     trace = str(folder) if options else str(file_of(folder, 0))
-    assert runner.run(["--trace", trace, *command]) == 0
+    assert runner.run(["--trace", trace, "--timing", timing, *command]) == 0
     return find_races(folder), command
 
 
@@ -141,6 +171,37 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
 
 def deviations(witness: LiveWitness) -> list[Delay]:
     return [one for one in Timing.parse(witness.token).deviations if isinstance(one, Delay)]
+
+
+def test_benign_is_said_of_occurrences_from_the_whole_run_and_how_many_they_were(
+    tmp_path: Path, runner: Runner
+) -> None:
+    told = []
+    for changes in (0, 12, 23, 24):
+        (tmp_path / str(changes)).mkdir()
+        races, command = judged(runner, tmp_path / str(changes), OFTEN.format(changes=changes))
+        (witness,) = examine(tmp_path / str(changes), races, command, runner=runner)
+        assert witness.race.occurrences == 24 > len(witness.race.examples)
+        told.append((witness.verdict, [one.place.occurrence for one in deviations(witness)]))
+    assert told == [("harmful", [1]), ("harmful", [13]), ("harmful", [24]), ("benign", [1])]
+    assert witness.reason == (
+        "with the two the other way round in 4 of its 24 occurrences, one at a time, the program sees the same"
+    )
+
+
+def test_a_race_that_shows_more_than_once_is_judged_in_a_timing_where_it_does_not(
+    tmp_path: Path, runner: Runner
+) -> None:
+    slow = "t1,x20:kernel:aten::mm"
+    races, command = judged(runner, tmp_path, SHOWN_TWICE, timing=slow)
+    (race,) = [race for race in races if race.first.kernel == "aten::mm"]
+    assert race.manifested == 2
+    (witness,) = examine(tmp_path, [race], command, timing=Timing.parse(slow), runner=runner)
+    assert (witness.verdict, witness.reason) == (
+        "harmful",
+        "with the two the other way round, what the host reads by _local_scalar_dense (train.py:12 <module>) differs",
+    )
+    assert witness.token.startswith(f"{slow},x1000:host,0/0/aten::mm/")
 
 
 def test_a_program_that_does_not_repeat_itself_confirms_nothing(tmp_path: Path, runner: Runner) -> None:
