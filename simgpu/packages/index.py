@@ -66,7 +66,7 @@ def reason(said: str, package: Package) -> str:
     listed = re.search(r"from versions: ([^)]*)\)", said)
     there = final(listed[1].split(",")) if listed else []
     if listed and there:
-        return f"there is no such release; {_nearest(package.version, there)}"
+        return f"there is no such release; {nearest(package.version, there)}"
     if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", said):
         return "the package index cannot be reached"
     python = (
@@ -90,7 +90,8 @@ def is_broken(said: str) -> bool:
     return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
 
 
-def _nearest(version: str, there: list[Version]) -> str:
+def nearest(version: str, there: Sequence[Version]) -> str:
+    """Which of those ``there`` stand beside a version: the end of a sentence."""
     if not version:
         return f"the newest is {there[-1]}"
     wanted = Version(version)
