@@ -85,6 +85,7 @@ def test_a_race_lies_between_two_places_one_at_each_access() -> None:
     assert not is_at(race(side("first", "second"), side("other")), PLACES)
     assert not is_at(race(side("first"), side("first")), PLACES)
     assert is_at(race(side("first"), side("first")), ["a.py:first", "a.py:first"])
+    assert is_at(race(side("Init.first (backward)"), side("second")), PLACES)
     assert not is_at(there, ["b.py:first", "a.py:second"])
 
 

@@ -1,18 +1,19 @@
-"""FSDP2 with HSDP and a reduction in bf16: a layer's all-reduce is under way in memory that the next one gets.
+"""FSDP2 with HSDP and a reduction in bf16: the next layer reduces into memory that this one still reads.
 
-The reduce-scatter's output is allocated on the reduce-scatter stream, all-reduced on another and cast to fp32, and
-then nobody holds it: the next layer's reduce-scatter may write into it.
+The reduce-scatter's output is allocated on the reduce-scatter stream, all-reduced and cast to fp32 on another stream,
+and then nobody holds it: the next layer's reduce-scatter writes into it. In these releases NCCL records its own
+stream for the all-reduce, so it is the cast that reads what the next layer wrote.
 """
 # /// catalogue
 # title = "HSDP: the all-reduce's buffer is given to the next reduce-scatter"
-# mechanism = "The bf16 output of a reduce-scatter is freed after the cast on the all-reduce stream was issued; the allocator gives it to the next layer on the reduce-scatter stream, which does not wait for the all-reduce stream."
+# mechanism = "The bf16 output of a reduce-scatter is freed when its all-reduce and its cast are issued on the all-reduce stream; the next layer's reduce-scatter gets the same memory and does not wait for that stream."
 # threads = ["https://github.com/pytorch/pytorch/pull/140044", "https://github.com/pytorch/pytorch/pull/180900"]
 # kind = "race"
 # known = "2.5.1"
 # affected = { packages = ["torch==2.5.1"] }
 # fixed = { packages = ["torch==2.6.0"] }
 # ranks = 4
-# places = ["_fsdp_collectives.py:foreach_reduce", "_fsdp_collectives.py:foreach_reduce"]
+# places = ["_fsdp_common.py:_to_dtype_if_needed", "_fsdp_collectives.py:foreach_reduce"]
 # harm = "harmful"
 # ///
 
