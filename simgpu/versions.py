@@ -6,7 +6,8 @@ an older torch orders its work is its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,6 +22,7 @@ _COUNTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_
 _POOLS = ("all", "small_pool", "large_pool")
 _NUMBERS = ("current", "peak", "allocated", "freed")
 _CUDA = 1  # c10::DeviceType
+_CURRENT_STREAM: list[str] = []  # not empty since 2.8: what its options have
 _GLOO_FOLLOWS = hasattr(torch._C, "_accelerator_getStream")  # since 2.6, as this is
 _EMPTY, _PEAKS, _ACCUMULATED = range(3)
 
@@ -31,6 +33,8 @@ def install() -> None:
     for name, function in _LACKING.items():
         if not hasattr(c, name):
             setattr(c, name, function)
+    if torch.distributed.is_available():
+        _options()
     if hasattr(torch, "_streambase"):  # before 2.6: classes that torch._dynamo asks for
         torch._streambase._StreamBase.register(streams.Stream)
         torch._streambase._EventBase.register(streams.Event)
@@ -39,6 +43,30 @@ def install() -> None:
 def of_gloo() -> AbstractContextManager[Any]:
     """Inside, what gloo is given is made. Before 2.6 its threads do not know that the caller is in inference mode."""
     return nullcontext() if _GLOO_FOLLOWS else torch.inference_mode(False)
+
+
+def on_current_stream(options: Any) -> bool:
+    """Does a collective run on the stream that issues it? Before 2.8 each runs on NCCL's own, and is waited for."""
+    blocks = os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+    return bool(_CURRENT_STREAM) and not options.asyncOp and not blocks
+
+
+def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) -> None:
+    """Before 2.8 NCCL's own stream is recorded for what it uses, unless the caller waits or is told not to."""
+    avoided = not options.asyncOp or os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == "1"
+    for tensor in () if _CURRENT_STREAM or avoided else tensors:
+        tensor.record_stream(stream)  # type: ignore[arg-type]
+
+
+def _options() -> None:
+    """Before 2.8 most collectives are not told whether the caller goes on at once: torch's Python waits, then."""
+    from torch.distributed import distributed_c10d as c10d
+
+    told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
+    _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
+    for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
+        if not hasattr(kind, "asyncOp"):
+            kind.asyncOp = property(lambda _: True, lambda _, wanted: None)
 
 
 def _statistics(_: int) -> dict[str, Any]:

@@ -22,8 +22,8 @@ class _Part(BaseModel):
 class Ran(_Part):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``repro check``.
 
-    ``races``: how many there are. ``kind`` and ``lines``: of the one that is meant, its two accesses; empty where it is
-    not among them. ``evidence``: the first wrong value, where there is one.
+    ``races``: how many there are. ``accesses`` and ``lines``: of the one that is meant (write-read); empty where it
+    is not among them. ``evidence``: the first wrong value, where there is one.
     ``harm``, ``token``, ``command``: of its witness. ``failure``: why there is no verdict.
     ``virtual_ns``: when the last work of all ranks ended, in virtual time.
     """
@@ -32,7 +32,7 @@ class Ran(_Part):
     verdict: str
     sentence: str
     races: Annotated[int, Field(ge=0)] = 0
-    kind: str = ""
+    accesses: str = ""
     lines: list[str] = []
     evidence: str = ""
     harm: str = ""

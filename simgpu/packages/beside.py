@@ -16,8 +16,8 @@ from simgpu.packages import installing, names
 from simgpu.packages.installing import Tell
 from simgpu.packages.names import Package, PackageError
 
-# Never beside a release: these decide what the simulated GPU is, or ask for a real one.
-_NEVER = ("torch", "triton", "pytorch-triton")
+# Never beside a release: these decide what the simulated GPU is, ask for a real one, or are built for one torch.
+_NEVER = ("torch", "torchaudio", "torchvision", "triton", "pytorch-triton")
 _NEVER_BEGINNING = ("nvidia-", "cuda-")
 
 

@@ -36,6 +36,11 @@ class Package(NamedTuple):
         """To order them by."""
         return Version(self.version)
 
+    def is_said(self, text: str) -> bool:
+        """Is it what ``text`` names?"""
+        name, _, version = text.partition("==")
+        return canonicalize_name(name) == self.name and self.is_(version)
+
     def is_(self, version: str | None) -> bool:
         """Is that the version that is asked for? A build of it is: 2.13.0+cpu is 2.13.0."""
         if version is None:

@@ -35,7 +35,7 @@ def ran(verdict: str, **more: Any) -> Ran:
     return Ran(ran="a 1", verdict=verdict, sentence=f"{verdict}.", **more)
 
 
-SEEN = {"races": 1, "kind": "write-read", "lines": ["write by copy_ (a.py:1 first)", "read by cat (a.py:9 second)"]}
+SEEN = {"races": 1, "accesses": "write-read", "lines": ["write by copy_ (a.py:1 first)", "read by cat (a.py:9 second)"]}
 
 
 def test_a_race_is_as_expected_with_its_pair_and_its_harm_alone() -> None:
@@ -85,6 +85,7 @@ def test_a_race_lies_between_two_places_one_at_each_access() -> None:
     assert not is_at(race(side("first", "second"), side("other")), PLACES)
     assert not is_at(race(side("first"), side("first")), PLACES)
     assert is_at(race(side("first"), side("first")), ["a.py:first", "a.py:first"])
+    assert is_at(race(side("Init.first (backward)"), side("second")), PLACES)
     assert not is_at(there, ["b.py:first", "a.py:second"])
 
 
