@@ -12,7 +12,7 @@ from pydantic import Field
 
 from frameworks.deepspeed.fixes import Fix
 from frameworks.deepspeed.grafts import Graft
-from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED
+from frameworks.deepspeed.releases import KNOWN, PINNED, SYNCHRONISED, is_release
 from scenarios import base, deepspeed_json, quantized
 from scenarios.base import Only, ScenarioError, Training, fitted
 from simgpu.hardware import Profile
@@ -63,7 +63,7 @@ class Job(Training):
     overlap_comm: base.OverlapComm = True
     fix: base.OrderedBy = Fix.STREAM_SYNC
     deepspeed: Annotated[str, Only.DEEPSPEED] = Field(
-        PINNED, description=f"DeepSpeed release, run as it was released. Known: {', '.join(KNOWN)}."
+        PINNED, description=f"DeepSpeed release, run as it was released. Tried: {', '.join(KNOWN)}."
     )
     graft: Annotated[Graft, Only.DEEPSPEED] = Field(
         Graft.NONE,
@@ -93,8 +93,8 @@ class Job(Training):
             )
         if self.deepspeed == PINNED:
             return
-        if self.deepspeed not in KNOWN:
-            raise ValueError(f"DeepSpeed {self.deepspeed} is not known to work here: choose one of {', '.join(KNOWN)}")
+        if not is_release(self.deepspeed):
+            raise ValueError(f"--deepspeed takes a release, as {PINNED}, not '{self.deepspeed}'")
         if self.qwz or self.qgz:
             raise ValueError(f"qwZ and qgZ are run with DeepSpeed {PINNED} only, not with {self.deepspeed}")
         fixes = [Fix.STREAM_SYNC]

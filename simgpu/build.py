@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,6 +30,10 @@ _SANITIZERS = {
 }
 # CPython's functions come from the interpreter that loads the library.
 _UNDEFINED = ("-Wl,--unresolved-symbols=ignore-in-object-files",)
+
+
+STUBBED = "simgpu-stubs"
+"""Beside torch's libraries: their CUDA part was left out (:mod:`simgpu.torches`)."""
 
 
 class BuildError(Exception):
@@ -53,7 +58,7 @@ def torch_folder() -> Path:
 
 def has_cuda(torch: Path) -> bool:
     """Is it a CUDA build?"""
-    return (torch / "lib" / "libtorch_cuda.so").exists()
+    return (torch / "lib" / "libtorch_cuda.so").exists() and not (torch / "lib" / STUBBED).exists()
 
 
 def library() -> Path:
@@ -93,13 +98,31 @@ def compile_library(compiler: str, torch: Path, place: Path) -> None:
     made = place.with_suffix(f".{os.getpid()}")
     includes = [f"-I{_SOURCES}", f"-isystem{torch / 'include'}"]
     libraries = [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
-    command = [compiler, *_flags(), *_UNDEFINED, *includes, "-x", "c++", "-", *libraries, "-o", str(made)]
+    command = [
+        compiler,
+        *_flags(),
+        *_as_torch(torch),
+        *_UNDEFINED,
+        *includes,
+        "-x",
+        "c++",
+        "-",
+        *libraries,
+        "-o",
+        str(made),
+    ]
     unit = "".join(f'#include "{source.name}"\n' for source in sources())
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
         made.unlink(missing_ok=True)
         raise BuildError(f"building the simulated GPU failed: {shlex.join(command)}\n{done.stderr[:4000]}")
     made.replace(place)
+
+
+def _as_torch(torch: Path) -> list[str]:
+    """How torch was built, where that changes what the names of the C++ library's strings are (before 2.7)."""
+    told = torch / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    return re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=\d", told.read_text())[:1] if told.exists() else []
 
 
 def _digest(compiler: str | None) -> str:

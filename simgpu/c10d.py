@@ -22,6 +22,8 @@ def install() -> None:
     module: Any
     for module in (c10d, dist, compiled):
         module.ProcessGroupNCCL = ProcessGroupNCCL
+    module = ProcessGroupNCCL  # asked for when a group ends, before torch 2.7; a property, before 2.6
+    module._has_hooks, module._shutdown, module.options = lambda self: False, module.shutdown, None
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     made: Any = c10d._new_process_group_helper

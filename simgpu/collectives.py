@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simgpu import costs, recording, streams, tracing, work
+from simgpu import costs, recording, streams, tracing, versions, work
 from simgpu.library import functions
 from simgpu.overrides import overridden, part
 from simgpu.ranks.exchange import NEVER, PipeExchange
@@ -177,9 +177,10 @@ def issue(job: CollectiveCall, *, stream: torch.Stream) -> None:
     move = job.move  # not the job: its tensors would live until the collective has ended, in each timing another time
 
     def read() -> None:
-        outputs = [torch.empty_like(alias) for alias in write_to]
-        inputs = [alias.clone() for alias in read_from]
-        state.append((move(inputs, outputs), inputs, outputs))
+        with versions.of_gloo():
+            outputs = [torch.empty_like(alias) for alias in write_to]
+            inputs = [alias.clone() for alias in read_from]
+            state.append((move(inputs, outputs), inputs, outputs))
 
     def write() -> None:
         transfer, _, outputs = state.pop()

@@ -37,7 +37,8 @@ def install() -> None:
     torch.Tensor.__dlpack__ = __dlpack__  # type: ignore[method-assign]
     c: Any = torch._C
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
-        setattr(c, name, _guarded(getattr(c, name)))
+        if hasattr(c, name):  # the second since 2.9
+            setattr(c, name, _guarded(getattr(c, name)))
     torch.to_dlpack = torch.utils.dlpack.to_dlpack = c._to_dlpack
 
 

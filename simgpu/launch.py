@@ -24,6 +24,7 @@ from types import MappingProxyType
 from simgpu.build import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
+from simgpu.packages import starting
 from simgpu.ranks import RankFailed
 from simgpu.ranks.interrupts import held
 from simgpu.scripts import Program, WrongUse, fail
@@ -54,8 +55,23 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     from simgpu import sanitizer
 
     switch_on = sanitizer.postpone()
-    from simgpu import adapters, c10d, costs, cuda, foreign, hidden, host, imports, refusals, rnn, storage, work
+    from simgpu import (
+        adapters,
+        c10d,
+        costs,
+        cuda,
+        foreign,
+        hidden,
+        host,
+        imports,
+        refusals,
+        rnn,
+        storage,
+        versions,
+        work,
+    )
 
+    versions.install()
     cuda.install(count=devices)
     storage.install()
     costs.use(costs.Costs())
@@ -117,6 +133,8 @@ def _run(
 
         install(dry)
     program.find()
+    if hidden := starting.hidden(sys.path):
+        raise WrongUse(hidden)
     if slow:
         from simgpu import costs
 
@@ -130,7 +148,9 @@ def _run(
         except BaseException as error:
             if _unwritten:  # which is no fault of the program, though it may be told of it
                 raise RuntimeError(f"the trace cannot be written: {_unwritten[0]}") from None
-            return fail(error, ("simgpu.launch", "simgpu.scripts"))
+            status = fail(error, ("simgpu.launch", "simgpu.scripts"))
+            starting.explain(error)
+            return status
         return 0
 
     if not ranks:

@@ -14,7 +14,6 @@ and relies on buffers there. As in NCCL a message's tag is ignored.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from simgpu import collectives, streams, tracing
+from simgpu import collectives, streams, tracing, versions
 from simgpu.collectives import CollectiveCall, Work, check
 from simgpu.reductions import Reduction
 from simgpu.trace import Group
@@ -313,12 +312,13 @@ class ProcessGroupNCCL(dist.ProcessGroup):
             reduction=reduction, scale=scale, splits=splits,
         )  # fmt: skip
         current = torch.cuda.current_stream()
-        if not opts.asyncOp and os.environ.get("TORCH_NCCL_BLOCKING_WAIT") != "1":
+        if versions.on_current_stream(opts):
             self._give(job, current)
             return Work(None, result, ())
         stream = self._own_stream()
         stream.come_behind(current)
         self._give(job, stream)
+        versions.record(opts, [*reads, *writes], stream)
         return Work(stream.record_event(), result, [*reads, *writes], stream=stream)
 
     def _own_stream(self) -> streams.Stream:

@@ -100,7 +100,8 @@ def install() -> None:
     cuda.memory.MemPool.__new__ = staticmethod(refusal(*_POOL))
     cuda.memory.CUDAPluggableAllocator.__init__ = refusal(*_ALLOCATOR)
     cuda._compile_kernel = refusal(*_COMPILED)
-    cuda.green_contexts.GreenContext.create = staticmethod(refusal(*_CONTEXT))
+    if hasattr(cuda, "green_contexts"):  # since 2.10
+        cuda.green_contexts.GreenContext.create = staticmethod(refusal(*_CONTEXT))
     _between_processes()
     _other_libraries()
     _compile()

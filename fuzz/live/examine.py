@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from detectors.files import find_races
 from detectors.order.races import Occurrence, Race, Side
+from detectors.race_detector import RaceKey, key_of
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from simgpu.timing import Delay, Place, Timing
@@ -24,8 +26,8 @@ from simgpu.tokens import Stretch, rounded
 LiveVerdict = Literal["harmful", "benign", "not confirmed"]
 
 _MOST = 1 << 40  # nanoseconds, 18 minutes: by more nothing is ever late
+_NOTHING = "the program sees the same"
 _QUIET = Stretch("host", 1000)  # launches come so late that the work before them has ended: the program's own order
-_EXAMPLES = 3  # of a race are tried at most, each with a run of its own
 _HOST = "host"  # the stream that stands for what the host itself does to pinned memory
 _Wanted = Callable[[int], bool]
 
@@ -91,8 +93,8 @@ def examine(
     races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
     ``runner``: runs the program (None: one of its own), and ends a run that takes longer than ``patience_s``.
 
-    Runs the program once, and at most three times for each example of a race. It writes the files that it writes
-    again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
+    Runs the program once, and at most three times for each occurrence of a race that is tried. It writes the files that
+    it writes again. Raises :class:`simgpu.trace.TraceError` where the folder has no traces.
     """
     if not races:
         return []
@@ -106,13 +108,15 @@ def examine(
             return shlex.join([*prefix, "--timing", token, *command])
 
         # the status of the judged run is not known here: how it ended, its traces say
-        return Examination(LiveOutcome(judged, control.status), control, program, timing, again).all(races, limit)
+        first = LiveOutcome(judged, control.status)
+        return Examination(first, control, program, timing, again, folder).all(races, limit)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
-    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token.
+    ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
+    the traces of the judged run lie.
     """
 
     def __init__(
@@ -122,10 +126,12 @@ class Examination:
         program: LiveSubject,
         timing: Timing,
         again: Callable[[str], str],
+        folder: Path,
     ) -> None:
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
-        self._again = again
+        self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
+        self._occurrences: dict[RaceKey, Sequence[Occurrence]] | None = None
         self._quiet: LiveOutcome | None = None
         self._shown = False
 
@@ -142,17 +148,37 @@ class Examination:
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
-        """The first example that is harmful; else the first that is benign; else why none could be reversed."""
-        found: LiveWitness | None = None
-        for occurrence in _spread(race.examples):
-            pair = self._pair(race, occurrence)
-            one = self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed.
+
+        What a race spoils may be there from its second step on only: before, both orders may give the same values.
+        """
+        one = self._tried(race, race.examples[0])  # mostly it is enough, and the others need not be found
+        if one.verdict == "harmful":
+            return one
+        tried = [one]
+        for occurrence in _spread(self._all_of(race))[1:]:
+            one = self._tried(race, occurrence)
             if one.verdict == "harmful":
                 return one
-            if found is None or (found.verdict != "benign" and one.verdict == "benign"):
-                found = one
-        assert found is not None  # a race has at least one example
-        return found
+            tried.append(one)
+        benign = [one for one in tried if one.verdict == "benign"]
+        if not benign or race.occurrences == 1:
+            return tried[0]
+        reason = f"with the two the other way round in {len(benign)} of its {race.occurrences} occurrences"
+        return replace(benign[0], reason=f"{reason}, one at a time, {_NOTHING}")
+
+    def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
+        pair = self._pair(race, occurrence)
+        return self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+
+    def _all_of(self, race: Race) -> Sequence[Occurrence]:
+        """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
+        if race.occurrences <= len(race.examples):
+            return race.examples
+        if self._occurrences is None:
+            races = find_races(self._folder, examples=None)
+            self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
+        return self._occurrences[key_of(race.first, race.second)]
 
     def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
         rank = self._judged.run.get(occurrence.rank)
@@ -234,7 +260,7 @@ class Examination:
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
         verdict: LiveVerdict = "harmful" if other else "benign"
-        what = f"{other} differs" if other else "the program sees the same"
+        what = f"{other} differs" if other else _NOTHING
         reason = f"with the two the other way round, {what}"
         return LiveWitness(race, verdict, reason, token, self._again(token), (outcome, reference))
 
@@ -243,10 +269,13 @@ def _unconfirmed(race: Race, reason: str) -> LiveWitness:
     return LiveWitness(race, "not confirmed", reason)
 
 
-def _spread(examples: Sequence[Occurrence]) -> list[Occurrence]:
-    """A few of them: the first, the last, and one between."""
-    places = dict.fromkeys((0, len(examples) // 2, len(examples) - 1))
-    return [examples[at] for at in [*places][:_EXAMPLES]]
+def _spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
+    """A few of them: of the lowest rank the first, the last and one between, and of the highest one from the middle."""
+    lowest, highest = (
+        [one for one in occurrences if one.rank == rank] for rank in (occurrences[0].rank, occurrences[-1].rank)
+    )
+    some = (lowest[0], highest[len(highest) // 2], lowest[-1], lowest[len(lowest) // 4])
+    return [*dict.fromkeys(some)]
 
 
 def _touch(side: Side) -> Touch:

@@ -122,7 +122,8 @@ class LiveTrial:
             return [JudgedTest(race, "not judged", None, BLIND) for race in races]
         if not races:
             return []
-        found = Examination(first, control, self._forks, _PLAIN, self._command).all(races, _MOST_RACES)
+        runs = Examination(first, control, self._forks, _PLAIN, self._command, self._folder / "first")
+        found = runs.all(races, _MOST_RACES)
         return [self._of(witness, first) for witness in found]
 
     def _of(self, witness: LiveWitness, first: Done) -> JudgedTest:

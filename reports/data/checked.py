@@ -24,11 +24,12 @@ _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithm
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a program was examined."""
+    """How much of a program was examined. ``virtual_ns``: when its last work ended, in virtual time."""
 
     ranks: int = 0
     launches: int = 0
     streams: int = 0
+    virtual_ns: int = 0
 
     def sentence(self) -> str:
         def many(count: int, word: str, ending: str = "s") -> str:
@@ -121,6 +122,10 @@ class Checked:
             return _OF_ANSWER[self.wrong[0].kind]
         return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
 
+    def ran_with(self) -> str:
+        """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+        return ran_with(self.asked)
+
     def sentence(self) -> str:
         """The verdict for a person."""
         ordered = "every two accesses to the same memory, one of them a write, are ordered by the program"
@@ -162,6 +167,7 @@ class Checked:
             "divergence": None,
             "checked": {
                 "seen": self.seen.sentence(),
+                "virtual_ns": self.seen.virtual_ns,
                 "held": [one.as_dict() for one in self.holding.held],
                 "unexamined": self.holding.unexamined,
                 "unexercised": list(self.unexercised),
@@ -176,6 +182,13 @@ class Checked:
             "scenario": dict(self.asked),
             "versions": dict(self.versions),
         }
+
+
+def ran_with(asked: Mapping[str, Any]) -> str:
+    """Which releases stood in place of the environment's, a sentence without a full stop; empty where none did."""
+    words = {"not tried": " (not tried here before)", "beside": " (asked for by another)"}
+    with_ = [f"{one.replace('==', ' ')}{words.get(word, '')}" for one, word in asked.get("packages", {}).items()]
+    return f"With {', '.join(with_)}" if with_ else ""
 
 
 def write(checked: Checked, folder: Path) -> Path:

@@ -149,6 +149,7 @@ class Rests(_Part):
 
 class _Checked(Rests):
     seen: str
+    virtual_ns: _Count = 0
 
 
 class FindingsFile(_Part):

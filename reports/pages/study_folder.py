@@ -58,6 +58,10 @@ def _load(folder: Path, read: StudyMetadata) -> Study:
         from reports.pages.placements_page import load as read_placements
 
         return read_placements(folder, read)
+    if read.study == "catalogue":
+        from reports.pages.catalogue_page import load as read_catalogue
+
+        return read_catalogue(folder, read)
     from reports.pages.releases_page import load as read_releases
 
     return read_releases(folder, read)

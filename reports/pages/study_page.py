@@ -1,6 +1,6 @@
 """A report of a study as a folder: a page (:mod:`reports.pages.html`), text for an issue, and its data.
 
-``sweep_page.py``, ``why_page.py``, ``placements_page.py`` and ``releases_page.py`` each make a :class:`Study` of what
+``sweep_page.py``, ``why_page.py``, ``catalogue_page.py`` and others each make a :class:`Study` of what
 their study found; this file draws any of them.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -52,11 +52,27 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "why", "placements", "releases"]
+    study: Literal["sweep", "why", "placements", "releases", "catalogue"]
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}
     hardware: str = ""
+
+
+class Card(NamedTuple):
+    """One thing that a study looked at, with what belongs to it. ``key``: its place on the page, ``#key``.
+
+    ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: that shows it again; may be empty.
+    """
+
+    key: str
+    title: str
+    mark: str
+    tone: str
+    text: str
+    facts: Sequence[Fact] = ()
+    links: Sequence[str] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,8 +81,8 @@ class Study:
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. Names in any of it may come from
-    anybody.
+    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page alone.
+    Names in any of it may come from anybody.
     """
 
     kind: str
@@ -83,6 +99,7 @@ class Study:
     metrics: pd.DataFrame
     words: Sequence[str]
     more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    cards: Sequence[Card] = ()
     when: str = ""
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from detectors import Race, Side
 from detectors.order.races import site
+from reports.data.checked import ran_with
 from reports.data.findings import Verdict
 from reports.data.loading import Run
 from reports.data.matrix import timing_of
@@ -164,6 +165,8 @@ def facts(run: Run) -> list[Fact]:
     rows += [Fact("uncovered", one.sentence, "uncovered") for one in found.uncovered]
     if found.checked:
         rows.append(Fact("program", str(found.scenario.get("program", ""))))
+        if with_ := ran_with(found.scenario):
+            rows.append(Fact("packages", with_.removeprefix("With ")))
         rows.append(Fact("examined", found.checked.seen))
     if found.failure:
         rows.append(Fact("ended early", found.failure))

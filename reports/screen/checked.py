@@ -19,6 +19,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     """The verdict, both lines of each race, and where the rest lies. ``page``: it is there already."""
     colour = STYLES[checked.verdict.tone]
     body: list[RenderableType] = [Text(checked.sentence(), f"bold {colour}")]
+    if with_ := checked.ran_with():
+        body.append(Text(f"{with_}."))
     own = shlex.split(str(checked.asked["program"]))[0]
     for number, race in enumerate(checked.races[:MOST], 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]

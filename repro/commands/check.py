@@ -23,6 +23,13 @@ from simgpu.tokens import TokenError
 NODES = GPUS = 1  # of a dry run that says nothing else
 
 
+def _places(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for one in value:
+        if not all(one.rpartition(":")[::2]) or "/" in one:
+            raise click.BadParameter(f"'{one}' is no place: it is file.py:function or file.py:line")
+    return value
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
@@ -33,6 +40,7 @@ NODES = GPUS = 1  # of a dry run that says nothing else
     "--hardware", default="", help="Of a dry run: a hardware profile, or a .toml file. [default: a plain model]"
 )
 @click.option("--network", type=float, help="Of a dry run with --hardware: Gbit/s between nodes.")
+@flags.packages()
 @flags.run_folder("the script's and the time")
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
@@ -60,6 +68,14 @@ NODES = GPUS = 1  # of a dry run that says nothing else
     help="For so many races run SCRIPT again, with the two accesses the other way round: is that harmful? It writes "
     "its files again.",
 )
+@click.option(
+    "--witness-of",
+    "of",
+    multiple=True,
+    metavar="PLACE",
+    callback=_places,
+    help="Only for races with an access there: file.py:function or file.py:line. Twice: for both accesses.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.pass_obj
 def check(
@@ -71,6 +87,7 @@ def check(
     gpus: int | None,
     hardware: str,
     network: float | None,
+    packages: tuple[str, ...],
     name: str | None,
     runs: Path,
     overwrite: bool,
@@ -79,6 +96,7 @@ def check(
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
+    of: tuple[str, ...],
     program: tuple[str, ...],
 ) -> None:
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
@@ -110,6 +128,7 @@ def check(
         slow=_slow(slow),
         timing=token,
         nodes=world.ranks // world.local if world else 0,
+        packages=_in_place(packages),
     )
     timing = _timing(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
@@ -141,9 +160,21 @@ def check(
             time.monotonic() - started,
             launched=me is not None,
             failed=bool(ended.status),
+            of=of,
+            packages=packages,
         )
     )
     checking.conclude(ended, folder, what, beside, again, report=report)
+
+
+def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
+    """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
+    if not packages:
+        return {}
+    from repro.sessions.release import become, ran_with
+
+    become(packages)
+    return ran_with(packages)
 
 
 def _slow(texts: tuple[str, ...]) -> dict[str, float]:

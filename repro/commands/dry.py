@@ -12,11 +12,12 @@ import click
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import become
+from repro.sessions.release import become, with_deepspeed
 
 
 @click.command(cls=Sections)
 @job_options()
+@flags.packages()
 @flags.run_folder("dry- and the time")
 @flags.expect("clean", "race")
 @click.option("--rank", type=click.IntRange(min=0), default=0, help="As which rank. [default: 0]")
@@ -27,6 +28,7 @@ from repro.sessions.release import become
     help="Run all layers, or a few, and go on with what repeats. [default: --extend from 40 layers on]",
 )
 def dry(
+    packages: tuple[str, ...],
     name: str | None,
     runs: Path,
     overwrite: bool,
@@ -42,7 +44,7 @@ def dry(
     the same. Exit status: 0 done (and as expected), 1 not as expected, or it does not fit on the GPU, or ranks differ
     that nothing tells apart; 2 wrong usage, 3 the dry run broke, 130 interrupted.
     """
-    made = _asked(values, rank)
+    made = _asked(with_deepspeed(values, packages), rank)
     from reports.data import sources
     from reports.screen import dry as report
     from reports.screen.terminal import doing
@@ -53,8 +55,7 @@ def dry(
     from studies.layers import extend
 
     console = Terminal()
-    if not made.sharding:
-        become(made.deepspeed, console)
+    become([*packages, *([] if made.sharding else [f"deepspeed=={made.deepspeed}"])])
     folder = folders.of_job(runs / (name or f"dry-{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with doing(console, _title(made)):
         rehearsal.preload()

@@ -66,6 +66,18 @@ def workers(text: str = "Dry runs side by side.", *, default: int | None = None,
     return click.option("--workers", type=click.IntRange(1, most), default=default, help=shown)
 
 
+def packages() -> Decorator:
+    """``--package``, as often as one likes."""
+    return click.option(
+        "--package",
+        "packages",
+        multiple=True,
+        metavar="NAME==VERSION",
+        help="With this release of a package, as it was released: deepspeed==0.13.4, torch==2.8.0. Installed once, "
+        "beside the environment's own, into .releases/.",
+    )
+
+
 def expect(*verdicts: str, text: str = "Exit with 1 unless this is found.") -> Decorator:
     """``--expect``."""
     return click.option("--expect", type=click.Choice(verdicts), help=text)

@@ -32,6 +32,7 @@ from scenarios.named import NAMED, named
 )
 @click.option("--live", is_flag=True, help="Run the smallest failing timing on real ranks too, and compare.")
 @flags.expect("diverged", "clean")
+@flags.packages()
 @flags.runs()
 @scenario_options(usual=NAMED["hpz"].options)
 def fuzz(
@@ -44,6 +45,7 @@ def fuzz(
     database: Path | None,
     live: bool,
     expect: str | None,
+    packages: tuple[str, ...],
     runs: Path,
     **values: Any,
 ) -> None:
@@ -64,13 +66,13 @@ def fuzz(
     from reports.screen.terminal import doing
     from repro.sessions import places, witnesses
     from repro.sessions.recordings import live_run, subject_of
-    from repro.sessions.release import become
+    from repro.sessions.release import become, with_deepspeed
     from repro.sessions.session import versions
     from simgpu.ranks.interrupts import held
 
     console = Terminal()
-    scenario = named(name, chosen(values))
-    become(scenario.deepspeed, console)
+    scenario = named(name, chosen(with_deepspeed(values, packages)))
+    become([*packages, f"deepspeed=={scenario.deepspeed}"])
     scenario.check()
     here = runs / f"fuzz-{name}"
     places.alone(here)

@@ -11,12 +11,12 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, install, installed
+from frameworks.deepspeed.releases import KNOWN, ReleaseError, environment, installed
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.sessions import studied
-from repro.sessions.release import FOLDER
 from simgpu.hardware import ProfileError, load_profile
+from simgpu.packages.names import PackageError, parse
 from simgpu.ranks import bound
 
 _LIMIT_S = 600
@@ -35,10 +35,10 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
     """
     console = Terminal()
     words = [word.strip() for word in only.split(",") if word.strip()]
-    if unknown := [word for word in words if word not in KNOWN]:
-        raise ReleaseError(f"DeepSpeed {unknown[0]} is not known to work here: choose from {', '.join(KNOWN)}")
+    for word in words:
+        parse(f"deepspeed=={word}", "--only")
     if not words:
-        raise ReleaseError(f"--only names no release: choose from {', '.join(KNOWN)}")
+        raise ReleaseError(f"--only names no release: for example {', '.join(KNOWN)}")
     rows: dict[str, dict[str, Any]] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("releases", total=len(words))
@@ -57,10 +57,10 @@ def releases(context: click.Context, only: str, name: str, runs: Path) -> None:
 def row_of(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
     """What the release does in the plain scenario, and with padded parameters and an edit."""
     try:
-        place = None if release == installed() else install(release, FOLDER)
-        plain = _run(release, place, folder, arguments)
-        hard = _run(release, place, folder.with_name(f"{folder.name}-edited"), [*arguments, *_HARD])
-    except ReleaseError as error:
+        under = None if release == installed() else environment(release)
+        plain = _run(release, under, folder, arguments)
+        hard = _run(release, under, folder.with_name(f"{folder.name}-edited"), [*arguments, *_HARD])
+    except (ReleaseError, PackageError) as error:
         return {"failure": str(error)}
     return {"plain": plain, "edited": hard}
 
@@ -68,7 +68,7 @@ def row_of(release: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
 _HARD = ["--size", "odd", "--edit-after", "2"]
 
 
-def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
+def _run(release: str, under: dict[str, str] | None, folder: Path, arguments: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder.parent)]
     command += ["--name", folder.name, "--overwrite", "--steps", "4", *arguments]
     try:
@@ -77,7 +77,7 @@ def _run(release: str, place: Path | None, folder: Path, arguments: list[str]) -
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,
-            env=environment(place) if place else None,
+            env=under,
         )
     except subprocess.TimeoutExpired:
         raise ReleaseError(f"DeepSpeed {release} did not end within {_LIMIT_S} s") from None

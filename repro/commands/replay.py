@@ -18,9 +18,12 @@ from repro.commands import flags
 @click.option("--timing", default="", metavar="TOKEN", help="In which timing: t1,x4:stream:3. With FOLDER alone.")
 @click.option("--live", is_flag=True, help="Run the timing on real ranks too, and compare.")
 @click.option("--times", type=click.IntRange(1), default=1, help="Execute it so often; all must agree. [default: 1]")
+@flags.packages()
 @flags.runs("recordings are kept")
 @click.option("--json", "as_json", is_flag=True, help="Print what came out as JSON.")
-def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json: bool) -> None:
+def replay(
+    token: str, timing: str, live: bool, times: int, packages: tuple[str, ...], runs: Path, as_json: bool
+) -> None:
     """Execute the timing that TOKEN names, and say what it does to training. Or a recorded program again.
 
     The scenario is recorded first (one live run), unless it was before. FOLDER is that of a run of
@@ -45,7 +48,7 @@ def replay(token: str, timing: str, live: bool, times: int, runs: Path, as_json:
     console = Terminal(stderr=as_json)
     asked = token_of(token)
     scenario = scenario_of(asked)
-    become(scenario.deepspeed, console)
+    become([*packages, f"deepspeed=={scenario.deepspeed}"])
     scenario.check()
     subject, folder = subject_of(scenario, runs, console)
     chosen = subject.timing(asked.deviations)

@@ -46,7 +46,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
 
     console = Terminal()
     made = scenario(**chosen(values))
-    become(made.deepspeed, console)
+    become([f"deepspeed=={made.deepspeed}"])
     made.check()
     folder = folders.of_scenario(runs / (name or f"{datetime.now():%Y%m%d-%H%M%S}"), made, overwrite=overwrite)
     with Progress(console, _title(made), made.steps) as progress:

@@ -66,7 +66,7 @@ def sweep(
         words = shlex.split(studied.command(click.get_current_context()))[3:]
         if workers:
             words += ["--workers", str(workers)]
-        aside(release, [*words, "--runs", str(folder), "--name", release], console)
+        aside(release, [*words, "--runs", str(folder), "--name", release])
         other = pd.read_csv(folder / release / "sweep.csv")
         names = [*frame.configuration, *other.configuration]
         frame = study.ordered(pd.concat([frame, other], ignore_index=True), names)

@@ -23,6 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
+    "bisect": Command("bisect", "reports", "The first release of a package that changes what your program shows."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
     "fuzz": Command("fuzz", "deepspeed,reports", "A scenario in many timings; the smallest that goes wrong.", gpu=True),
@@ -50,6 +51,7 @@ COMMANDS = {
     ),
     "network": Command("network", "reports", "Collectives as nccl-tests reported them, beside the model's."),
     "releases": Command("releases", "deepspeed,reports", "Run a scenario under the releases that people ran."),
+    "catalogue": Command("catalogue", "deepspeed,reports", "Known stream bugs, in the releases with and without them."),
     "diverge": Command("diverge", "reports", "Compare two recordings of the live watch."),
     "report": Command("report", "reports", "Make a page of runs, of a study, or of an incident of the live watch."),
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from frameworks.deepspeed.releases import PINNED, environment, install, installed
+from frameworks.deepspeed.releases import PINNED, environment, installed
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import FOLDER, aside
+from repro.sessions.release import aside
 from scenarios.base import ScenarioError
 from studies import why as study
 
@@ -90,7 +90,7 @@ def why(
             "--name",
             release,
         ]
-        aside(release, [*words, *(["--workers", str(workers)] if workers else [])], console)
+        aside(release, [*words, *(["--workers", str(workers)] if workers else [])])
         frames.append(pd.read_csv(folder / release / "why.csv", keep_default_na=False, na_values=[""]))
     frame = frames[0] if part else study.judged(pd.concat(frames, ignore_index=True))
     frame.to_csv(folder / "why.csv", index=False)
@@ -98,7 +98,7 @@ def why(
         return
     if live:
         with doing(console, "transformers' Trainer on a small model"):
-            trained = [trainer.losses(one, environment(install(one, FOLDER)) if one != here else os.environ)
+            trained = [trainer.losses(one, environment(one) if one != here else os.environ)
                        for one in (study.AFFECTED, PINNED) if one in wanted]  # fmt: skip
         losses = pd.concat(trained, ignore_index=True)
         losses.to_csv(folder / "losses.csv", index=False)

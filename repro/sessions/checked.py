@@ -61,7 +61,9 @@ def judge(
         failure = failure or f"what it said of its values cannot be read: {error}"
     checked = Checked(
         asked=asked,
-        versions=installed(*_PACKAGES),
+        versions=installed(
+            *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
+        ),
         races=races,
         holding=held,
         unexercised=found_by(using, Unexercised),
@@ -81,7 +83,7 @@ class _Count:
     """How much there was to be looked at, and which ranks' traces have no end."""
 
     def __init__(self) -> None:
-        self._launches = 0
+        self._launches = self._last_ns = 0
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -92,6 +94,7 @@ class _Count:
             if isinstance(record, (Launch, Collective)):
                 if record.stream not in hosts:
                     self._launches += 1
+                    self._last_ns = max(self._last_ns, record.end)
                     streams.add(record.stream)
             elif isinstance(record, StreamName) and record.name == HOST_STREAM:
                 hosts.add(record.stream)
@@ -103,4 +106,5 @@ class _Count:
         return sorted(self._streams.keys() - self._ended)
 
     def seen(self) -> Seen:
-        return Seen(len(self._streams), self._launches, len(set().union(*self._streams.values())))
+        streams = len(set().union(*self._streams.values()))
+        return Seen(len(self._streams), self._launches, streams, self._last_ns)

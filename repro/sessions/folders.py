@@ -9,6 +9,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from repro.sessions import places
@@ -25,9 +26,19 @@ _LONGEST = 100  # characters of a name that is made of a script's
 
 
 def asked(
-    program: Sequence[str], *, module: bool, ranks: int, slow: Mapping[str, float], timing: str = "", nodes: int = 0
+    program: Sequence[str],
+    *,
+    module: bool,
+    ranks: int,
+    slow: Mapping[str, float],
+    timing: str = "",
+    nodes: int = 0,
+    packages: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run."""
+    """What was asked for, as a run's folder keeps it. ``nodes``: of a dry run.
+
+    ``packages``: those that stand in place of the environment's, as ``NAME==VERSION``, each with a word on it.
+    """
     words = ["-m", *program] if module else list(program)
     return {
         "program": shlex.join(words),
@@ -35,6 +46,7 @@ def asked(
         "slow": dict(slow),
         **({"timing": timing} if timing else {}),
         **({"dry_on_nodes": nodes} if nodes else {}),
+        **({"packages": dict(packages)} if packages else {}),
     }
 
 

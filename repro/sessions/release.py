@@ -1,41 +1,85 @@
-"""Running under another DeepSpeed release: this process becomes one that imports it, or starts one."""
+"""Running under other releases of packages: this process becomes one that imports them, or starts one."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from frameworks.deepspeed.releases import ReleaseError, environment, install, installed
+from frameworks.deepspeed.releases import KNOWN, ReleaseError
+from simgpu.packages import FOLDER, environment_of, names, running
+from simgpu.packages.names import Package, PackageError
 from simgpu.ranks.bound import command
 
-FOLDER = Path(".releases")
+_PROGRAMS = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
+_PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
 
 
-def become(release: str, console: Console) -> None:
-    """Start again under ``release``, with the same arguments. Returns when this is that release already.
+def become(packages: Sequence[str]) -> None:
+    """Start again with ``packages`` (``NAME==VERSION``), with the same arguments. Returns when this has them already.
 
-    Raises :class:`frameworks.deepspeed.releases.ReleaseError`.
+    Raises :class:`simgpu.packages.names.PackageError`.
     """
-    if release == installed():
+    wanted = names.several(packages)
+    lacking = [one for one in wanted if not one.is_(names.here(one.name))]
+    if not lacking:
         return
-    console.print(f"DeepSpeed {release}: looking in {FOLDER}/ (built once, half a minute)", highlight=False)
-    place = install(release, FOLDER)
+    if there := [one for one in lacking if str(one) in running()]:
+        first = there[0]
+        raise PackageError(
+            f"{first.said} is in front of the import path, and Python finds {first.name} {names.here(first.name)} "
+            "before it: run in another folder, or take what stands there out of the import path"
+        )
+    environment = environment_of(packages, FOLDER, tell=_tell)
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "repro", *sys.argv[1:]], environment(place))
+    os.execve(sys.executable, [sys.executable, "-m", "repro", *sys.argv[1:]], environment)
 
 
-def aside(release: str, arguments: Sequence[str], console: Console) -> None:
-    """Run ``repro`` with ``arguments`` under ``release``, in a process of its own, and wait for its end.
+def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
+    """The options of a scenario or a job, with the DeepSpeed that is among ``packages``, where they say none.
 
-    Raises :class:`frameworks.deepspeed.releases.ReleaseError` where it cannot be installed, or the command fails.
+    Raises :class:`PackageError`.
     """
-    console.print(f"DeepSpeed {release}: looking in {FOLDER}/ (built once, half a minute)", highlight=False)
-    place = install(release, FOLDER)
-    done = subprocess.run(command([sys.executable, "-m", "repro", *arguments]), env=environment(place))
+    asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
+    return {**values, "deepspeed": asked[0]} if asked and not values.get("deepspeed") else {**values}
+
+
+def aside(release: str, arguments: Sequence[str]) -> None:
+    """Run ``repro`` with ``arguments`` under a release of DeepSpeed, in a process of its own, and wait for its end.
+
+    Raises :class:`simgpu.packages.names.PackageError` where it cannot be installed, and
+    :class:`frameworks.deepspeed.releases.ReleaseError` where the command fails.
+    """
+    environment = environment_of([f"deepspeed=={release}"], FOLDER, tell=_tell)
+    done = subprocess.run(command([sys.executable, "-m", "repro", *arguments]), env=environment)
     if done.returncode:
         raise ReleaseError(f"DeepSpeed {release}: the command ended with {done.returncode}; see what it said above")
+
+
+def ran_with(packages: Sequence[str]) -> dict[str, str]:
+    """What runs in place of the environment's, and what was asked for and is the environment's, by ``NAME==VERSION``.
+
+    Each with a word on it: tried, not tried, beside (another one asked for it).
+    """
+    asked = [str(one) for one in names.several(packages)]
+    return {one: "tried" if _tried(names.parse(one)) else "not tried" for one in asked} | {
+        one: "beside" for one in running() if one not in asked
+    }
+
+
+def _tried(package: Package) -> bool:
+    """The environment's own, a release that the scenarios were run with, or one of an entry of the catalogue."""
+    if str(package) not in running() or (package.name == "deepspeed" and package.version in KNOWN):
+        return True
+    # by their text: with other releases in place of the environment's, what reads them may not be importable
+    heads = (path.read_text(encoding="utf-8").partition("\n# ///\n")[0] for path in _PROGRAMS.glob("*/*.py"))
+    return any(package.is_said(one) for head in heads for one in _PACKAGE.findall(head))
+
+
+def _tell(sentence: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # the ranks of a launcher all ask for the same
+        print(f"repro: {sentence}", file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ _REFUSALS = (
     ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
     ("simgpu.build", "BuildError"),
+    ("simgpu.packages.names", "PackageError"),
     ("simgpu.hardware.profile", "ProfileError"),
     ("simgpu.scripts", "WrongUse"),
 )

@@ -20,14 +20,16 @@ _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is compute
 def report(
     console: Console,
     folder: Path,
-    study: Literal["sweep", "why", "placements", "releases"],
+    study: Literal["sweep", "why", "placements", "releases", "catalogue"],
     *,
     options: Mapping[str, Any] | None = None,
     hardware: str = "",
     more: tuple[str, ...] = (),
+    brief: bool = False,
 ) -> None:
     """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
 
+    ``brief``: print only the tables that are in the text for an issue, too.
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
     Raises :class:`reports.data.loading.ReportError`.
     """
@@ -46,7 +48,8 @@ def report(
         found = study_folder.load(folder)
         page = study_page.write(found, folder / "report")
     for table in found.tables:
-        console.print(table)
+        if table.brief or not brief:
+            console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detectors import Race
+from detectors.order.races import Side
 from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
-from simgpu.trace import TraceError
+from simgpu.trace import Frame, TraceError
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -31,12 +32,33 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
         return None
 
 
+def at(race: Race, place: str, *sides: Side) -> bool:
+    """Is one of the race's accesses there? ``place``: file.py:function or file.py:line, of any call that led to it.
+
+    ``sides``: only these are looked at.
+    """
+    file, _, where = place.rpartition(":")
+
+    def is_it(frame: Frame) -> bool:
+        function = frame.function.partition(" ")[0]  # what follows says that it is the backward pass of a call there
+        return frame.file.rpartition("/")[2] == file and where in (
+            str(frame.line),
+            function,
+            function.rpartition(".")[2],
+        )
+
+    return any(is_it(frame) for side in sides or (race.first, race.second) for frame in side.stack)
+
+
 @dataclass(frozen=True)
 class Again:
-    """Runs the program again for up to ``limit`` races. ``command``: its words after ``python -m simgpu``.
+    """Runs the program again for up to ``limit`` races, of those that ``of`` names if it names any.
+
+    ``command``: its words after ``python -m simgpu``. ``of``: places (:func:`at`), all of which a race has to have.
 
     ``timing``: in which it ran; None where no token can say it. ``took_s``: how long it took. ``launched``: a launcher
-    started its ranks, so it is not ours to start again. ``failed``: it broke off.
+    started its ranks, so it is not ours to start again. ``failed``: it broke off. ``packages``: with which releases
+    this process runs, and with it all that it starts; the commands that are told have to say so.
     """
 
     command: Sequence[str]
@@ -45,6 +67,8 @@ class Again:
     took_s: float
     launched: bool = False
     failed: bool = False
+    of: Sequence[str] = ()
+    packages: Sequence[str] = ()
 
     def __call__(self, trace: Path, races: Sequence[Race]) -> Sequence[Witnessed]:
         """One for each race, in their order; none at all where none was wanted."""
@@ -56,6 +80,9 @@ class Again:
         from reports.screen.console import Terminal
 
         assert self.timing is not None
+        every, races = races, [race for race in races if all(at(race, place) for place in self.of)]
+        if not races:
+            return [_none(f"--witness-of {' and '.join(self.of)} is no race of these")] * len(every)
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
         began = time.monotonic()
         console = Terminal(stderr=True)
@@ -67,15 +94,20 @@ class Again:
                     self.command,
                     timing=self.timing,
                     limit=self.limit,
-                    prefix=("python", "-m", "repro", "check", "--witnesses", "0"),
+                    prefix=(
+                        *("python", "-m", "repro", "check", "--witnesses", "0"),
+                        *(word for one in self.packages for word in ("--package", one)),
+                    ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
                 )
         except KeyboardInterrupt:
             interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
-            return [interrupted] * len(races)
+            return [interrupted] * len(every)
         except (TraceError, RuntimeError, OSError) as problem:
-            return [_none(f"the program cannot be run again: {problem}")] * len(races)
-        return [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+            return [_none(f"the program cannot be run again: {problem}")] * len(every)
+        said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+        asked = dict(zip(map(id, races), said, strict=True))
+        return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
 
     def _cannot(self) -> str:
         if self.failed:

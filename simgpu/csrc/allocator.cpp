@@ -269,11 +269,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_accumulated(); }); }
   void resetPeakStats(c10::DeviceIndex) override { each([](auto& stat) { stat.reset_peak(); }); }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
-    Lock lock;
-    auto left = state().total - sum(stats().reserved_bytes);  // below 0 where more is allowed than there is
-    return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(state().total)};
-  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) OVERRIDE_SINCE_10 { return memory_info(); }
 
  private:
   template <typename Do>
@@ -289,6 +285,12 @@ struct DeviceAllocator final : c10::DeviceAllocator {
 }  // namespace
 
 void size_memory(int64_t total, int64_t allowed) { state().total = total, state().allowed = allowed; }
+
+std::pair<size_t, size_t> memory_info() {
+  Lock lock;
+  auto left = state().total - sum(stats().reserved_bytes);  // below 0 where more is allowed than there is
+  return {static_cast<size_t>(std::max(left, int64_t{0})), static_cast<size_t>(state().total)};
+}
 
 int64_t& Allocating::here() {
   thread_local int64_t site = -1;

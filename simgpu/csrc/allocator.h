@@ -9,11 +9,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <set>
 
 #include "device.h"
+#include "versions.h"
 
 namespace simgpu {
 
@@ -67,6 +67,7 @@ class Allocating {
 
 // What the device has, and what a program may take of it: beyond that it is refused as CUDA refuses it.
 void size_memory(int64_t total, int64_t allowed);
+std::pair<size_t, size_t> memory_info();  // free, and in all
 
 // Memory that passes from block to block (reuse.cpp).
 void let_go(const Block& block);                   // nobody has touched it since

@@ -219,6 +219,22 @@ int64_t simgpu_tail() {  // when all that was given to the device is done, as fa
 }
 int64_t simgpu_effective() { return timeline().effective; }
 int64_t simgpu_current_stream() { return Device::current(); }
+void simgpu_set_stream(int64_t stream) { Device::current() = stream; }
+int simgpu_index() { return device().index; }
+int simgpu_set_index(int index) {  // -1: there is a problem
+  return static_cast<int>(told([index] {
+    c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice({c10::kCUDA, static_cast<c10::DeviceIndex>(index)});
+    return 0;
+  }));
+}
+int simgpu_synchronize() {
+  return static_cast<int>(told([] {
+    int64_t site = call_site();
+    Lock lock;
+    device().synchronize(site);
+    return 0;
+  }));
+}
 int64_t simgpu_advance(int64_t nanoseconds) {
   Lock lock;
   return timeline().now += nanoseconds;
@@ -326,6 +342,25 @@ void simgpu_hand_on(void (*hand_on)()) { give_hand_on(hand_on); }
 void simgpu_memory(int64_t total, int64_t allowed) {
   Lock lock;
   size_memory(total, allowed);
+}
+
+// What versions of torch before today's do not ask for themselves (simgpu/versions.py). Nine statistics of three pools
+// of four numbers, then what is free and what there is.
+const int64_t* simgpu_memory_told() {
+  static std::vector<int64_t> told;
+  auto all = device_allocator()->getDeviceStats(0);
+  auto [free, total] = memory_info();
+  told.clear();
+  for (auto* stat : {&all.allocation, &all.segment, &all.active, &all.inactive_split, &all.allocated_bytes, &all.reserved_bytes,
+                     &all.active_bytes, &all.inactive_split_bytes, &all.requested_bytes})
+    for (auto& pool : *stat) told.insert(told.end(), {pool.current, pool.peak, pool.allocated, pool.freed});
+  told.insert(told.end(), {static_cast<int64_t>(free), static_cast<int64_t>(total)});
+  return told.data();
+}
+void simgpu_memory_do(int what) {
+  if (what == 0) device_allocator()->emptyCache();
+  if (what == 1) device_allocator()->resetPeakStats(0);
+  if (what == 2) device_allocator()->resetAccumulatedStats(0);
 }
 
 }  // extern "C"

@@ -2,6 +2,9 @@
 // Here it chooses as on the CPU, by the same function (shapes, types, and what sdpa_kernel allows), and where that
 // says "flash" it goes the way that torch keeps open for other devices ("overrideable"), to the CPU's flash kernel.
 // Two launches, forward and backward, as with CUDA's kernels; elsewhere attention is computed by its definition.
+#include "versions.h"
+
+#if SIMGPU_TORCH_SINCE(6)  // before, torch keeps that way open for no device: by its definition, then
 #include <ATen/SDPBackend.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -52,3 +55,4 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 namespace at::native {
 REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &simgpu::choose)  // the composite asks here, not the operator
 }
+#endif

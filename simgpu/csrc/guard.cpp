@@ -42,7 +42,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device().count); }
 
   c10::Stream stream(int64_t number) const { return c10::Stream(c10::Stream::UNSAFE, getDevice(), number); }
-  c10::Stream getStream(c10::Device) const override { return stream(Device::current()); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(Device::current()); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(0); }
   c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
     Lock lock;
@@ -52,12 +52,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock;
     return stream(device().next_stream(priority < 0));
   }
-  c10::Stream exchangeStream(c10::Stream to) const override {
+  c10::Stream exchangeStream(c10::Stream to) const noexcept override {
     int64_t before = Device::current();
     Device::current() = to.id();
     return stream(before);
   }
-  void* getStreamNativeHandle(const c10::Stream one) const override { return reinterpret_cast<void*>(one.id()); }
+  void* getStreamNativeHandle(const c10::Stream one) const OVERRIDE_SINCE_10 { return reinterpret_cast<void*>(one.id()); }
 
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     Lock lock;
@@ -121,7 +121,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock;
     device().synchronize(one.id(), How::kSynchronize, site);
   }
-  void synchronizeDevice(const c10::DeviceIndex) const override {
+  void synchronizeDevice(const c10::DeviceIndex) const OVERRIDE_SINCE_6 {
     int64_t site = call_site();
     Lock lock;
     device().synchronize(site);

@@ -12,11 +12,16 @@ namespace at {
 class CUDAHooks final : public CUDAHooksInterface {
  public:
   explicit CUDAHooks(CUDAHooksArgs) {}
+#if SIMGPU_TORCH_SINCE(6)
   void init() const override {}
+#else
+  void initCUDA() const override {}
+  const Generator& getDefaultCUDAGenerator(DeviceIndex) const override { return simgpu::default_generator(); }
+#endif
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isBuilt() const OVERRIDE_SINCE_7 { return true; }
+  bool isAvailable() const OVERRIDE_SINCE_7 { return true; }
   bool hasPrimaryContext(DeviceIndex index) const override { return index == simgpu::device().index; }
   DeviceIndex deviceCount() const override { return static_cast<DeviceIndex>(simgpu::device().count); }
   int getNumGPUs() const override { return simgpu::device().count; }
@@ -27,8 +32,8 @@ class CUDAHooks final : public CUDAHooksInterface {
     return c10::impl::getDeviceGuardImpl(kCUDA)->exchangeDevice({kCUDA, index}).index();
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override { return index < 0 ? getCurrentDevice() : exchangeDevice(index); }
-  const Generator& getDefaultGenerator(DeviceIndex) const override { return simgpu::default_generator(); }
-  Generator getNewGenerator(DeviceIndex index) const override {
+  const Generator& getDefaultGenerator(DeviceIndex) const OVERRIDE_SINCE_6 { return simgpu::default_generator(); }
+  Generator getNewGenerator(DeviceIndex index) const OVERRIDE_SINCE_6 {
     return make_generator<simgpu::Generator>(int64_t{index < 0 ? getCurrentDevice() : index});
   }
   Device getDeviceFromPtr(void*) const override { return {kCUDA, getCurrentDevice()}; }

@@ -54,6 +54,19 @@ the_host_looks_before_the_copy_has_ended()
 is_one_too_many()
 """
 
+# What is written differs from what lay there in the occurrence {changes} of 24 alone.
+OFTEN = """
+import torch
+side = torch.cuda.Stream()
+a = torch.zeros(4, device="cuda")
+for step in range(24):
+    a.fill_(float(step >= {changes}))
+    with torch.cuda.stream(side):
+        b = a.sum()
+    torch.cuda.synchronize()
+    print(b.item())
+"""
+
 # Each product ends long after it was read: where one of the two is put right, the other still spoils the sum.
 SHOWN_TWICE = """
 import torch
@@ -158,6 +171,22 @@ def test_a_race_is_harmful_where_the_program_sees_another_value_and_else_benign(
 
 def deviations(witness: LiveWitness) -> list[Delay]:
     return [one for one in Timing.parse(witness.token).deviations if isinstance(one, Delay)]
+
+
+def test_benign_is_said_of_occurrences_from_the_whole_run_and_how_many_they_were(
+    tmp_path: Path, runner: Runner
+) -> None:
+    told = []
+    for changes in (0, 12, 23, 24):
+        (tmp_path / str(changes)).mkdir()
+        races, command = judged(runner, tmp_path / str(changes), OFTEN.format(changes=changes))
+        (witness,) = examine(tmp_path / str(changes), races, command, runner=runner)
+        assert witness.race.occurrences == 24 > len(witness.race.examples)
+        told.append((witness.verdict, [one.place.occurrence for one in deviations(witness)]))
+    assert told == [("harmful", [1]), ("harmful", [13]), ("harmful", [24]), ("benign", [1])]
+    assert witness.reason == (
+        "with the two the other way round in 4 of its 24 occurrences, one at a time, the program sees the same"
+    )
 
 
 def test_a_race_that_shows_more_than_once_is_judged_in_a_timing_where_it_does_not(

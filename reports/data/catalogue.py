@@ -1,0 +1,99 @@
+"""What the catalogue's command found, as data: ``catalogue.json``, a row for each entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from reports.data.schema import checked, read_json
+
+FILE = "catalogue.json"
+FORMAT, VERSION = "stream-race-catalogue", 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Ran(_Part):
+    """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``repro check``.
+
+    ``races``: how many there are. ``accesses`` and ``lines``: of the one that is meant (write-read); empty where it
+    is not among them. ``evidence``: the first wrong value, where there is one.
+    ``harm``, ``token``, ``command``: of its witness. ``failure``: why there is no verdict.
+    ``virtual_ns``: when the last work of all ranks ended, in virtual time.
+    """
+
+    ran: str
+    verdict: str
+    sentence: str
+    races: Annotated[int, Field(ge=0)] = 0
+    accesses: str = ""
+    lines: list[str] = []
+    evidence: str = ""
+    harm: str = ""
+    token: str = ""
+    command: str = ""
+    failure: str = ""
+    virtual_ns: Annotated[int, Field(ge=0)] = 0
+
+
+class Row(_Part):
+    """An entry, both sides, and what came out otherwise than expected: ``differs``, sentences without full stops."""
+
+    id: str
+    library: str
+    title: str
+    mechanism: str
+    threads: list[str]
+    kind: Literal["race", "open", "stale", "arithmetic", "bounds", "not-shown"]
+    known: str
+    tried: str = ""
+    program: str
+    affected: Ran | None = None
+    fixed: Ran | None = None
+    differs: list[str] = []
+
+    @property
+    def race(self) -> bool:
+        return self.kind in ("race", "open")
+
+    @property
+    def shown(self) -> bool:
+        return self.kind != "not-shown"
+
+    @property
+    def cost(self) -> float | None:
+        """Of an open bug: by how much of its virtual time the smallest fix makes the program longer."""
+        if self.kind != "open" or not (self.affected and self.fixed and self.affected.virtual_ns):
+            return None
+        return self.fixed.virtual_ns / self.affected.virtual_ns - 1
+
+
+class CatalogueFile(_Part):
+    """``versions``: of what all entries share."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    versions: dict[str, str]
+    entries: list[Row]
+
+
+def write(rows: Sequence[Row], versions: dict[str, str], folder: Path) -> Path:
+    """Write ``catalogue.json``: the same for the same findings, whoever ran them and however fast. Raises OSError."""
+    made = CatalogueFile(versions=versions, entries=list(rows))
+    file = folder / FILE
+    beside = file.with_name(f".{FILE}.part")
+    beside.write_text(json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(file)
+    return file
+
+
+def read(folder: Path) -> CatalogueFile:
+    """Raises :class:`reports.data.schema.ReportError`."""
+    file = folder / FILE
+    return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)

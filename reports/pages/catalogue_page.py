@@ -1,0 +1,231 @@
+"""The report of the catalogue: each known stream bug in the release that has it, and in the one that does not."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+
+from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
+from reports.data.catalogue import CatalogueFile, Ran, Row, read
+from reports.pages.study_page import Card, Study, StudyMetadata
+from reports.pages.summary import Fact
+from reports.table import Cell, Column, Table
+
+SIDES = ("affected", "fixed")
+_CONTROL, _CLEAN, _UNKNOWN = "#e3b23c", "#3f8f63", "#7c83a366"
+_STATES = {
+    BAD: "a race",
+    _CONTROL: "no race, and wrong values",
+    _CLEAN: "clean",
+    _UNKNOWN: "no verdict, or not run",
+}
+_ROW = 22  # pixels
+_NAME, _TOLD = 24, 200  # characters of a name, of a tooltip
+_KINDS = {
+    "race": "race", "open": "race, open", "stale": "control: stale", "arithmetic": "control: arithmetic",
+    "bounds": "control: bounds", "not-shown": "not shown",
+}  # fmt: skip
+_WORDS = (
+    "race",
+    "witness",
+    "harmful",
+    "control",
+    "open",
+    "stale",
+    "token",
+    "release",
+    "stream",
+    "rank",
+    "virtual time",
+)
+
+
+def load(folder: Path, ran: StudyMetadata) -> Study:
+    """The catalogue of a folder. Raises :class:`reports.data.schema.ReportError`."""
+    return study(read(folder), ran)
+
+
+def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
+    """The report of what ``repro catalogue`` found."""
+    rows = found.entries
+    verdict, tone, sentence = judged(rows)
+    libraries = Counter(row.library for row in rows)
+    facts = [
+        Fact("asked", "Which known stream bugs does the tool find, and tell from what only looks like one?"),
+        Fact("entries", ", ".join(f"{library} {count}" for library, count in libraries.items())),
+        Fact("each", "two releases as they were released, through the same program, on simulated GPUs", "release"),
+    ]
+    if open_ := [row.id for row in rows if row.kind == "open"]:
+        facts.append(Fact("open", f"{', '.join(open_)}: in the newest release that was tried"))
+    if missing := [row.id for row in rows if not row.shown]:
+        facts.append(Fact("not shown", ", ".join(missing)))
+    return Study(
+        kind="catalogue",
+        title=f"{len(rows)} known stream bug{'' if len(rows) == 1 else 's'}",
+        verdict=verdict,
+        sentence=sentence,
+        tone=tone,
+        facts=facts,
+        charts={"matrix": _matrix(rows)},
+        tables=[table(rows), *_missing(rows)],
+        cards=[_card(row) for row in rows],
+        command=ran.command,
+        versions=found.versions,
+        configuration={},
+        metrics=tidy(rows),
+        words=_WORDS,
+    )
+
+
+def judged(rows: Sequence[Row]) -> tuple[str, str, str]:
+    """In few words, the tone, and for one who has a minute."""
+    count = Counter(row.kind for row in rows)
+    races = [row for row in rows if row.race]
+    harmful = sum(bool(row.affected and row.affected.harm == "harmful") for row in races)
+    controls = sum(count[kind] for kind in ("stale", "arithmetic", "bounds"))
+    wrong = [row for row in rows if row.differs]
+    parts = []
+    if races:
+        parts.append(f"{len(races)} races, {harmful} with a witness that changes what the program computes")
+    if controls:
+        parts.append(f"{controls} bug{'' if controls == 1 else 's'} with the same symptom that are none")
+    if count["not-shown"]:
+        parts.append(f"{count['not-shown']} not shown, with what was tried")
+    told = f"{len(rows)} entries: {'; '.join(parts)}" if parts else "no entry"
+    if wrong:
+        names = ", ".join(row.id for row in wrong)
+        return f"{len(wrong)} not as expected", "bad", f"{told}. Not as expected: {names}."
+    return "as expected", "good", f"{told}. Each is told as what it is, and each fixed release is clean."
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The entries that ran, with both sides."""
+    ran = [(row, row.affected) for row in rows if row.affected]
+    fixes = any(row.cost is not None for row, _ in ran)
+    columns = ["id", "kind", "affected", "fixed", "both lines, or the evidence", "witness", Column("time", "{:.2f} ms")]
+    cells = [
+        [
+            Cell(row.id, "", row.library),
+            Cell(_KINDS[row.kind], "bad" if row.differs else "", "NOT AS EXPECTED" if row.differs else ""),
+            _cell(affected),
+            _cell(row.fixed),
+            "\n".join(map(_short, affected.lines)) or affected.evidence or affected.failure,
+            Cell(affected.harm, "bad" if affected.harm == "harmful" else "soft", affected.token),
+            affected.virtual_ns / 1e6,
+            *([row.cost] if fixes else []),
+        ]
+        for row, affected in ran
+    ]
+    return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
+
+
+def _short(line: str) -> str:
+    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
+    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
+    return f"{found[1]} {found[2]}" if found else line
+
+
+def tidy(rows: Sequence[Row]) -> pd.DataFrame:
+    """A row for each entry and side."""
+    return pd.DataFrame(
+        [
+            {
+                "id": row.id,
+                "library": row.library,
+                "title": row.title,
+                "kind": row.kind,
+                "known": row.known,
+                "tried": row.tried,
+                "program": row.program,
+                "cost": row.cost,
+                "side": name,
+                **(side or Ran(ran="", verdict="", sentence="")).model_dump(exclude={"lines"}),
+                "lines": " | ".join(side.lines) if side else "",
+                "differs": "; ".join(row.differs),
+            }
+            for row in rows
+            for name, side in zip(SIDES, (row.affected, row.fixed), strict=True)
+        ]
+    )
+
+
+def _missing(rows: Sequence[Row]) -> list[Table]:
+    cells = [[row.id, row.title, row.tried] for row in rows if not row.shown]
+    return [Table("Not shown", ["id", "bug", "what was tried"], cells)] if cells else []
+
+
+def _card(row: Row) -> Card:
+    facts = [Fact("known in", row.known)]
+    for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):
+        if side:
+            facts.append(Fact(name, f"{side.ran}: {side.failure or side.sentence}"))
+    command = ""
+    if row.affected:
+        facts += [Fact(word, line) for word, line in zip(("first", "second"), row.affected.lines, strict=False)]
+        facts += [Fact("evidence", row.affected.evidence)] if row.affected.evidence else []
+        if row.affected.harm:
+            facts.append(Fact("witness", f"{row.affected.harm}: {row.affected.token}", "witness"))
+        command = row.affected.command
+    if row.cost is not None:
+        facts.append(Fact("the fix costs", f"{row.cost:+.1%} of virtual time", "virtual time"))
+    facts += [Fact("tried", row.tried)] if row.tried else []
+    facts += [Fact("not as expected", one) for one in row.differs]
+    facts.append(Fact("program", row.program))
+    mark = row.affected.verdict if row.affected else "not shown"
+    tone = _cell(row.affected).tone or "soft"
+    return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
+
+
+def _cell(ran: Ran | None) -> Cell:
+    if ran is None:
+        return Cell("")
+    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
+    return Cell(ran.verdict, tone, ran.ran)
+
+
+def _colour(ran: Ran | None) -> str:
+    if ran is None or ran.verdict == "unknown":
+        return _UNKNOWN
+    return {"race": BAD, "clean": _CLEAN, "fragile": _CLEAN}.get(ran.verdict, _CONTROL)
+
+
+def _matrix(rows: Sequence[Row]) -> Chart:
+    columns: dict[str, list[Any]] = {name: [] for name in ("x", "y", "colour", "title", "ran", "state", "told")}
+    for row in rows:
+        for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):
+            colour = _colour(side)
+            columns["x"].append(name)
+            columns["y"].append((row.library, tame(row.id, _NAME)))
+            columns["colour"].append(colour)
+            columns["title"].append(tame(row.title, _TOLD))
+            columns["ran"].append(tame(side.ran if side else "not run", _TOLD))
+            columns["state"].append(_STATES[colour])
+            columns["told"].append(tame(row.tried if side is None else side.failure or " | ".join(side.lines), _TOLD))
+    names = list(dict.fromkeys(columns["y"]))
+    drawn = framed(
+        x_range=FactorRange(factors=list(SIDES), range_padding=0.02),
+        y_range=FactorRange(factors=names[::-1], group_padding=0.4, range_padding=0.01),
+        height=_ROW * len(names) + 120,
+        x_axis_location="above",
+    )
+    drawn.grid.grid_line_color = None
+    drawn.axis.major_tick_line_color = None
+    drawn.yaxis.group_label_orientation = "horizontal"
+    boxes = drawn.rect(
+        "x", "y", 0.96, 0.86, source=ColumnDataSource(dict(columns)), fill_color="colour", line_color=None
+    )
+    drawn.add_tools(
+        HoverTool(
+            renderers=[boxes],
+            point_policy="follow_mouse",
+            tooltips=tooltip("<b>@title</b>", "@x: @ran", "@state", "@told"),
+        )
+    )
+    keys = [Key("box", text, colour) for colour, text in _STATES.items() if colour in columns["colour"]]
+    return Chart(drawn, "What each release does", "Each program ran under both. Hover for the evidence.", keys)

@@ -1,0 +1,118 @@
+"""``catalogue``: known stream bugs, each in the release that has it and in the one that does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reports.screen.console import Terminal
+from repro.commands import flags
+from simgpu.scripts import WrongUse
+
+if TYPE_CHECKING:
+    from reports.data.catalogue import Row
+    from reports.table import Table
+    from scenarios.catalogue.entry import Entry
+
+
+@click.command()
+@click.option("--list", "listed", is_flag=True, help="Tell what is in the catalogue, and run nothing.")
+@click.option("--ci", is_flag=True, help="Only the dozen that each change is tested with.")
+@click.option("--torch/--no-torch", default=False, help="Also those that need another torch. [default: no]")
+@click.option("--library", multiple=True, metavar="NAME", help="Only of this library: deepspeed, pytorch, megatron.")
+@click.option("--programs", type=flags.PATH, help="A folder with entries of your own. [default: the catalogue's]")
+@flags.workers()
+@flags.folder("folder that takes the table", "catalogue", replaces="an earlier one")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+def catalogue(
+    listed: bool,
+    ci: bool,
+    torch: bool,
+    library: tuple[str, ...],
+    programs: Path | None,
+    workers: int | None,
+    name: str,
+    runs: Path,
+    overwrite: bool,
+    ids: tuple[str, ...],
+) -> None:
+    """Run the programs of known stream bugs (ID, or all): each with the affected release and the fixed one.
+
+    Both are unmodified, and installed into .releases/ when they are first needed. Ends with a table, catalogue.json and
+    a report. Exit status: 0 all as the entries say, 1 something is not. The programs, with all that is known of each
+    bug, lie in scenarios/catalogue/.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from reports.data import catalogue as data
+    from reports.pages.catalogue_page import judged
+    from repro.sessions import catalogued, folders, places, studied
+    from scenarios.catalogue import entry as entries
+    from simgpu.extras import installed
+    from studies.crew import cores
+
+    console = Terminal()
+    every = entries.entries(programs or entries.PROGRAMS)
+    chosen = entries.named(ids, every) if ids else every
+    chosen = [one for one in chosen if (not library or one.library in library) and (one.ci or not ci)]
+    if not chosen:
+        there = ", ".join(sorted({one.library for one in every}))
+        raise WrongUse(f"nothing is left to run: there are entries of {there}")
+    if listed:
+        console.print(_list(chosen))
+        return
+    aside = [] if torch or ids else [one for one in chosen if one.other_torch]
+    chosen = [one for one in chosen if one not in aside]
+    began = time.perf_counter()
+    folder = folders.marked(
+        runs / name,
+        "entries.txt",
+        lambda file: file.write_text("\n".join(one.id for one in chosen)),
+        overwrite=overwrite,
+    )
+    rows: dict[str, data.Row] = {}
+    count = min(workers or cores(), len(chosen))
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("catalogue", total=len(chosen))
+        for row in catalogued.run(
+            chosen, folder, workers=count, began=lambda one: progress.update(task, description=one.id)
+        ):
+            rows[row.id] = row
+            progress.advance(task)
+            console.print(f"{row.id:<24} {_told(row)}", highlight=False, soft_wrap=True)
+    found = [rows[one.id] for one in chosen]
+    catalogued.forget_traces(folder)
+    data.write(found, installed("stream-races", "torch", "deepspeed"), folder)
+    folder = places.keep(folder)
+    studied.report(console, folder, "catalogue", more=ids, brief=True)
+    if aside:
+        console.print(
+            f"Left out, as they need another torch (--torch): {', '.join(one.id for one in aside)}", highlight=False
+        )
+    took = time.perf_counter() - began
+    console.print(f"Files: {folder}/{data.FILE} ({took:.0f} s)", highlight=False, soft_wrap=True)
+    console.print(judged(found)[2], highlight=False)
+    if any(row.differs for row in found):
+        raise SystemExit(1)
+
+
+def _told(row: Row) -> str:
+    if row.affected is None or row.fixed is None:
+        return "not shown"
+    harm = f" ({row.affected.harm})" if row.affected.harm else ""
+    both = f"{row.affected.verdict}{harm} -> {row.fixed.verdict}"
+    return f"{both}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else both
+
+
+def _list(chosen: Sequence[Entry]) -> Table:
+    from reports.table import Table
+
+    rows = [[one.id, one.library, one.kind, str(one.affected), str(one.fixed), one.title] for one in chosen]
+    return Table("The catalogue", ["id", "library", "kind", "affected", "fixed", "bug"], rows)

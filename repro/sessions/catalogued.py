@@ -1,0 +1,183 @@
+"""An entry of the catalogue, run: both sides under ``repro check``, and what came out beside what is expected.
+
+Each side is a process of its own, with its own releases in front of the import path; nothing of them is edited.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+
+from detectors import Race
+from detectors.order.races import Side as Access
+from reports.data.catalogue import Ran, Row
+from reports.data.findings import FORMAT, VERSION
+from reports.data.schema import FindingsFile, ReportError, checked, read_json
+from repro.sessions.witnessed import at
+from scenarios.catalogue.entry import CONTROLS, Entry, Side
+from simgpu.ranks import bound
+from simgpu.trace import file_of
+
+LIMIT_S = 600  # of one side, its installation and the runs of its witness with it
+_CLEAN = ("clean", "fragile")
+_STATUS = {0: "", 1: "", 4: "", 5: ""}  # of which there is a verdict
+_LAST = 300  # characters of what a failed side said
+
+
+def run(
+    entries: Sequence[Entry], folder: Path, *, workers: int, began: Callable[[Entry], object] = lambda entry: None
+) -> Iterator[Row]:
+    """The row of each entry, as it is done; a folder for each in ``folder``. ``began``: told of each that starts.
+
+    Raises what ends it early, Ctrl-C above all; the processes that run then end with this one.
+    """
+
+    def work(entry: Entry) -> Row:
+        began(entry)
+        return row(entry, folder / entry.id)
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        waiting: set[Future[Row]] = {pool.submit(work, entry) for entry in entries}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def row(entry: Entry, folder: Path) -> Row:
+    """Run both sides of an entry into ``folder``."""
+    made = Row(
+        id=entry.id,
+        library=entry.library,
+        title=entry.title,
+        mechanism=entry.mechanism,
+        threads=entry.threads,
+        kind=entry.kind,
+        known=entry.known,
+        tried=entry.tried,
+        program=str(_shown(entry.path)),
+    )
+    if not entry.shown:
+        return made
+    affected = side(entry, entry.affected, folder, "affected", witnesses=entry.races)
+    fixed = side(entry, entry.fixed, folder, "fixed", witnesses=False)
+    return made.model_copy(
+        update={"affected": affected, "fixed": fixed, "differs": [*differs(entry, affected), *unclean(fixed)]}
+    )
+
+
+def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool) -> Ran:
+    """Run one side, and read what it found. ``folder`` takes its run as ``name``, and what it said as NAME.log."""
+    command = [sys.executable, "-m", "repro", "check", "--ranks", str(entry.ranks)]
+    command += [word for package in which.packages for word in ("--package", package)]
+    command += ["--runs", str(folder), "--name", name, "--overwrite", "--witnesses", "1" if witnesses else "0"]
+    command += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
+    command += [str(_shown(entry.path)), *which.arguments]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
+    try:
+        with log.open("w", encoding="utf-8") as said:
+            done = subprocess.run(
+                bound.command(command),
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                timeout=LIMIT_S,
+                env=environment,
+            )
+    except subprocess.TimeoutExpired:
+        return _failed(which, f"it took over {LIMIT_S} s")
+    if done.returncode not in _STATUS:
+        return _failed(which, _end(log) or f"it ended with exit status {done.returncode}")
+    file = folder / name / "findings.json"
+    try:
+        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
+    except ReportError as error:
+        return _failed(which, str(error))
+    meant = next((race for race in found.races if is_at(race, entry.places)), None)
+    witness = meant.witness if meant else None
+    return Ran(
+        ran=str(which),
+        verdict=found.verdict,
+        sentence=found.sentence,
+        races=len(found.races),
+        accesses=meant.kind if meant else "",
+        lines=[_line(meant, one, entry.places) for one in (meant.first, meant.second)] if meant else [],
+        evidence=next((f"{one.name}: {one.says}" for one in found.checked.wrong), "") if found.checked else "",
+        harm=witness.verdict if witness else "",
+        token=witness.token if witness else "",
+        command=witness.command if witness else "",
+        virtual_ns=found.checked.virtual_ns if found.checked else 0,
+    )
+
+
+def is_at(race: Race, places: Sequence[str]) -> bool:
+    """Does the race lie between these two places, one access at each?"""
+    if len(places) != 2:
+        return False
+    first, second = ({place for place in places if at(race, place, side)} for side in (race.first, race.second))
+    return bool(first and second) and len(first | second) == len(set(places))
+
+
+def differs(entry: Entry, ran: Ran) -> list[str]:
+    """What the affected side shows otherwise than the entry says; sentences without full stops."""
+    if ran.failure:
+        return [f"the affected side gives no verdict: {ran.failure}"]
+    if entry.kind in CONTROLS:
+        said = [f"{ran.races} races on the affected side of what is none"] if ran.races else []
+        wanted = entry.kind if entry.kind == "stale" else f"wrong {entry.kind}"
+        return [*said, *([f"the affected side is {ran.verdict}, not {wanted}"] if ran.verdict != wanted else [])]
+    if not ran.lines:
+        others = f", though {ran.races} others are" if ran.races else ""
+        return [f"the race between {' and '.join(entry.places)} is not seen{others}"]
+    return [f"the race is {ran.harm or 'not confirmed'}, not {entry.harm}"] if ran.harm != entry.harm else []
+
+
+def unclean(ran: Ran) -> list[str]:
+    """What the fixed side shows that it should not."""
+    if ran.failure:
+        return [f"the fixed side gives no verdict: {ran.failure}"]
+    return [] if ran.verdict in _CLEAN else [f"the fixed side is {ran.verdict}: {ran.sentence.rstrip('.')}"]
+
+
+def forget_traces(folder: Path) -> None:
+    """Traces are large, and a run again makes the same: what is told of them stays."""
+    for trace in folder.glob("*/*/trace"):
+        rank = 0
+        while (file := file_of(trace, rank)).exists():
+            file.unlink()
+            rank += 1
+
+
+def _line(race: Race, side: Access, places: Sequence[str]) -> str:
+    """An access and the line of it that is meant: ``write by copy_ (partition_parameters.py:1643 _partition)``."""
+    frame = next(
+        frame for frame in side.stack if any(at(race, place, replace(side, stack=(frame,))) for place in places)
+    )
+    file, function = frame.file.rpartition("/")[2], frame.function
+    return f"{side.access} by {side.kernel.rpartition('::')[2]} ({file}:{frame.line} {function})"
+
+
+def _failed(which: Side, why: str) -> Ran:
+    return Ran(ran=str(which), verdict="unknown", sentence="", failure=why)
+
+
+def _end(log: Path) -> str:
+    """The last words of what a side said, on one line."""
+    lines = [line.strip("│╭╰─╮╯ ") for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    return " ".join(line for line in lines[-12:] if line)[-_LAST:]
+
+
+def _shown(path: Path) -> Path:
+    """As a person types it, from where we are, if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,156 @@
+"""An entry of the catalogue: what its program's head says, in TOML within comments, as PEP 723 has metadata.
+
+Between ``# /// catalogue`` and ``# ///`` stand the fields of :class:`Entry`; above it the docstring.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from scenarios.base import ScenarioError
+
+PROGRAMS = Path(__file__).parent
+LINES = 60
+"""The most lines of a program, head and all: it can be read in a minute, and pasted into an issue."""
+
+Kind = Literal["race", "open", "stale", "arithmetic", "bounds", "not-shown"]
+CONTROLS = ("stale", "arithmetic", "bounds")
+"""Kinds with the symptom of a race that are none."""
+
+_BEGIN, _END = "# /// catalogue", "# ///"
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*\Z")
+_PLACE = re.compile(r"[\w.-]+:[\w.<>-]+\Z")
+_NEED_TORCH = ("torch", "torch-fsdp")
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Side(_Part):
+    """How the program is run: with which ``packages``, as NAME==VERSION, and with which ``arguments``."""
+
+    packages: list[str] = []
+    arguments: list[str] = []
+
+    @model_validator(mode="after")
+    def _names(self) -> Side:
+        for one in self.packages:
+            if not _PACKAGE.match(one):
+                raise ValueError(f"'{one}' is no package with its version, as deepspeed==0.13.4")
+        return self
+
+    def __str__(self) -> str:
+        return " ".join([*(one.replace("==", " ") for one in self.packages), *self.arguments]) or "as it is"
+
+
+class Entry(_Part):
+    """A bug. ``path``: its program.
+
+    ``known``: the affected range. ``places``: file and function of the two accesses, as ``file.py:function``, in the
+    order in which the affected side issues them. ``harm``: what a witness does to it. ``tried``: of what is not shown,
+    what was tried. ``ci``: one of the dozen that each change is tested with. Of an open bug ``fixed`` runs today's
+    release too, with the smallest fix that the program applies itself.
+    """
+
+    path: Path
+    title: Text
+    mechanism: Text
+    threads: list[str]
+    kind: Kind
+    known: Text
+    affected: Side
+    fixed: Side = Side()
+    ranks: Annotated[int, Field(ge=1, le=16)] = 2
+    places: list[str] = []
+    harm: Literal["harmful", "benign", ""] = ""
+    tried: str = ""
+    ci: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> Entry:
+        if self.races and (len(self.places) != 2 or not all(_PLACE.match(one) for one in self.places)):
+            raise ValueError("a race has two places, as stage3.py:step")
+        if self.races != bool(self.harm):
+            raise ValueError("a race says harm = harmful or benign, and nothing else does")
+        if (self.kind == "not-shown") != bool(self.tried):
+            raise ValueError("what is not shown says what was tried, and nothing else does")
+        if self.shown and self.affected == self.fixed:
+            raise ValueError("its two sides are the same")
+        return self
+
+    @cached_property
+    def id(self) -> str:
+        """``ds5059``: the program's name."""
+        return self.path.stem.replace("_", "-")
+
+    @property
+    def library(self) -> str:
+        """The folder that the program lies in."""
+        return self.path.parent.name
+
+    @property
+    def races(self) -> bool:
+        return self.kind in ("race", "open")
+
+    @property
+    def shown(self) -> bool:
+        return self.kind != "not-shown"
+
+    @property
+    def other_torch(self) -> bool:
+        """Does it need another torch than the environment's?"""
+        return any(one.split("==")[0] in _NEED_TORCH for side in (self.affected, self.fixed) for one in side.packages)
+
+
+def read(path: Path) -> Entry:
+    """The entry of a program. Raises :class:`scenarios.base.ScenarioError`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        begin = lines.index(_BEGIN)
+        end = lines.index(_END, begin)
+        head = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[begin + 1 : end])
+        return Entry(path=path, **tomllib.loads(head))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        told = f"{where}: " if where else ""
+        raise ScenarioError(f"{path} is no entry of the catalogue: {told}{first['msg']}") from None
+    except (ValueError, TypeError) as error:
+        raise ScenarioError(f"{path} is no entry of the catalogue: {error}") from None
+
+
+def entries(folder: Path = PROGRAMS) -> list[Entry]:
+    """All, by library and id. Raises :class:`scenarios.base.ScenarioError`."""
+    # A name that begins with _ is what programs share; the folder's own modules are none.
+    if not folder.is_dir():
+        raise ScenarioError(f"{folder} is no folder: --programs names one with entries, as LIBRARY/ID.py")
+    paths = sorted(path for path in folder.glob("*/*.py") if not path.name.startswith("_"))
+    return sorted(map(read, paths), key=lambda one: (one.library, _numbers(one.id)))
+
+
+def named(ids: Sequence[str], of: Sequence[Entry]) -> list[Entry]:
+    """Those of ``ids``, in the order of ``of``. Raises :class:`scenarios.base.ScenarioError`: one is not there."""
+    there = {one.id for one in of}
+    for one in ids:
+        if one not in there:
+            near = [other for other in sorted(there) if one.strip("#").lower() in other]
+            raise ScenarioError(
+                f"'{one}' is not in the catalogue: "
+                + (f"is it {' or '.join(near)}?" if near else "'repro catalogue --list' tells what is")
+            )
+    return [one for one in of if one.id in ids]
+
+
+def _numbers(name: str) -> list[tuple[int, str]]:
+    """So that 606 comes before 5059."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

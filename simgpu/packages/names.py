@@ -1,0 +1,84 @@
+"""A release of a package, as a person names it: ``deepspeed==0.13.4``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import NamedTuple
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")  # PEP 508
+
+
+class PackageError(Exception):
+    """A package that cannot be had as it was asked for. One sentence."""
+
+
+class Package(NamedTuple):
+    """``name`` and ``version`` in their one spelling, so that they also name a folder."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+    @property
+    def said(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def key(self) -> Version:
+        """To order them by."""
+        return Version(self.version)
+
+    def is_said(self, text: str) -> bool:
+        """Is it what ``text`` names?"""
+        name, _, version = text.partition("==")
+        return canonicalize_name(name) == self.name and self.is_(version)
+
+    def is_(self, version: str | None) -> bool:
+        """Is that the version that is asked for? A build of it is: 2.13.0+cpu is 2.13.0."""
+        if version is None:
+            return False
+        try:
+            there, wanted = Version(version), Version(self.version)
+        except InvalidVersion:
+            return False
+        return there == wanted or (wanted.local is None and there.public == wanted.public)
+
+
+def parse(text: str, option: str = "--package") -> Package:
+    """``NAME==VERSION``, and nothing else that pip would take. Raises :class:`PackageError`."""
+    name, equals, version = (part.strip() for part in text.partition("=="))
+    if not _NAME.fullmatch(name):
+        raise PackageError(f"{option} takes NAME==VERSION, for example deepspeed==0.13.4, not '{text}'")
+    if not equals or not version:
+        raise PackageError(f"{option} {name} says no version: write, for example, {name}==1.2.3")
+    try:
+        return Package(canonicalize_name(name), str(Version(version)))
+    except InvalidVersion:
+        raise PackageError(f"{option} {text}: '{version}' is no version (one release, as 1.2.3)") from None
+
+
+def several(texts: Sequence[str], option: str = "--package") -> tuple[Package, ...]:
+    """All of them, in their order, each once. Raises :class:`PackageError` for two versions of one package."""
+    found: dict[str, Package] = {}
+    for text in texts:
+        one = parse(text, option)
+        other = found.setdefault(one.name, one)
+        if not other.is_(one.version):
+            raise PackageError(f"{option} names two versions of {one.name}, {other.version} and {one.version}: say one")
+    return tuple(found.values())
+
+
+def here(name: str) -> str | None:
+    """The version that this process would import; None where there is none."""
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return None
