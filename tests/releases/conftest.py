@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-Wheel = Callable[..., None]
 
 
 def wheel(folder: Path, name: str, version: str, text: str = "", requires: Sequence[str] = ()) -> None:

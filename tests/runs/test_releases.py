@@ -166,42 +166,11 @@ def test_the_short_build_gives_the_files_of_pips_own(tmp_path: Path, monkeypatch
     assert len(made) > 400 and made == plain
 
 
-HPZ = """
-import deepspeed, torch
-import torch.distributed as dist
-from torch import nn
-
-deepspeed.init_distributed("nccl")
-zero = {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0}
-config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": zero}
-config["optimizer"] = {"type": "AdamW", "params": {"lr": 0.01}}
-with deepspeed.zero.Init(config_dict_or_path=config):
-    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
-engine, *_ = deepspeed.initialize(model=model, config=config)
-for step in range(2):
-    loss = engine(torch.ones(1, 64, device=engine.device, dtype=torch.bfloat16)).float().square().mean()
-    engine.backward(loss)
-    engine.step()
-print(loss.item())
-"""
-
-
 @pytest.mark.release
 def test_the_release_that_cured_hpz_is_found_by_halving(tmp_path: Path) -> None:
-    (tmp_path / "hpz.py").write_text(HPZ)
+    program = "scenarios/catalogue/deepspeed/ds5059.py"
     words = ["--package", "deepspeed", "--from", "0.13.2", "--to", "0.14.0", "--runs", str(tmp_path / "runs")]
-    command = [
-        sys.executable,
-        "-m",
-        "repro",
-        "bisect",
-        *words,
-        "--name",
-        "it",
-        "--ranks",
-        "2",
-        str(tmp_path / "hpz.py"),
-    ]
+    command = [sys.executable, "-m", "repro", "bisect", *words, "--name", "it", "--ranks", "2", program]
     own = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
     done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -209,4 +178,4 @@ def test_the_release_that_cured_hpz_is_found_by_halving(tmp_path: Path) -> None:
     assert (found["before"], found["first"], len(found["tried"])) == ("0.13.4", "0.13.5", 4)
     assert found["new"] == []
     file = "partition_parameters.py"
-    assert found["gone"] == [f"write-read of {file}:_partition_param_sec and {file}:_all_gather_dtype"]
+    assert found["gone"] == [f"write-read of {file}:_partition_param_sec and {file}:_dist_allgather_fn"]
