@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from reports.data.catalogue import CatalogueFile, Ran, Row, read
+from reports.data.catalogue import CatalogueFile, Ran, Row, cell, read, short
 from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
 from reports.table import Cell, Column, Table
@@ -113,9 +112,9 @@ def table(rows: Sequence[Row]) -> Table:
         [
             Cell(row.id, "", row.library),
             Cell(_KINDS[row.kind], "bad" if row.differs else "", "NOT AS EXPECTED" if row.differs else ""),
-            _cell(affected),
-            _cell(row.fixed),
-            "\n".join(map(_short, affected.lines)) or affected.evidence or affected.failure,
+            cell(affected),
+            cell(row.fixed),
+            "\n".join(map(short, affected.lines)) or affected.evidence or affected.failure,
             Cell(affected.harm, "bad" if affected.harm == "harmful" else "soft", affected.token),
             affected.virtual_ns / 1e6,
             *([row.cost] if fixes else []),
@@ -123,12 +122,6 @@ def table(rows: Sequence[Row]) -> Table:
         for row, affected in ran
     ]
     return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
-
-
-def _short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
-    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
-    return f"{found[1]} {found[2]}" if found else line
 
 
 def tidy(rows: Sequence[Row]) -> pd.DataFrame:
@@ -178,15 +171,8 @@ def _card(row: Row) -> Card:
     facts += [Fact("not as expected", one) for one in row.differs]
     facts.append(Fact("program", row.program))
     mark = row.affected.verdict if row.affected else "not shown"
-    tone = _cell(row.affected).tone or "soft"
+    tone = cell(row.affected).tone or "soft"
     return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
-
-
-def _cell(ran: Ran | None) -> Cell:
-    if ran is None:
-        return Cell("")
-    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
-    return Cell(ran.verdict, tone, ran.ran)
 
 
 def _colour(ran: Ran | None) -> str:

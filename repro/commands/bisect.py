@@ -51,7 +51,7 @@ def bisect(
 
     if not program:
         raise click.UsageError("Name a script, for example: repro bisect --package NAME --from A --to B train.py.")
-    if "=" in package:
+    if not names.is_name(package):
         raise WrongUse(f"--package takes a name here, and --from and --to the versions, not '{package}'")
     fixed = names.several(others, "--with")
     if any(one.name == names.parse(f"{package}==0").name for one in fixed):

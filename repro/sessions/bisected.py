@@ -61,7 +61,7 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return Shown(failure=(lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:])
     if found.failure or done.returncode not in _STATUS:
-        return Shown(failure=(found.failure or f"exit status {done.returncode}").rstrip("."))
+        return Shown(failure=f"{(found.failure or f'exit status {done.returncode}').rstrip('.')} (see {log.name})")
     return Shown(found.verdict, frozenset(map(said_of, found.races)))
 
 

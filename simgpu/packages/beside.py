@@ -47,11 +47,6 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
     return found
 
 
-def there(wanted: Sequence[Package], folder: Path) -> bool:
-    """Is all of ``wanted`` in the environment or below ``folder``? What it asks for is not looked at."""
-    return all(one.is_(names.here(one.name)) or installing.place_of(one, folder).is_dir() for one in wanted)
-
-
 def _asks(place: Path) -> list[Requirement]:
     one = installing.distribution(place)
     found = []

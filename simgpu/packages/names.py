@@ -52,10 +52,15 @@ class Package(NamedTuple):
         return there == wanted or (wanted.local is None and there.public == wanted.public)
 
 
+def is_name(text: str) -> bool:
+    """Is it the name of a package, and nothing else?"""
+    return _NAME.fullmatch(text) is not None
+
+
 def parse(text: str, option: str = "--package") -> Package:
     """``NAME==VERSION``, and nothing else that pip would take. Raises :class:`PackageError`."""
     name, equals, version = (part.strip() for part in text.partition("=="))
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise PackageError(f"{option} takes NAME==VERSION, for example deepspeed==0.13.4, not '{text}'")
     if not equals or not version:
         raise PackageError(f"{option} {name} says no version: write, for example, {name}==1.2.3")
