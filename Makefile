@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -83,6 +83,9 @@ placements: $(READY) ## Every place where hpZ's synchronisation could stand: rac
 
 releases: $(READY) ## One scenario under eleven DeepSpeed releases, unmodified: race, stale, uncovered or clean
 	@$(BIN)/python -m repro releases $(ARGS)
+
+catalogue: $(READY) ## Known stream bugs, each in the release with it and the one without: race, harm, witness (ARGS='ds5059 --torch')
+	@$(BIN)/python -m repro catalogue --overwrite $(ARGS)
 
 # mypy takes a minute the first time: beside the tests, as these take a while to use both cores, and at their end.
 test: $(READY) $(BROWSER) ## Lint, and the tests that a change must pass: every claim at least once (ARGS go to pytest)

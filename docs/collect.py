@@ -103,6 +103,7 @@ STUDIES = {
         },
     ),
     "kernels": Study("kernels --overwrite", {"kernels.csv": "kernels.csv"}),
+    "catalogue": Study("catalogue --torch --overwrite", {"report/metrics.csv": "catalogue.csv"}),
     "releases": Study("releases", {"report/metrics.csv": "releases.csv"}),
 }
 

@@ -136,7 +136,34 @@ def releases(frame: pd.DataFrame) -> list[Cells]:
     return rows
 
 
+def catalogue(frame: pd.DataFrame, kinds: tuple[str, ...]) -> list[Cells]:
+    """A row for each entry of these kinds, with both sides."""
+    rows = []
+    for name, found in frame[frame.kind.isin(kinds)].fillna("").groupby("id", sort=False):
+        affected, fixed = rows_of(found)
+        row = {"id": f"`{name}`", "bug": affected.title}
+        if affected.kind == "not-shown":
+            rows.append({**row, "what was tried": affected.tried})
+            continue
+        row["affected"] = f"{affected.ran}: **{affected.verdict}**"
+        row["fixed"] = f"{fixed.ran}: {fixed.verdict}" + (
+            f" ({affected.cost:+.1%} of time)" if affected.cost != "" else ""
+        )
+        if affected.harm:
+            row |= {
+                "both lines": affected.lines.replace(" | ", "<br>"),
+                "witness": f"{affected.harm}<br>`{affected.token}`",
+            }
+        else:
+            row["evidence"] = affected.evidence
+        rows.append(row)
+    return rows
+
+
 RACES: dict[str, Table] = {
+    "catalogue": Table("catalogue.csv", partial(catalogue, kinds=("race", "open"))),
+    "catalogue-controls": Table("catalogue.csv", partial(catalogue, kinds=("stale", "arithmetic", "bounds"))),
+    "catalogue-missing": Table("catalogue.csv", partial(catalogue, kinds=("not-shown",))),
     "sweep": Table("sweep.csv", sweep),
     "sweep-releases": Table("sweep.csv", sweep_releases),
     "sweep-releases-2-nodes": Table("sweep-2-nodes.csv", sweep_releases),

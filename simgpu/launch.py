@@ -24,6 +24,7 @@ from types import MappingProxyType
 from simgpu.build import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
+from simgpu.packages import starting
 from simgpu.ranks import RankFailed
 from simgpu.ranks.interrupts import held
 from simgpu.scripts import Program, WrongUse, fail
@@ -132,6 +133,8 @@ def _run(
 
         install(dry)
     program.find()
+    if hidden := starting.hidden(sys.path):
+        raise WrongUse(hidden)
     if slow:
         from simgpu import costs
 
@@ -145,7 +148,9 @@ def _run(
         except BaseException as error:
             if _unwritten:  # which is no fault of the program, though it may be told of it
                 raise RuntimeError(f"the trace cannot be written: {_unwritten[0]}") from None
-            return fail(error, ("simgpu.launch", "simgpu.scripts"))
+            status = fail(error, ("simgpu.launch", "simgpu.scripts"))
+            starting.explain(error)
+            return status
         return 0
 
     if not ranks:

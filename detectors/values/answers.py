@@ -31,7 +31,7 @@ KINDS: tuple[Kind, ...] = ("right", "stale", "bounds", "arithmetic")
 FOLDER = "STREAM_RACES_ANSWERS"
 """The environment variable that names the folder which takes the answers. ``repro check`` sets it."""
 
-_STRETCH = 4  # elements: wrong ones that lie alone are no stretch
+_STRETCH = 4  # elements: wrong ones that lie alone are no stretch, nor are right ones
 _ROUNDING = 2**-7  # bfloat16's, of both
 _LONGEST = 1000  # characters of a sentence that is read back
 _MOST = 10_000  # answers of a rank
@@ -65,7 +65,8 @@ def answer(name: str, got: Any, want: Any, earlier: Sequence[Any] = (), *, atol:
     if folder := os.environ.get(FOLDER):
         with (Path(folder) / f"{rank}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(made)) + "\n")
-    print(f"rank {rank}: {made.name} is {kind if kind != 'arithmetic' else 'wrong'}: {says}", file=sys.stderr)
+    # In one piece: print would write the line's end by itself, behind another rank's line.
+    sys.stderr.write(f"rank {rank}: {made.name} is {kind if kind != 'arithmetic' else 'wrong'}: {says}\n")
     return kind
 
 
@@ -89,8 +90,12 @@ def judge(
         return "arithmetic", f"{told}: all are off by the factor {factor:.6g}"
     stretches = [(at, at + length) for bad, at, length in _runs(wrong) if bad]
     # What should be zero and is says nothing of where the rest went wrong.
-    right = any(not bad and value != 0 for bad, value in zip(wrong, want, strict=True))
-    if right and (len(stretches) == 1 or count >= _STRETCH * len(stretches)):
+    telling = [bad for bad, value in zip(wrong, want, strict=True) if bad or value != 0]
+    rights = sum(not bad for bad, _, _ in _runs(telling))
+    if rights and (
+        len(stretches) == 1
+        or (count >= _STRETCH * len(stretches) and len(telling) - count >= _STRETCH * rights)  # none by chance
+    ):
         shown = ", ".join(f"[{begin}, {end})" for begin, end in stretches[:3])
         return "bounds", f"{told}: {shown}{' and more' if len(stretches) > 3 else ''} of them, and no others"
     return "arithmetic", told

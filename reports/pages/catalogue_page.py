@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from reports.data.catalogue import CatalogueFile, Ran, Row, read
-from reports.pages.study_page import Study, StudyMetadata
+from reports.data.catalogue import CatalogueFile, Ran, Row, cell, read, short
+from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
 from reports.table import Cell, Column, Table
 
@@ -73,7 +72,8 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
         tone=tone,
         facts=facts,
         charts={"matrix": _matrix(rows)},
-        tables=[table(rows), *_asides(rows)],
+        tables=[table(rows), *_missing(rows)],
+        cards=[_card(row) for row in rows],
         command=ran.command,
         versions=found.versions,
         configuration={},
@@ -111,10 +111,10 @@ def table(rows: Sequence[Row]) -> Table:
     cells = [
         [
             Cell(row.id, "", row.library),
-            Cell(_KINDS[row.kind], "bad" if row.differs else "", _differs(row)),
-            _cell(affected),
-            _cell(row.fixed),
-            "\n".join(map(_short, affected.lines)) or affected.evidence or affected.failure,
+            Cell(_KINDS[row.kind], "bad" if row.differs else "", "NOT AS EXPECTED" if row.differs else ""),
+            cell(affected),
+            cell(row.fixed),
+            "\n".join(map(short, affected.lines)) or affected.evidence or affected.failure,
             Cell(affected.harm, "bad" if affected.harm == "harmful" else "soft", affected.token),
             affected.virtual_ns / 1e6,
             *([row.cost] if fixes else []),
@@ -122,12 +122,6 @@ def table(rows: Sequence[Row]) -> Table:
         for row, affected in ran
     ]
     return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
-
-
-def _short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
-    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
-    return f"{found[1]} {found[2]}" if found else line
 
 
 def tidy(rows: Sequence[Row]) -> pd.DataFrame:
@@ -140,6 +134,9 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
                 "title": row.title,
                 "kind": row.kind,
                 "known": row.known,
+                "tried": row.tried,
+                "program": row.program,
+                "cost": row.cost,
                 "side": name,
                 **(side or Ran(ran="", verdict="", sentence="")).model_dump(exclude={"lines"}),
                 "lines": " | ".join(side.lines) if side else "",
@@ -151,26 +148,31 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
     )
 
 
-def _asides(rows: Sequence[Row]) -> list[Table]:
-    told = Table(
-        "What each is",
-        ["id", "title", "known in", "mechanism", "threads"],
-        [[row.id, row.title, row.known, row.mechanism, "\n".join(row.threads)] for row in rows],
-        brief=False,
-    )
-    missing = [[row.id, row.title, row.tried] for row in rows if not row.shown]
-    return [told, *([Table("Not shown", ["id", "bug", "what was tried"], missing)] if missing else [])]
+def _missing(rows: Sequence[Row]) -> list[Table]:
+    cells = [[row.id, row.title, row.tried] for row in rows if not row.shown]
+    return [Table("Not shown", ["id", "bug", "what was tried"], cells)] if cells else []
 
 
-def _differs(row: Row) -> str:
-    return f"NOT AS EXPECTED: {'; '.join(row.differs)}" if row.differs else ""
-
-
-def _cell(ran: Ran | None) -> Cell:
-    if ran is None:
-        return Cell("")
-    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
-    return Cell(ran.verdict, tone, ran.ran)
+def _card(row: Row) -> Card:
+    facts = [Fact("known in", row.known)]
+    for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):
+        if side:
+            facts.append(Fact(name, f"{side.ran}: {side.failure or side.sentence}"))
+    command = ""
+    if row.affected:
+        facts += [Fact(word, line) for word, line in zip(("first", "second"), row.affected.lines, strict=False)]
+        facts += [Fact("evidence", row.affected.evidence)] if row.affected.evidence else []
+        if row.affected.harm:
+            facts.append(Fact("witness", f"{row.affected.harm}: {row.affected.token}", "witness"))
+        command = row.affected.command
+    if row.cost is not None:
+        facts.append(Fact("the fix costs", f"{row.cost:+.1%} of virtual time", "virtual time"))
+    facts += [Fact("tried", row.tried)] if row.tried else []
+    facts += [Fact("not as expected", one) for one in row.differs]
+    facts.append(Fact("program", row.program))
+    mark = row.affected.verdict if row.affected else "not shown"
+    tone = cell(row.affected).tone or "soft"
+    return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
 
 
 def _colour(ran: Ran | None) -> str:

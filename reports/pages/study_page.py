@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -59,14 +59,30 @@ class StudyMetadata(BaseModel):
     hardware: str = ""
 
 
+class Card(NamedTuple):
+    """One thing that a study looked at, with what belongs to it. ``key``: its place on the page, ``#key``.
+
+    ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: that shows it again; may be empty.
+    """
+
+    key: str
+    title: str
+    mark: str
+    tone: str
+    text: str
+    facts: Sequence[Fact] = ()
+    links: Sequence[str] = ()
+    command: str = ""
+
+
 @dataclass(frozen=True)
 class Study:
     """What a study's page shows.
 
     ``verdict`` in a few words, ``sentence`` for someone who has one minute, ``tone``: good, warn or bad. ``metrics``:
     the tidy frame, a row for each thing that ran; ``more``: further frames for programs, by name. ``words``: names in
-    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. Names in any of it may come from
-    anybody.
+    :data:`reports.pages.words.STUDIES` that the page uses; ``when``: it was written. ``cards``: on the page alone.
+    Names in any of it may come from anybody.
     """
 
     kind: str
@@ -83,6 +99,7 @@ class Study:
     metrics: pd.DataFrame
     words: Sequence[str]
     more: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    cards: Sequence[Card] = ()
     when: str = ""
 
 

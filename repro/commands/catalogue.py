@@ -14,7 +14,6 @@ from repro.commands import flags
 from simgpu.scripts import WrongUse
 
 if TYPE_CHECKING:
-    from reports.data.catalogue import Row
     from reports.table import Table
     from scenarios.catalogue.entry import Entry
 
@@ -50,6 +49,7 @@ def catalogue(
 
     from reports.data import catalogue as data
     from reports.pages.catalogue_page import judged
+    from reports.screen import catalogue as screen
     from repro.sessions import catalogued, folders, places, studied
     from scenarios.catalogue import entry as entries
     from simgpu.extras import installed
@@ -86,12 +86,13 @@ def catalogue(
         ):
             rows[row.id] = row
             progress.advance(task)
-            console.print(f"{row.id:<24} {_told(row)}", highlight=False, soft_wrap=True)
+            console.print(f"{row.id:<24} {screen.told(row)}", highlight=False, soft_wrap=True)
     found = [rows[one.id] for one in chosen]
     catalogued.forget_traces(folder)
     data.write(found, installed("stream-races", "torch", "deepspeed"), folder)
     folder = places.keep(folder)
-    studied.report(console, folder, "catalogue", more=ids, brief=True)
+    console.print(screen.table(found))
+    studied.report(console, folder, "catalogue", more=ids, shown=False)
     if aside:
         console.print(
             f"Left out, as they need another torch (--torch): {', '.join(one.id for one in aside)}", highlight=False
@@ -103,16 +104,16 @@ def catalogue(
         raise SystemExit(1)
 
 
-def _told(row: Row) -> str:
-    if row.affected is None or row.fixed is None:
-        return "not shown"
-    harm = f" ({row.affected.harm})" if row.affected.harm else ""
-    both = f"{row.affected.verdict}{harm} -> {row.fixed.verdict}"
-    return f"{both}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else both
-
-
 def _list(chosen: Sequence[Entry]) -> Table:
-    from reports.table import Table
+    from reports.table import Cell, Table
 
-    rows = [[one.id, one.library, one.kind, str(one.affected), str(one.fixed), one.title] for one in chosen]
-    return Table("The catalogue", ["id", "library", "kind", "affected", "fixed", "bug"], rows)
+    rows = [
+        [
+            Cell(one.id, "", one.library),
+            Cell(one.kind, "", "in CI" if one.ci else ""),
+            f"{one.affected} -> {one.fixed}",
+            one.title,
+        ]
+        for one in chosen
+    ]
+    return Table("The catalogue", ["id", "kind", "affected -> fixed", "bug"], rows)

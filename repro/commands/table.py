@@ -23,6 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
+    "bisect": Command("bisect", "reports", "The first release of a package that changes what your program shows."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
     "fuzz": Command("fuzz", "deepspeed,reports", "A scenario in many timings; the smallest that goes wrong.", gpu=True),

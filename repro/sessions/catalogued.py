@@ -110,7 +110,7 @@ def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool)
         verdict=found.verdict,
         sentence=found.sentence,
         races=len(found.races),
-        kind=meant.kind if meant else "",
+        accesses=meant.kind if meant else "",
         lines=[_line(meant, one, entry.places) for one in (meant.first, meant.second)] if meant else [],
         evidence=next((f"{one.name}: {one.says}" for one in found.checked.wrong), "") if found.checked else "",
         harm=witness.verdict if witness else "",

@@ -15,11 +15,13 @@ from repro.sessions.folders import ANSWERS
 from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
 from simgpu.dry import World
+from simgpu.packages import starting
 from simgpu.ranks.interrupts import held
 from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
 
 DRY = "dry.json"  # what a dry run leaves beside its trace
+LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
 _FAILED, _UNKNOWN, _WRONG, _KILLED, _INTERRUPTED = 3, 4, 5, 128, 130
 
 
@@ -45,6 +47,7 @@ def work(
         said = place.with_name(ANSWERS)
         said.mkdir(exist_ok=True)
         os.environ[FOLDER] = str(said)
+        starting.note_in(place.with_name(LACKED))
         status = launch.run(
             words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
         )
@@ -98,6 +101,9 @@ def conclude(
 
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
+    if failure and (lacked := starting.noted(folder / LACKED)):
+        failure = f"{failure}; {lacked}"
+    (folder / LACKED).unlink(missing_ok=True)
     with held() if interrupted else nullcontext():  # a terminal that closes says so twice
         found = judge(
             folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None

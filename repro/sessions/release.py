@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from frameworks.deepspeed.releases import KNOWN, ReleaseError
@@ -13,7 +15,8 @@ from simgpu.packages import FOLDER, environment_of, names, running
 from simgpu.packages.names import Package, PackageError
 from simgpu.ranks.bound import command
 
-TRIED: Mapping[str, Sequence[str]] = {"deepspeed": KNOWN}
+_PROGRAMS = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
+_PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
 
 
 def become(packages: Sequence[str]) -> None:
@@ -69,7 +72,12 @@ def ran_with(packages: Sequence[str]) -> dict[str, str]:
 
 
 def _tried(package: Package) -> bool:
-    return any(package.is_(version) for version in TRIED.get(package.name, ())) or str(package) not in running()
+    """The environment's own, a release that the scenarios were run with, or one of an entry of the catalogue."""
+    if str(package) not in running() or (package.name == "deepspeed" and package.version in KNOWN):
+        return True
+    # by their text: with other releases in place of the environment's, what reads them may not be importable
+    heads = (path.read_text(encoding="utf-8").partition("\n# ///\n")[0] for path in _PROGRAMS.glob("*/*.py"))
+    return any(package.is_said(one) for head in heads for one in _PACKAGE.findall(head))
 
 
 def _tell(sentence: str) -> None:

@@ -25,11 +25,11 @@ def report(
     options: Mapping[str, Any] | None = None,
     hardware: str = "",
     more: tuple[str, ...] = (),
-    brief: bool = False,
+    shown: bool = True,
 ) -> None:
     """Write ``folder/study.json`` and the report of what lies in the folder; print its tables and where it is.
 
-    ``brief``: print only the tables that are in the text for an issue, too.
+    ``shown``: print the study's tables.
     ``options``: of the job; ``hardware``: what the profile stands for; ``more``: further arguments of the command.
     Raises :class:`reports.data.loading.ReportError`.
     """
@@ -47,9 +47,8 @@ def report(
         study_folder.note(folder, ran)
         found = study_folder.load(folder)
         page = study_page.write(found, folder / "report")
-    for table in found.tables:
-        if table.brief or not brief:
-            console.print(table)
+    for table in found.tables if shown else ():
+        console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

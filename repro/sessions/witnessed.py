@@ -12,7 +12,7 @@ from detectors.order.races import Side
 from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
-from simgpu.trace import TraceError
+from simgpu.trace import Frame, TraceError
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -38,12 +38,16 @@ def at(race: Race, place: str, *sides: Side) -> bool:
     ``sides``: only these are looked at.
     """
     file, _, where = place.rpartition(":")
-    return any(
-        frame.file.rpartition("/")[2] == file
-        and where in (str(frame.line), frame.function, frame.function.rpartition(".")[2])
-        for side in sides or (race.first, race.second)
-        for frame in side.stack
-    )
+
+    def is_it(frame: Frame) -> bool:
+        function = frame.function.partition(" ")[0]  # what follows says that it is the backward pass of a call there
+        return frame.file.rpartition("/")[2] == file and where in (
+            str(frame.line),
+            function,
+            function.rpartition(".")[2],
+        )
+
+    return any(is_it(frame) for side in sides or (race.first, race.second) for frame in side.stack)
 
 
 @dataclass(frozen=True)

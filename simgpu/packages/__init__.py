@@ -38,13 +38,6 @@ def environment_of(
     }
 
 
-def are_there(packages: Sequence[str], folder: Path = FOLDER) -> bool:
-    """Would :func:`environment_of` have none of ``packages`` to install? Raises as that does."""
-    from simgpu.packages import beside, names
-
-    return beside.there(names.several(packages), folder)
-
-
 def running() -> dict[str, Path]:
     """The releases with which this process runs in place of the environment's: their folders, by ``NAME==VERSION``."""
     from simgpu.packages import installing

@@ -16,8 +16,8 @@ from simgpu.packages import installing, names
 from simgpu.packages.installing import Tell
 from simgpu.packages.names import Package, PackageError
 
-# Never beside a release: these decide what the simulated GPU is, or ask for a real one.
-_NEVER = ("torch", "triton", "pytorch-triton")
+# Never beside a release: these decide what the simulated GPU is, ask for a real one, or are built for one torch.
+_NEVER = ("torch", "torchaudio", "torchvision", "triton", "pytorch-triton")
 _NEVER_BEGINNING = ("nvidia-", "cuda-")
 
 
@@ -45,11 +45,6 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
             elif not requirement.specifier.contains(there, prereleases=True) and owner:
                 tell(f"{owner.said} asks for {name}{requirement.specifier}, and {there} is here: it is left")
     return found
-
-
-def there(wanted: Sequence[Package], folder: Path) -> bool:
-    """Is all of ``wanted`` in the environment or below ``folder``? What it asks for is not looked at."""
-    return all(one.is_(names.here(one.name)) or installing.place_of(one, folder).is_dir() for one in wanted)
 
 
 def _asks(place: Path) -> list[Requirement]:

@@ -66,7 +66,7 @@ def reason(said: str, package: Package) -> str:
     listed = re.search(r"from versions: ([^)]*)\)", said)
     there = final(listed[1].split(",")) if listed else []
     if listed and there:
-        return f"there is no such release; {_nearest(package.version, there)}"
+        return f"there is no such release; {nearest(package.version, there)}"
     if re.search(r"Retrying \(|NewConnectionError|Name or service not known|Temporary failure", said):
         return "the package index cannot be reached"
     python = (
@@ -78,11 +78,20 @@ def reason(said: str, package: Package) -> str:
         return f"the package index has no {package.name}"
     if "No module named pip" in said:
         return "this environment has no pip (python -m ensurepip)"
+    if is_broken(said):
+        raised = re.findall(r"^ *(\w+(?:Error|Exception|Exit): .*)$", said, re.MULTILINE)
+        return f"its build ends with {raised[-1].rstrip('.')}" if raised else "it does not build here"
     errors = [line.strip() for line in said.splitlines() if "ERROR" in line or "error" in line]
     return errors[-1] if errors else "pip does not say why"
 
 
-def _nearest(version: str, there: list[Version]) -> str:
+def is_broken(said: str) -> bool:
+    """Is what pip ``said`` about a build that failed, and not about an index?"""
+    return "subprocess-exited-with-error" in said or "Could not build wheels" in said or "Failed to build" in said
+
+
+def nearest(version: str, there: Sequence[Version]) -> str:
+    """Which of those ``there`` stand beside a version: the end of a sentence."""
     if not version:
         return f"the newest is {there[-1]}"
     wanted = Version(version)

@@ -31,8 +31,14 @@ Tell = Callable[[str], None]
 _BUILD_S = 900
 _PART = ".part"
 _HOOK = Path(__file__).with_name("hook")
-# Their builds import torch, so they are not isolated from it; and not more often than they have to (hook/).
+# Their builds import torch, so they are not isolated from it; and not more often than they have to (hook/). Of old
+# releases some want it in each step, and some do not build with today's.
 _BUILT_WITH_TORCH = frozenset({"deepspeed"})
+_WAYS: tuple[dict[str, str], ...] = (
+    {"PYTHONPATH": str(_HOOK)},
+    {},
+    {"PYTHONPATH": str(_HOOK), "SIMGPU_BUILD_WITHOUT_TORCH": "1"},
+)
 
 
 def place_of(package: Package, folder: Path) -> Path:
@@ -112,15 +118,20 @@ def _pip(package: Package, requirement: str, key: Path) -> Path:
     """
     made = Path(tempfile.mkdtemp(prefix=f".{key.name}.", suffix=_PART, dir=key.parent))
     words = ["install", "--quiet", "--no-deps", "--target", str(made / "it")]
-    more = {"PYTHONHASHSEED": "0"}  # a build that lists a set lists it in the same order each time
+    said, first = package.said.strip(), ""
+    ways: tuple[dict[str, str], ...] = ({},)
     if package.name in _BUILT_WITH_TORCH:
         words.append("--no-build-isolation")
-        more["PYTHONPATH"] = str(_HOOK)
-    said = package.said.strip()
+        ways = _WAYS
     try:
-        done = index.pip([*words, requirement], seconds=_BUILD_S, more=more)
+        for way in ways:
+            # a build that lists a set lists it in the same order each time
+            done = index.pip([*words, requirement], seconds=_BUILD_S, more={"PYTHONHASHSEED": "0", **way})
+            if not (done.returncode and index.is_broken(done.stderr)):
+                break
+            first = first or done.stderr
         if done.returncode:
-            raise PackageError(f"{said} cannot be installed: {index.reason(done.stderr, package)}")
+            raise PackageError(f"{said} cannot be installed: {index.reason(first or done.stderr, package)}")
         there = package_in(made / "it")
         if there is None or there.name != package.name or (package.version and not package.is_(there.version)):
             raise PackageError(f"{said} cannot be installed: pip gave {there.said if there else 'nothing'} instead")

@@ -36,6 +36,11 @@ class Package(NamedTuple):
         """To order them by."""
         return Version(self.version)
 
+    def is_said(self, text: str) -> bool:
+        """Is it what ``text`` names?"""
+        name, _, version = text.partition("==")
+        return canonicalize_name(name) == self.name and self.is_(version)
+
     def is_(self, version: str | None) -> bool:
         """Is that the version that is asked for? A build of it is: 2.13.0+cpu is 2.13.0."""
         if version is None:
@@ -47,10 +52,15 @@ class Package(NamedTuple):
         return there == wanted or (wanted.local is None and there.public == wanted.public)
 
 
+def is_name(text: str) -> bool:
+    """Is it the name of a package, and nothing else?"""
+    return _NAME.fullmatch(text) is not None
+
+
 def parse(text: str, option: str = "--package") -> Package:
     """``NAME==VERSION``, and nothing else that pip would take. Raises :class:`PackageError`."""
     name, equals, version = (part.strip() for part in text.partition("=="))
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise PackageError(f"{option} takes NAME==VERSION, for example deepspeed==0.13.4, not '{text}'")
     if not equals or not version:
         raise PackageError(f"{option} {name} says no version: write, for example, {name}==1.2.3")

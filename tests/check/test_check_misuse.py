@@ -69,3 +69,22 @@ def test_what_is_no_run_is_never_replaced(check: Any) -> None:
     assert (done.status, done.out) == (2, "")
     assert "does not look like a run of this command" in done.err
     assert (folder / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--package", "stem"], "--package stem says no version: write, for example, stem==1.2.3"),
+        (["--package", "x==1", "--package", "x==2"], "--package names two versions of x, 1 and 2: say one"),
+        (["--package", "../x==1"], "--package takes NAME==VERSION, for example deepspeed==0.13.4, not '../x==1'"),
+        (["--package", "stem==3"], "stem 3 cannot be installed: the package index has no stem"),
+    ],
+)
+def test_a_package_that_cannot_be_had_is_one_sentence(
+    check: Any, tmp_path: Any, arguments: list[str], sentence: str
+) -> None:
+    check.script("print('never')")
+    done = check(*arguments, "train.py", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
+    assert (done.status, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == f"Error: {sentence}"
+    assert not (check.folder / "runs" / "it").exists()

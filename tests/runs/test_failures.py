@@ -140,10 +140,12 @@ def test_an_occupied_run_folder(refused: Refused, tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_a_deepspeed_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deepspeed_that_the_scenario_is_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenarios.scenario, "installed", lambda: "0.7.0")
-    with pytest.raises(ScenarioError, match=r"DeepSpeed 0\.7\.0 is not known to work here: install 0\.19\.8"):
+    with pytest.raises(ScenarioError, match=r"this is DeepSpeed 0\.7\.0, and the scenario is for 0\.19\.8"):
         scenario().check()
+    with pytest.raises(ScenarioError, match=r"--deepspeed takes a release, as 0\.19\.8, not '\.\./0\.13'"):
+        scenario(deepspeed="../0.13")
 
 
 def test_a_fix_is_not_for_a_release_that_runs_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

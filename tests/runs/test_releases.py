@@ -16,27 +16,28 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError, environment, install
+from frameworks.deepspeed.releases import PINNED, environment
 from repro.commands.releases import row_of
+from simgpu.packages.names import PackageError
 from studies import trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("--size", "tiny", "--steps", "3", "--watch", "on")  # the live watch says the same, from inside
 
 
-def place_of(release: str) -> Path:
+def under(release: str) -> dict[str, str]:
     try:
-        return install(release, ROOT / ".releases")
-    except ReleaseError as error:
+        return environment(release, ROOT / ".releases")
+    except PackageError as error:
         pytest.skip(f"the package registry does not give DeepSpeed {release}: {error}")
 
 
 def findings(release: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run the scenario under the release."""
-    place = place_of(release)
+    own = under(release)
     command = [sys.executable, "-m", "repro", "run", "--deepspeed", release, "--runs", str(folder), "--name", "it"]
     done = subprocess.run(
-        [*command, *SCENARIO, *arguments], cwd=ROOT, env=environment(place), capture_output=True, text=True, timeout=250
+        [*command, *SCENARIO, *arguments], cwd=ROOT, env=own, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((folder / "it" / "findings.json").read_text())
@@ -113,7 +114,7 @@ def test_padding(tmp_path: Path, release: str, uncovered: bool) -> None:
 @pytest.mark.release
 def test_trainer_under_0_13_4_prints_two_losses_and_then_nothing_but_zero() -> None:
     """DeepSpeed issue 5059: 2.1364, 2.0157, 0.0."""
-    affected = trainer.losses("0.13.4", environment(place_of("0.13.4")), steps=3)
+    affected = trainer.losses("0.13.4", under("0.13.4"), steps=3)
     pinned = trainer.losses(PINNED, os.environ, steps=3)
     assert affected.loss[2] == 0.0 and affected.gradient_norm.isna().tolist() == [False, True, True]
     assert affected.loss[:2].tolist() == pytest.approx(pinned.loss[:2].tolist(), rel=1e-3)
@@ -123,7 +124,7 @@ def test_trainer_under_0_13_4_prints_two_losses_and_then_nothing_but_zero() -> N
 @pytest.mark.release
 def test_why_sets_0_13_4_beside_the_pinned_release(tmp_path: Path) -> None:
     """At full size: on a slow network the affected release reverses pairs of one layer, and the pinned one none."""
-    place_of("0.13.4")
+    under("0.13.4")
     command = [sys.executable, "-m", "repro", "why", "--releases", f"0.13.4,{PINNED}", "--runs", str(tmp_path)]
     more = ["--only", "another release's way", "--no-live"]
     subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, timeout=500)
@@ -142,28 +143,39 @@ def test_a_release_that_cannot_be_installed_is_a_row_that_says_so(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     row = row_of("0.13.4", tmp_path / "runs" / "it", [])
-    assert row["failure"].startswith("DeepSpeed 0.13.4 cannot be installed: ")
+    assert row["failure"].startswith("deepspeed 0.13.4 cannot be installed: ")
     assert not list((tmp_path / ".releases").iterdir())
 
 
-def test_a_release_is_built_without_the_accelerator_that_it_is_run_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old releases ask for Intel's package, in their build already, when they are told to use the CPU."""
-    built: list[dict[str, str]] = []
+@pytest.mark.release
+def test_the_short_build_gives_the_files_of_pips_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one step of the build go without torch. Nothing of it may be seen in what is installed."""
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    environment("0.13.5", tmp_path)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DS_ACCELERATOR")}
+    subprocess.run(
+        [*command, str(tmp_path / "own"), "deepspeed==0.13.5"], check=True, env=own | {"PYTHONHASHSEED": "0"}
+    )
 
-    def build(command: list[str], *, env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
-        built.append(env)
-        return subprocess.CompletedProcess(command, 1, "", "ERROR: not built")
+    def files(place: Path) -> dict[str, bytes]:
+        there = (path for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        return {str(path.relative_to(place)): path.read_bytes() for path in there if path.name != "RECORD"}
 
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setattr(subprocess, "run", build)
-    with pytest.raises(ReleaseError, match="not built"):
-        install("0.13.4", tmp_path)
-    assert "DS_ACCELERATOR" not in built[0]
+    made, plain = files(tmp_path / "deepspeed-0.13.5"), files(tmp_path / "own")
+    assert len(made) > 400 and made == plain
 
 
-def test_an_unknown_release_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReleaseError, match=r"DeepSpeed 0\.1\.0 is not known to work here") as error:
-        install("0.1.0", tmp_path)
-    assert all(known in str(error.value) for known in KNOWN)
+@pytest.mark.release
+def test_the_release_that_cured_hpz_is_found_by_halving(tmp_path: Path) -> None:
+    program = "scenarios/catalogue/deepspeed/ds5059.py"
+    words = ["--package", "deepspeed", "--from", "0.13.2", "--to", "0.14.0", "--runs", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "repro", "bisect", *words, "--name", "it", "--ranks", "2", program]
+    own = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "runs" / "it" / "bisect.json").read_text())
+    assert (found["before"], found["first"], len(found["tried"])) == ("0.13.4", "0.13.5", 4)
+    assert found["new"] == []
+    file = "partition_parameters.py"
+    assert found["gone"] == [f"write-read of {file}:_partition_param_sec and {file}:_dist_allgather_fn"]

@@ -1,0 +1,48 @@
+"""The catalogue in the terminal: narrower than on its page, as a pipe has 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.data.catalogue import Ran, Row, cell, short
+from reports.table import Cell, Table
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The entries that ran."""
+    return Table(
+        "The catalogue",
+        ["id", "affected", "fixed", "both lines, or the evidence; the witness"],
+        [
+            [
+                Cell(row.id, "bad" if row.differs else "", row.library),
+                _before(row.affected),
+                cell(row.fixed),
+                Cell(_lines(row.affected), "", _witness(row, row.affected)),
+            ]
+            for row in rows
+            if row.affected
+        ],
+    )
+
+
+def told(row: Row) -> str:
+    """An entry that is done, in a line."""
+    if row.affected is None or row.fixed is None:
+        return "not shown"
+    both = f"{_before(row.affected).text} -> {row.fixed.verdict}"
+    return f"{both}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else both
+
+
+def _before(ran: Ran) -> Cell:
+    made = cell(ran)
+    return made._replace(text=f"{ran.verdict} ({ran.harm})") if ran.harm else made
+
+
+def _lines(ran: Ran) -> str:
+    return "\n".join(map(short, ran.lines)) or ran.evidence or ran.failure
+
+
+def _witness(row: Row, ran: Ran) -> str:
+    cost = "" if row.cost is None else f"the fix costs {row.cost:+.1%}"
+    return "; ".join(filter(None, [ran.token, f"{ran.virtual_ns / 1e6:.2f} ms", cost]))

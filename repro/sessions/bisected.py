@@ -1,0 +1,76 @@
+"""A release, run for a bisection: ``repro check`` with it, in a process of its own, and what that found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.version import Version
+
+from detectors import Race
+from detectors.order.races import Side
+from reports.data.findings import FORMAT, VERSION
+from reports.data.schema import FindingsFile, ReportError, checked, read_json
+from simgpu.packages import index
+from simgpu.packages.names import PackageError, parse
+from simgpu.ranks import bound
+from studies.bisection import Shown
+
+_STATUS = (0, 1, 4, 5)  # of which there is a verdict
+_LAST = 300  # characters of what a failed one said
+
+
+def between(package: str, oldest: str, newest: str) -> list[str]:
+    """All final releases of ``package`` from ``oldest`` to ``newest``, both among them, oldest first.
+
+    Raises :class:`simgpu.packages.names.PackageError`: there is no such release, or no two of them.
+    """
+    ends = [
+        parse(f"{package}=={version}", option) for version, option in ((oldest, "--from"), (newest, "--to"))
+    ]  # fmt: skip
+    if Version(ends[0].version) >= Version(ends[1].version):
+        raise PackageError(f"--from {ends[0].version} is not before --to {ends[1].version}: name the older one first")
+    every = index.releases(ends[0].name)
+    for end, option in zip(ends, ("--from", "--to"), strict=True):
+        if end.version not in every:
+            near = index.nearest(end.version, [Version(one) for one in every])
+            raise PackageError(f"{option} {end.version} is no final release of {end.name}: {near}")
+    return every[every.index(ends[0].version) : every.index(ends[1].version) + 1]
+
+
+def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str) -> Shown:
+    """Check the program with ``packages``, and read what was found. ``words``: ``--ranks 2 train.py`` and the like.
+
+    ``folder`` takes the run as ``name``, and what it said as NAME.log.
+    """
+    command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
+    command += ["--witnesses", "0", *(word for one in packages for word in ("--package", one)), *words]
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
+    log = folder / f"{name}.log"
+    with log.open("w", encoding="utf-8") as said:
+        done = subprocess.run(
+            bound.command(command), stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment, check=False
+        )
+    file = folder / name / "findings.json"
+    try:
+        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
+    except (ReportError, OSError) as error:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return Shown(failure=(lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:])
+    if found.failure or done.returncode not in _STATUS:
+        return Shown(failure=f"{(found.failure or f'exit status {done.returncode}').rstrip('.')} (see {log.name})")
+    return Shown(found.verdict, frozenset(map(said_of, found.races)))
+
+
+def said_of(race: Race) -> str:
+    """A race by what stays the same from release to release: its kind, and where its two accesses are."""
+    return f"{race.kind} of {_place(race.first)} and {_place(race.second)}"
+
+
+def _place(side: Side) -> str:
+    if not side.stack:
+        return side.kernel
+    return f"{side.stack[0].file.rpartition('/')[2]}:{side.stack[0].function.rpartition('.')[2]}"

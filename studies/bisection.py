@@ -1,0 +1,110 @@
+"""Which release of a package was the first to change what a program shows? Found by halving, as git bisect does.
+
+What a run shows is its verdict, and its races by kind and places: lines move between releases, files and functions
+stay. A release that does not run says nothing of its neighbours, so the search ends there, and tells between which it
+may go on; git's way of trying the ones beside it would blame one of several without telling which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a run of one release shows. ``races``: each as kind and places; ``failure``: why it did not run, else."""
+
+    verdict: str = ""
+    races: frozenset[str] = frozenset()
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"does not run: {self.failure}"
+        count = len(self.races)
+        return f"{self.verdict} ({count} race{'s' if count > 1 else ''})" if count else self.verdict
+
+
+@dataclass(frozen=True)
+class Found:
+    """``tried``: by release, in the order in which they ran. ``before`` and ``first``: two neighbours that differ.
+
+    Where there are none, ``broken`` is a release that did not run, or nothing changes from end to end. ``open``: where
+    a release did not run, the oldest and the newest between which the change lies.
+    """
+
+    tried: Mapping[str, Shown] = field(default_factory=dict)
+    before: str = ""
+    first: str = ""
+    broken: str = ""
+    open: tuple[str, str] = ("", "")
+
+    @property
+    def gone(self) -> list[str]:
+        """The races that ``first`` has no more."""
+        return sorted(self.tried[self.before].races - self.tried[self.first].races) if self.first else []
+
+    @property
+    def new(self) -> list[str]:
+        """The races that ``first`` has, and the release before it has not."""
+        return sorted(self.tried[self.first].races - self.tried[self.before].races) if self.first else []
+
+    def sentence(self, package: str, releases: Sequence[str]) -> str:
+        """For a person."""
+        if self.first:
+            one, other = self.tried[self.before], self.tried[self.first]
+            told = f"{package} {self.first} is the first that differs: {other}, and {one} in {self.before} before it."
+            last = releases[-1]
+            again = self.tried[last] != other
+            return told + (f" It is not the last: {last} is {self.tried[last]}." if again else "")
+        if self.broken:
+            return f"{package} {self.broken} {self.tried[self.broken]}. {self._narrower(releases)}"
+        return (
+            f"Nothing changes: {package} {releases[0]} and {releases[-1]} both are {self.tried[releases[0]]}. What "
+            "changes between them and changes back is not seen: take a narrower range."
+        )
+
+    def _narrower(self, releases: Sequence[str]) -> str:
+        at = releases.index(self.broken)
+        if at == 0:
+            return f"Go on with --from {releases[1]}, or a later one." if len(releases) > 2 else ""
+        if at == len(releases) - 1:
+            return f"Go on with --to {releases[at - 1]}, or an earlier one." if len(releases) > 2 else ""
+        low, high = self.open
+        parts = []
+        if releases[at - 1] != low:
+            parts.append(f"--from {low} --to {releases[at - 1]}")
+        if releases[at + 1] != high:
+            parts.append(f"--from {releases[at + 1]} --to {high}")
+        told = f"The change lies between {low} and {high}"
+        return f"{told}. Go on with {', or '.join(parts)}." if parts else f"{told}, its only neighbours."
+
+
+def bisect(releases: Sequence[str], run: Callable[[str], Shown]) -> Found:
+    """The first of ``releases``, oldest first and two at least, that shows another than the ones before it.
+
+    ``run`` is called for each at most once, for 2 + log2(count) of them. Where what is shown changes several times, one
+    of the changes is found.
+    """
+    tried: dict[str, Shown] = {}
+
+    def show(release: str) -> Shown:
+        if release not in tried:
+            tried[release] = run(release)
+        return tried[release]
+
+    low, high = 0, len(releases) - 1
+    for end in (low, high):
+        if show(releases[end]).failure:
+            return Found(tried, broken=releases[end])
+    start = tried[releases[low]]
+    if tried[releases[high]] == start:
+        return Found(tried)
+    while high - low > 1:
+        middle = (low + high) // 2
+        now = show(releases[middle])
+        if now.failure:
+            return Found(tried, broken=releases[middle], open=(releases[low], releases[high]))
+        low, high = (middle, high) if now == start else (low, middle)
+    return Found(tried, before=releases[low], first=releases[high])
