@@ -11,7 +11,6 @@
 # affected = { packages = ["deepspeed==0.18.5"] }
 # fixed = { packages = ["deepspeed==0.18.9"] }
 # ranks = 2
-# ci = true
 # ///
 
 import os

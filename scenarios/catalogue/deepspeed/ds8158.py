@@ -15,6 +15,7 @@ padding of each and filled without it. The padding, which nothing ever wrote, is
 # affected = { packages = ["deepspeed==0.19.3"] }
 # fixed = { packages = ["deepspeed==0.19.4"] }
 # ranks = 2
+# ci = true
 # ///
 
 import os
