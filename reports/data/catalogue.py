@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from reports.data.schema import checked, read_json
+from reports.table import Cell
 
 FILE = "catalogue.json"
 FORMAT, VERSION = "stream-race-catalogue", 1
@@ -97,3 +99,17 @@ def read(folder: Path) -> CatalogueFile:
     """Raises :class:`reports.data.schema.ReportError`."""
     file = folder / FILE
     return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)
+
+
+def cell(ran: Ran | None) -> Cell:
+    """A side's verdict, with what ran."""
+    if ran is None:
+        return Cell("")
+    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
+    return Cell(ran.verdict, tone, ran.ran)
+
+
+def short(line: str) -> str:
+    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
+    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
+    return f"{found[1]} {found[2]}" if found else line

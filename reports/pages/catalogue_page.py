@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from reports.data.catalogue import CatalogueFile, Ran, Row, read
+from reports.data.catalogue import CatalogueFile, Ran, Row, cell, read, short
 from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
 from reports.table import Cell, Column, Table
@@ -125,12 +124,6 @@ def table(rows: Sequence[Row]) -> Table:
     return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
 
 
-def short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
-    found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
-    return f"{found[1]} {found[2]}" if found else line
-
-
 def tidy(rows: Sequence[Row]) -> pd.DataFrame:
     """A row for each entry and side."""
     return pd.DataFrame(
@@ -180,14 +173,6 @@ def _card(row: Row) -> Card:
     mark = row.affected.verdict if row.affected else "not shown"
     tone = cell(row.affected).tone or "soft"
     return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
-
-
-def cell(ran: Ran | None) -> Cell:
-    """A side's verdict, with what ran."""
-    if ran is None:
-        return Cell("")
-    tone = {"race": "bad", "clean": "good", "fragile": "good", "unknown": "warn"}.get(ran.verdict, "warn")
-    return Cell(ran.verdict, tone, ran.ran)
 
 
 def _colour(ran: Ran | None) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.data.catalogue import Ran, Row
-from reports.pages.catalogue_page import cell, short
+from reports.data.catalogue import Ran, Row, cell, short
 from reports.table import Cell, Table
 
 

@@ -11,10 +11,7 @@
 # affected = { packages = ["megatron-fsdp==0.5.1"] }
 # fixed = { packages = ["megatron-fsdp==0.6.1"] }
 # ranks = 2
-# places = [
-#   "param_and_grad_buffer.py:GradReducePipeline._bucket_group_gradient_reduce",
-#   "megatron_fsdp.py:MegatronFSDP._register_fsdp_hooks.<locals>._grad_acc",
-# ]
+# places = ["param_and_grad_buffer.py:_bucket_group_gradient_reduce", "megatron_fsdp.py:_grad_acc"]
 # harm = "harmful"
 # ///
 

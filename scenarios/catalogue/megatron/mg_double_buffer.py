@@ -13,10 +13,7 @@ stream."""
 # affected = { packages = ["megatron-fsdp==0.6.1"] }
 # fixed = { packages = ["megatron-fsdp==0.6.1"], arguments = ["--cured"] }
 # ranks = 2
-# places = [
-#   "param_and_grad_buffer.py:GradReducePipeline._bucket_group_gradient_reduce",
-#   "megatron_fsdp.py:MegatronFSDP._register_fsdp_hooks.<locals>._grad_acc",
-# ]
+# places = ["param_and_grad_buffer.py:4121", "megatron_fsdp.py:_grad_acc"]
 # harm = "harmful"
 # ///
 
