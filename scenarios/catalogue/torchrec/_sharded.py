@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import nn
 from torchrec.distributed.embedding_sharding import KJTListSplitsAwaitable
-from torchrec.distributed.types import NoWait, ShardedModule
+from torchrec.distributed.types import Awaitable, NoWait, ShardedModule
 from torchrec.streamable import Pipelineable
 
 
@@ -22,12 +22,29 @@ class Batch(Pipelineable):
         self.x.record_stream(stream)
 
 
+class Arriving(Awaitable):
+    """What comes out of a module: who waits for it may use it, as with a collective's work."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output, self.event = output, torch.cuda.current_stream().record_event()
+
+    def _wait_impl(self):
+        torch.cuda.current_stream().wait_event(self.event)
+        self.output.record_stream(torch.cuda.current_stream())
+        return self.output
+
+
 class Rows(ShardedModule):
     """A product with a matrix in the place of an embedding's lookup."""
 
     def __init__(self, trained):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(32, 32), requires_grad=trained)
+
+    @property
+    def unsharded_module_type(self):
+        return nn.Module
 
     def create_context(self):
         return Batch(torch.empty(1, device="cuda"))
@@ -39,7 +56,7 @@ class Rows(ShardedModule):
         return arrived[0] @ self.weight
 
     def output_dist(self, ctx, output):
-        return NoWait(output)
+        return Arriving(output)
 
 
 def run(model, pipeline):
