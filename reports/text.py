@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def plain_text(text: str) -> str:
+    """``text`` with half characters as their codes, as files have it (:mod:`simgpu.untrusted`)."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def duration(ns: int) -> str:
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if ns >= size:

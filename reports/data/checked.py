@@ -15,10 +15,23 @@ from typing import Any, NamedTuple
 from detectors import Race
 from detectors.confidence.holding import Holding
 from detectors.values.answers import Answer
+from reports.data import known as knowing
 from reports.data.findings import FORMAT, VERSION, Verdict, put
+from reports.data.known import Found, Known
+from reports.data.schema import KeptSuppression
 from reports.text import clean
 
 _OF_ANSWER = {"stale": Verdict.STALE, "bounds": Verdict.BOUNDS, "arithmetic": Verdict.ARITHMETIC}
+FAILED = 3  # the exit status where the program failed
+STATUSES = {
+    Verdict.CLEAN: 0,
+    Verdict.FRAGILE: 0,
+    Verdict.RACE: 1,
+    Verdict.UNKNOWN: 4,
+    Verdict.STALE: 5,
+    Verdict.BOUNDS: 5,
+    Verdict.ARITHMETIC: 5,
+}
 _SAYS = {"stale": "Stale", "bounds": "Wrong bounds", "arithmetic": "Wrong arithmetic"}
 
 
@@ -106,6 +119,44 @@ class Checked:
     witnesses: Sequence[Witnessed] = ()  # one for each race, or none at all
     dry: Dry | None = None
     answers: Sequence[Answer] = ()
+    own: Mapping[str, str] = field(default_factory=dict)  # which files are the program's: reports.data.checkout
+    known: Known = field(default_factory=Known)
+    failed: bool = False  # the program itself, whatever was found until then
+
+    @property
+    def found(self) -> list[Found]:
+        """All findings, in the order of ``known.suppressed``."""
+        return knowing.findings(self.races, [(one.sites, one.races) for one in self.holding.held], self.wrong, self.own)
+
+    @property
+    def suppressed(self) -> list[KeptSuppression | None]:
+        """Of each finding why it does not count, if it does not."""
+        given = self.known.suppressed
+        return list(given) if given else [None] * len(self.found)
+
+    @property
+    def uncertain(self) -> bool:
+        """Not all that the program does was seen, so nothing can be said of what was not found."""
+        return bool(self.failure or not self.seen.launches or self.unseen)
+
+    @property
+    def counting(self) -> Verdict:
+        """The verdict on what counts: on all that was found, but for what is known."""
+        left = {one.group for one, why in zip(self.found, self.suppressed, strict=True) if why is None}
+        if "race" in left:
+            return Verdict.RACE
+        if self.uncertain:
+            return Verdict.UNKNOWN
+        if "answer" in left:
+            at = len(self.found) - len(self.wrong)
+            kinds = [one.kind for one, why in zip(self.wrong, self.suppressed[at:], strict=True) if why is None]
+            return _OF_ANSWER[kinds[0]]
+        return Verdict.FRAGILE if self.holding.held else Verdict.CLEAN
+
+    @property
+    def status(self) -> int:
+        """The exit status of ``repro check`` (docs/how-to/ci.md)."""
+        return FAILED if self.failed else STATUSES[self.counting]
 
     @property
     def wrong(self) -> list[Answer]:
@@ -116,7 +167,7 @@ class Checked:
     def verdict(self) -> Verdict:
         if self.races:
             return Verdict.RACE
-        if self.failure or not self.seen.launches or self.unseen:
+        if self.uncertain:
             return Verdict.UNKNOWN
         if self.wrong:
             return _OF_ANSWER[self.wrong[0].kind]
@@ -132,6 +183,8 @@ class Checked:
         if self.verdict == Verdict.RACE:
             count = "A race" if len(self.races) == 1 else f"{len(self.races)} races"
             text = f"{count}: streams use the same memory, and nothing orders them."
+            if aside := sum(why is not None for why in self.suppressed[: len(self.races)]):
+                text += f" {self._of_them(aside)} known before."
         elif self.failure:
             return f"Unknown: the program ended early ({self.failure}), and no race was seen until then."
         elif not self.seen.launches:
@@ -155,7 +208,21 @@ class Checked:
             text += " What the other ranks did then is missing, and with it perhaps what orders the two."
         return text
 
+    def _of_them(self, count: int) -> str:
+        if count == len(self.races):
+            return "It is" if count == 1 else "All of them are"
+        return f"{count} of them {'is' if count == 1 else 'are'}"
+
     def as_dict(self) -> dict[str, Any]:
+        aside = iter([one and asdict(one) for one in self.suppressed])  # in the order of what is written below
+        races = [
+            {**race.as_dict(), "witness": witness.as_dict() if witness else None, "suppressed": next(aside)}
+            for race, witness in zip_longest(self.races, self.witnesses)
+        ]
+        held = [one.as_dict() for one in self.holding.held]
+        for one in held:
+            one["races"] = [{**race, "suppressed": next(aside)} for race in one["races"]]
+        answers = [{**asdict(one), "suppressed": next(aside) if one in self.wrong else None} for one in self.answers]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -168,17 +235,17 @@ class Checked:
             "checked": {
                 "seen": self.seen.sentence(),
                 "virtual_ns": self.seen.virtual_ns,
-                "held": [one.as_dict() for one in self.holding.held],
+                "held": held,
                 "unexamined": self.holding.unexamined,
                 "unexercised": list(self.unexercised),
                 "unseen": list(self.unseen),
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
-                **({"answers": [asdict(one) for one in self.answers]} if self.answers else {}),
+                **({"answers": answers} if answers else {}),
+                "own": dict(self.own),
+                "status": self.status,
+                "gone": self.known.gone if self.known.gone is None else list(self.known.gone),
             },
-            "races": [
-                {**race.as_dict(), "witness": witness.as_dict() if witness else None}
-                for race, witness in zip_longest(self.races, self.witnesses)
-            ],
+            "races": races,
             "scenario": dict(self.asked),
             "versions": dict(self.versions),
         }

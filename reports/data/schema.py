@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from detectors import Race
+from detectors.confidence.holding import How
 from reports.data.findings import Verdict
 from simgpu import untrusted
+from simgpu.trace import Frame
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -58,10 +60,24 @@ class KeptWitness:
 
 
 @dataclass(frozen=True)
+class KeptSuppression:
+    """Why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file`` says so, or it is in a ``baseline``.
+
+    ``file``: from the top of the checkout.
+    """
+
+    kind: Literal["comment", "baseline"]
+    reason: str
+    file: str = ""
+    line: Annotated[int, Field(ge=0, le=_LARGEST)] = 0
+
+
+@dataclass(frozen=True)
 class Judged(Race):
     """A race as it stands in a file. Its fields and their types are those of :class:`detectors.Race`."""
 
     witness: KeptWitness | None = None
+    suppressed: KeptSuppression | None = None
 
 
 class _WrongParameter(_Part):
@@ -122,9 +138,15 @@ def _known(verdict: str) -> str:
     return verdict
 
 
+class _Site(_Part):
+    how: How
+    frame: Frame | None
+
+
 class _Held(_Part):
+    sites: list[_Site] = []
     sentence: str
-    races: list[Race]
+    races: list[Judged]
 
 
 class _Answer(_Part):
@@ -132,6 +154,7 @@ class _Answer(_Part):
     rank: _Count
     kind: str
     says: str
+    suppressed: KeptSuppression | None = None
 
 
 class Rests(_Part):
@@ -150,6 +173,9 @@ class Rests(_Part):
 class _Checked(Rests):
     seen: str
     virtual_ns: _Count = 0
+    own: dict[str, str] = {}
+    status: _Count | None = None
+    gone: list[str] | None = None
 
 
 class FindingsFile(_Part):
@@ -224,7 +250,7 @@ def checked(model: type[Model], file: Path, data: Mapping[str, Any], *, named: s
         # As JSON, whose arrays and objects pydantic takes for tuples and dataclasses, strict as it is otherwise.
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        raise does_not_hold(file, _first(error)) from None
+        raise does_not_hold(file, first_problem(error)) from None
 
 
 def read_json(file: Path, *, largest: int = untrusted.LARGEST) -> dict[str, Any]:
@@ -272,7 +298,8 @@ def _bounded(value: Any, name: str = "") -> None:
         raise ValueError(f"{name} is a number that no run writes")
 
 
-def _first(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """What pydantic says first, and of what."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}"

@@ -33,7 +33,7 @@ def kept(races: Sequence[Race], folders: Sequence[Path] = ()) -> dict[str, Any]:
     texts: dict[str, list[str] | None] = {}
     for frame in dict.fromkeys(_frames(races)):
         if frame.file not in texts:
-            texts[frame.file] = _lines(frame.file, folders)
+            texts[frame.file] = lines_of(frame.file, folders)
         lines = texts[frame.file]
         if lines is not None and 1 <= frame.line <= len(lines):
             first = max(1, frame.line - _AROUND)
@@ -55,15 +55,24 @@ def _frames(races: Iterable[Race]) -> Iterable[Frame]:
                 yield frame._replace(function="")
 
 
-def _lines(name: str, more: Sequence[Path]) -> list[str] | None:
-    """Of the file that a frame names: in the first folder that has it, of those that modules are imported from."""
+def file_of(name: str, more: Sequence[Path]) -> Path | None:
+    """The file that a frame names: in the first folder that has it, of those that modules are imported from."""
     folders = [Path(os.path.abspath(folder)) for folder in sys.path]
     for folder in (*more, *folders, _ROOT):
         try:
             file = folder / name  # an absolute name stands for itself
             if file.is_file():
-                # Split at line ends alone, as Python counts lines: splitlines() also splits at a form feed.
-                return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                return file
         except (OSError, ValueError):
             return None
     return None
+
+
+def lines_of(name: str, more: Sequence[Path]) -> list[str] | None:
+    """The lines of the file that a frame names; None where there is none, or it is no text."""
+    file = file_of(name, more)
+    try:
+        # Split at line ends alone, as Python counts lines: splitlines() also splits at a form feed.
+        return file.read_text(encoding="utf-8").removesuffix("\n").split("\n") if file else None
+    except (OSError, ValueError):
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -10,9 +11,13 @@ from rich.panel import Panel
 from rich.text import Text
 
 from reports.data.checked import Checked
+from reports.data.schema import KeptSuppression
 from reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
 from reports.table import STYLES
 from reports.text import reports_on, typed
+
+
+_WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
 
 def verdict(console: Console, checked: Checked, folder: Path, page: Path | None = None) -> None:
@@ -24,6 +29,7 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     own = shlex.split(str(checked.asked["program"]))[0]
     for number, race in enumerate(checked.races[:MOST], 1):
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, own=own)]
+        body += _why(checked.suppressed[number - 1])
     if len(checked.races) > MOST:
         body.append(Text(f"\nAnd {len(checked.races) - MOST} more: see findings.json."))
     for held in checked.holding.held:
@@ -36,6 +42,12 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     body += listed(
         "Wrong values:", [f"{one.name} on rank {one.rank} ({one.kind}): {one.says}" for one in checked.wrong]
     )
+    if aside := [one for one in checked.suppressed if one]:
+        told = Counter(one.kind for one in aside)
+        words = [f"{count} {_WHERE[kind]}" for kind, count in told.items()]
+        left = len(checked.found) - len(aside)
+        body.append(Text(f"\nKnown before, and not counted: {', '.join(words)}. {left} left.", "bold"))
+    body += listed("In the baseline, and not in this run:", [one.removesuffix(".") for one in checked.known.gone or ()])
     if checked.dry:
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
@@ -48,3 +60,11 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
             console.print(f"  {typed(witness.command)}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _why(one: KeptSuppression | None) -> list[RenderableType]:
+    """Why a race does not count."""
+    if one is None:
+        return []
+    where = f" ({one.file}:{one.line})" if one.file else ""
+    return [Text(f"  Known before: {one.reason}{where}.")]

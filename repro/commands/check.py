@@ -76,6 +76,13 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
     callback=_places,
     help="Only for races with an access there: file.py:function or file.py:line. Twice: for both accesses.",
 )
+@flags.formats()
+@click.option(
+    "--baseline", type=flags.PATH, help="A file with findings that are known: they do not fail. What is gone is told."
+)
+@click.option(
+    "--write-baseline", "keep_in", type=flags.PATH, help="Write what is found into this file; it does not fail then."
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.pass_obj
 def check(
@@ -97,12 +104,17 @@ def check(
     token: str,
     witnesses: int,
     of: tuple[str, ...],
+    form: str,
+    output: Path | None,
+    baseline: Path | None,
+    keep_in: Path | None,
     program: tuple[str, ...],
 ) -> None:
     """Run SCRIPT with its own ARGUMENTS on a simulated GPU, and say which accesses to memory nothing orders.
 
     SCRIPT says cuda, nccl, torch.cuda.Stream, and is not changed. It also works as 'torchrun ... -m repro check
     SCRIPT', 'deepspeed --module repro check SCRIPT' and 'accelerate launch --multi_gpu -m repro check SCRIPT'.
+    A line that ends with '# stream-race: ok REASON' says that a race there is known, and does not count.
     Exit status: 0 clean (also where that is fragile), 1 a race, 2 wrong usage, 3 the script failed, 4 unknown (no race
     was seen, but not all of the script was), 5 no race, and values that the script says are wrong, 130 interrupted.
     """
@@ -116,6 +128,7 @@ def check(
         raise WrongUse("a dry run is one process: say --nodes and --gpus, without --ranks and without a launcher")
     if ranks and me:
         raise WrongUse("--ranks starts ranks, but this is one already (WORLD_SIZE is set): leave one of the two out")
+    telling = _telling(form, output, baseline, keep_in, report=report)
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
         raise WrongUse(
             f"DS_ACCELERATOR is set to {os.environ['DS_ACCELERATOR']}, so DeepSpeed would not use the simulated GPU: "
@@ -142,7 +155,9 @@ def check(
 
     def work() -> ProgramEnd:
         places.leave()
-        return checking.work(words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record)
+        return checking.work(
+            words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record, aside=telling.aside
+        )
 
     started = time.monotonic()
     ended = checking.as_a_rank(work, folder, me) if me else child.attended(work)
@@ -164,7 +179,23 @@ def check(
             packages=packages,
         )
     )
-    checking.conclude(ended, folder, what, beside, again, report=report)
+    checking.conclude(ended, folder, what, beside, again, telling)
+
+
+def _telling(
+    form: str, output: Path | None, baseline: Path | None, keep_in: Path | None, *, report: bool
+) -> checking.Telling:
+    """What is wrong with these is said before the program runs."""
+    for option, file in (("--output", output), ("--write-baseline", keep_in)):
+        if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+            what = "is a folder" if file.is_dir() else "lies in a folder that is not there"
+            raise WrongUse(f"{option} {file} {what}: name a file")
+    before = None
+    if baseline is not None:
+        from reports.data.known import load
+
+        before = load(baseline)
+    return checking.Telling(form, output, report, before, keep_in)
 
 
 def _in_place(packages: tuple[str, ...]) -> dict[str, str]:

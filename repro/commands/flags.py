@@ -78,6 +78,21 @@ def packages() -> Decorator:
     )
 
 
+def formats() -> Decorator:
+    """``--format`` and ``--output``."""
+    from reports.formats.names import NAMES
+
+    def decorate(command: Function) -> Function:
+        text = "The file that takes it. [default: standard output, and the rest on standard error]"
+        command = click.option("--output", type=PATH, help=text)(command)
+        text = "For whom: a person, a script, code scanning, a test server, or annotations of a workflow."
+        return click.option("--format", "form", type=click.Choice(NAMES), default="text", show_default=True, help=text)(
+            command
+        )
+
+    return decorate
+
+
 def expect(*verdicts: str, text: str = "Exit with 1 unless this is found.") -> Decorator:
     """``--expect``."""
     return click.option("--expect", type=click.Choice(verdicts), help=text)

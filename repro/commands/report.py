@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from reports.formats.names import NAMES
+
 _LONGEST = 100  # characters of a name made of several
 
 
@@ -15,14 +17,20 @@ _LONGEST = 100  # characters of a name made of several
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="The folder to write into; for an incident, the file. [default: RUN/report, for several runs a folder of "
-    "their names beside the first]",
+    help="The folder to write into; for an incident, and with --format, the file. [default: RUN/report, for several "
+    "runs a folder of their names beside the first; with --format standard output]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(NAMES[1:]),
+    help="No page: what 'repro check' found in RUN, for a script, code scanning, a test server, or a workflow.",
 )
 @click.option("--serve", is_flag=True, help="Serve the runs of a folder (RUN, or runs) on this machine's loopback.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, help="For --serve; 0: any free one. [default: 8000]"
 )
-def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: int) -> None:
+def report(folders: tuple[Path, ...], output: Path | None, form: str | None, serve: bool, port: int) -> None:
     """Make a page of RUN, or of several runs side by side: verdict, race, curves, timeline, how to replay.
 
     One file of HTML that opens without a network, and beside it report.md, findings.json, metrics. RUN may also be what
@@ -35,6 +43,9 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
         return
     if not folders:
         raise click.UsageError("Name at least one run, for example runs/unstable, or pass --serve.")
+    if form is not None:
+        _for_others(folders, form, output)
+        return
     if len(folders) == 1 and (folders[0] / "incident.json").exists():
         _incident(folders[0], output)
         return
@@ -44,6 +55,17 @@ def report(folders: tuple[Path, ...], output: Path | None, serve: bool, port: in
     target = output or _beside(folders) / "report"
     click.echo(visible(write(folders, target)))
     click.echo(visible(f"Report: {target / 'index.html'}"))
+
+
+def _for_others(folders: Sequence[Path], form: str, output: Path | None) -> None:
+    from reports.formats import writing
+
+    if len(folders) != 1:
+        raise click.UsageError(f"--format {form} is of one run: name one.")
+    text = writing.text(folders[0], form)
+    if output is not None and output.is_dir():
+        raise click.UsageError(f"--output {output} is a folder: with --format it is a file.")
+    writing.write(text, output)
 
 
 def _beside(folders: Sequence[Path]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +13,10 @@ from detectors.confidence.holding import Holding, Waits
 from detectors.files import rests_on
 from detectors.values import answers
 from reports.data import checked as checked_file
-from reports.data import sources
+from reports.data import checkout, known, sources
 from reports.data.checked import Checked, Seen, Witnessed
+from reports.data.comments import comments
+from reports.data.known import Baseline
 from repro.sessions.folders import ANSWERS
 from repro.sessions.judging import detectors
 from repro.sessions.rehearsed import DryMetrics
@@ -34,13 +37,15 @@ class Witnesses(Protocol):
 
 def judge(
     folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
-    dry: Path | None = None,
+    dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
 ) -> Checked:  # fmt: skip
     """Judge the traces in ``folder``; write all that is found there. ``beside``: where the script's modules are.
 
     ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: it was a
-    dry run, which left this file if it came to its end.
+    dry run, which left this file if it came to its end. ``baseline``: what was known before.
+    ``keeping``: the name of a baseline that takes what was found, which is known from then on.
     """
+    failed = failure is not None
     trace = folder / "trace"
     waits, count, rehearsed, using = Waits(), _Count(), DryMetrics(asked) if dry else None, detectors()
     races: list[Race] = []
@@ -73,10 +78,26 @@ def judge(
         witnesses=witnesses(trace, races) if witnesses is not None and races else (),
         dry=rehearsed.result(dry) if rehearsed and dry else None,
         answers=said,
+        failed=failed,
     )
     sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
+    checked = _knowing(checked, beside, baseline, keeping)
     checked_file.write(checked, folder)
     return checked
+
+
+def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping: str) -> Checked:
+    """With what is known of the findings, by comments in the program's own files and by the baseline."""
+    names = [frame.file for one in checked.found for frame in one.frames]
+    checked = replace(checked, own=checkout.own(names, (beside,), Path.cwd()))
+    known_ = known.judge(
+        checked.found, checked.own, lambda file: comments(sources.lines_of(file, (beside,)) or ()), baseline
+    )
+    if checked.uncertain:  # what is not there may be what was not seen
+        known_ = replace(known_, gone=None)
+    elif keeping:
+        known_ = known_.kept_in(keeping)
+    return replace(checked, known=known_)
 
 
 class _Count:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detectors.values.answers import FOLDER
 from repro.sessions import child, folders, launched, places
@@ -20,9 +22,13 @@ from simgpu.ranks.interrupts import held
 from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
 
+if TYPE_CHECKING:
+    from reports.data.checked import Checked
+    from reports.data.known import Baseline
+
 DRY = "dry.json"  # what a dry run leaves beside its trace
 LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
-_FAILED, _UNKNOWN, _WRONG, _KILLED, _INTERRUPTED = 3, 4, 5, 128, 130
+_FAILED, _KILLED, _INTERRUPTED = 3, 128, 130
 
 
 def work(
@@ -35,8 +41,11 @@ def work(
     world: World | None,
     *,
     record: bool,
+    aside: bool = False,
 ) -> ProgramEnd:
-    """In the child: the program, to its end."""
+    """In the child: the program, to its end. ``aside``: what it prints goes to standard error."""
+    if aside:
+        os.dup2(2, 1)
     from simgpu import launch
     from simgpu.build import BuildError
     from simgpu.ranks import RankFailed
@@ -90,13 +99,29 @@ def as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> Pro
     return first._replace(why=f"rank {rank} {why}; the others were ended", interrupted=mine.interrupted)
 
 
+@dataclass(frozen=True)
+class Telling:
+    """How what was found is told. ``form``: for whom; ``output``: where, None for standard output.
+
+    ``report``: with the page. ``baseline``: what was known before; ``keep_in``: the baseline that takes what is found.
+    """
+
+    form: str = "text"
+    output: Path | None = None
+    report: bool = False
+    baseline: Baseline | None = None
+    keep_in: Path | None = None
+
+    @property
+    def aside(self) -> bool:
+        """Standard output is another tool's: all else is told on standard error."""
+        return self.form != "text" and self.output is None
+
+
 def conclude(
-    ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, *, report: bool
+    ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, telling: Telling
 ) -> None:
     """Judge, tell, and leave with the status that says it."""
-    from reports.data.findings import Verdict
-    from reports.screen import checked as screen
-    from reports.screen.console import Terminal
     from repro.sessions.checked import judge
 
     interrupted = ended.interrupted and bool(ended.status)
@@ -106,24 +131,51 @@ def conclude(
     (folder / LACKED).unlink(missing_ok=True)
     with held() if interrupted else nullcontext():  # a terminal that closes says so twice
         found = judge(
-            folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None
-        )
+            folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
+            baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",
+        )  # fmt: skip
     folders.forget_ranks(folder)
     if not interrupted:
         folder = places.keep(folder)
     page = None
-    if report:
+    if telling.report:
         from reports.pages.folders import write
 
         write([folder], folder / "report")
         page = folder / "report" / "index.html"
-    screen.verdict(Terminal(), found, folder, page)
+    _tell(found, folder, page, telling)
     if interrupted:
         raise KeyboardInterrupt
-    if ended.status:
-        raise SystemExit(_FAILED)
-    status = {Verdict.RACE: 1, Verdict.UNKNOWN: _UNKNOWN, Verdict.CLEAN: 0, Verdict.FRAGILE: 0}.get(
-        found.verdict, _WRONG
-    )
-    if status:
-        raise SystemExit(status)
+    if found.known.unreasoned:
+        raise WrongUse(
+            f"'# stream-race: ok' at {', '.join(found.known.unreasoned)} has no reason: write behind it why it is, "
+            "or it counts for nothing"
+        )
+    if found.status:
+        raise SystemExit(found.status)
+
+
+def _tell(found: Checked, folder: Path, page: Path | None, telling: Telling) -> None:
+    from reports.data import known
+    from reports.formats import writing
+    from reports.screen import checked as screen
+    from reports.screen.console import Terminal
+
+    screen.verdict(Terminal(stderr=telling.aside), found, folder, page)
+    if telling.form != "text":
+        writing.write(writing.text(folder, telling.form), telling.output)
+    elif telling.output is not None:
+        said = StringIO()
+        screen.verdict(Terminal(file=said), found, folder, page)
+        writing.write(said.getvalue(), telling.output)
+    if telling.keep_in is None:
+        return
+    console = Terminal(stderr=telling.aside)
+    if found.uncertain:
+        console.print(
+            f"Not written: {telling.keep_in}. Not all of the program was seen, so not all findings would be in it.",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        return
+    writing.write(known.text(found.found, found.suppressed), telling.keep_in)
+    console.print(f"Baseline: {telling.keep_in}", highlight=False, soft_wrap=True)

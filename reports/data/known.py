@@ -1,0 +1,241 @@
+"""What is known of a finding before it is found: by a comment in the program, or by a baseline that names it.
+
+A finding's *fingerprint* is made of what stays when lines move: its kind, and of both accesses the kernel, the file and
+the function. Several findings may have the same ones: they are numbered, so that one more of them is a new one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from detectors.confidence.holding import WaitSite
+from detectors.order.races import Race, Side, site
+from reports.data.checkout import portable
+from reports.data.comments import Comment
+from reports.data.schema import KeptSuppression, ReportError, first_problem
+from reports.text import plain_text
+from simgpu.trace import Frame
+from simgpu.untrusted import LARGEST, Unreadable, read_json, visible
+
+FORMAT = "stream-race-baseline"
+VERSION = 1
+FRAGILE = "fragile"
+_DIGITS = 20  # of a fingerprint, of 64
+
+Group = Literal["race", "fragile", "answer"]
+
+
+class Wrong(Protocol):
+    """A value that is not what the program says that it must be."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def says(self) -> str: ...
+
+
+class Found(NamedTuple):
+    """A finding. ``rule``: its kind; ``message``: one or more sentences; ``frames``: all calls that led to it."""
+
+    group: Group
+    rule: str
+    fingerprint: str
+    message: str
+    frames: tuple[Frame, ...]
+    race: Race | None = None
+    sites: tuple[WaitSite, ...] = ()  # of a fragile pair: what alone orders it
+
+
+def findings(
+    races: Iterable[Race],
+    held: Iterable[tuple[Sequence[WaitSite], Sequence[Race]]],
+    wrong: Iterable[Wrong],
+    own: Mapping[str, str],
+) -> list[Found]:
+    """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values; in this order.
+
+    ``own``: as :func:`reports.data.checkout.own` gives it.
+    """
+    seen: Counter[str] = Counter()
+
+    def numbered(*parts: Any) -> str:
+        seen[short := fingerprint(parts)] += 1
+        return f"{short}:{seen[short]}"
+
+    def pair(race: Race) -> list[Any]:
+        sides = [_lasting(race.first, own), _lasting(race.second, own)]
+        return [race.kind, *sides, _where(site(race.second.allocated or ()), own)]
+
+    def frames(race: Race) -> tuple[Frame, ...]:
+        return (*race.first.stack, *race.second.stack, *(race.second.allocated or ()))
+
+    made = [
+        Found("race", race.kind, numbered("race", *pair(race)), _race_message(race), frames(race), race)
+        for race in races
+    ]
+    for sites, pairs in held:
+        places = tuple(one.frame for one in sites if one.frame)
+        lasting = [_where(one, own) for one in places]
+        made += [
+            Found(
+                "fragile",
+                FRAGILE,
+                numbered("fragile", lasting, *pair(race)),
+                f"Only {' and '.join(map(str, sites))} orders two accesses, and is there for another reason: "
+                f"the {race.first} and the {race.second}.",
+                (*places, *frames(race)),
+                race,
+                tuple(sites),
+            )
+            for race in pairs
+        ]
+    for one in wrong:
+        rule = one.kind if one.kind == "stale" else f"wrong-{one.kind}"
+        message = f"{one.name} is not what the program says that it must be, on rank {one.rank}: {one.says}."
+        made.append(Found("answer", rule, numbered("answer", one.kind, plain_text(one.name), one.rank), message, ()))
+    return [one._replace(message=visible(one.message, lines=False)) for one in made]
+
+
+def fingerprint(parts: Sequence[Any]) -> str:
+    """The same for the same parts: text, lists of text, nothing."""
+    return sha256(json.dumps(parts).encode()).hexdigest()[:_DIGITS]
+
+
+def _race_message(race: Race) -> str:
+    return f"Nothing orders the {race.first} and the {race.second}. Missing: {race.missing_wait}."
+
+
+def _lasting(side: Side, own: Mapping[str, str]) -> list[Any]:
+    return [plain_text(side.kernel), side.access, _where(site(side.stack), own)]
+
+
+def _where(frame: Frame | None, own: Mapping[str, str]) -> list[str] | None:
+    return [plain_text(portable(frame.file, own)), plain_text(frame.function)] if frame else None
+
+
+# -- comments ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """What became of the findings. ``suppressed``: one for each, None for one that counts.
+
+    ``unreasoned``: comments without a reason, which count for nothing. ``gone``: what only the baseline has, each a
+    message; None where nothing is known of it, as not all of the program was seen.
+    """
+
+    suppressed: Sequence[KeptSuppression | None] = ()
+    unreasoned: Sequence[str] = ()
+    gone: Sequence[str] | None = None
+
+    def kept_in(self, baseline: str) -> Known:
+        """The same when a new baseline of this name has taken all that counted."""
+        taken = _in_baseline(baseline)
+        return replace(self, suppressed=[taken if why is None else why for why in self.suppressed])
+
+
+def judge(
+    found: Sequence[Found],
+    own: Mapping[str, str],
+    commented: Callable[[str], Mapping[int, Comment]],
+    baseline: Baseline | None = None,
+) -> Known:
+    """``commented``: the comments of a file, by line, by its name in a trace. ``baseline``: what was known before."""
+    suppressed: list[KeptSuppression | None] = []
+    unreasoned: dict[str, None] = {}
+    read: dict[str, Mapping[int, Comment]] = {}
+    for one in found:
+        said = None
+        for frame in one.frames:
+            if frame.file not in own:
+                continue
+            if frame.file not in read:
+                read[frame.file] = commented(frame.file)
+            comment = read[frame.file].get(frame.line)
+            if comment is None:
+                continue
+            if not comment.reason:
+                unreasoned[f"{own[frame.file]}:{comment.line}"] = None
+            elif said is None:
+                said = KeptSuppression("comment", comment.reason, own[frame.file], comment.line)
+        if said is None and baseline is not None and one.fingerprint in baseline.prints:
+            said = _in_baseline(baseline.name)
+        suppressed.append(said)
+    gone = None if baseline is None else baseline.without({one.fingerprint for one in found})
+    return Known(suppressed, list(unreasoned), gone)
+
+
+def _in_baseline(name: str) -> KeptSuppression:
+    return KeptSuppression("baseline", f"it is in the baseline {visible(plain_text(name), lines=False)}")
+
+
+# -- the baseline --------------------------------------------------------------------------------------------
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+    fingerprint: str
+    rule: str = ""
+    message: str = ""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+    format: Literal["stream-race-baseline"]
+    version: int
+    findings: list[_Entry]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Findings that were known before. ``name``: of its file; ``prints``: the message of each, by its fingerprint."""
+
+    name: str
+    prints: Mapping[str, str]
+
+    def without(self, fingerprints: set[str]) -> list[str]:
+        """The messages of those that are not among these."""
+        return [message for fingerprint, message in self.prints.items() if fingerprint not in fingerprints]
+
+
+def load(file: Path) -> Baseline:
+    """Read a baseline. Raises :class:`ReportError`."""
+    try:
+        data = read_json(file, largest=LARGEST)
+        if isinstance(data, dict) and type(data.get("version")) is int and data["version"] > VERSION:
+            raise Unreadable(f"it is of version {data['version']}, and this program reads up to version {VERSION}")
+        held = _File.model_validate_json(json.dumps(data))
+    except OSError as error:
+        raise ReportError(
+            f"the baseline {file} cannot be read: {error.strerror or error}. 'repro check --write-baseline' makes one"
+        ) from error
+    except ValidationError as error:
+        raise ReportError(f"{file} is no baseline: {first_problem(error)}. {_AGAIN}") from None
+    except ValueError as error:
+        raise ReportError(f"{file} is no baseline: {error}. {_AGAIN}") from None
+    return Baseline(file.name, {one.fingerprint: visible(one.message, lines=False) for one in held.findings})
+
+
+_AGAIN = "Make it again with 'repro check --write-baseline'"
+
+
+def text(found: Sequence[Found], suppressed: Sequence[KeptSuppression | None]) -> str:
+    """A baseline's file with these findings; what a comment says ok of is left out, as the comment says it."""
+    entries = [
+        {"fingerprint": one.fingerprint, "rule": one.rule, "message": one.message}
+        for one, why in zip(found, suppressed, strict=True)
+        if why is None or why.kind != "comment"
+    ]
+    return json.dumps({"format": FORMAT, "version": VERSION, "findings": entries}, indent=1) + "\n"

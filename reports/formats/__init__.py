@@ -1,0 +1,1 @@
+"""What was found by ``repro check``, for other tools: SARIF, JUnit, GitHub's annotations, JSON."""

@@ -1,0 +1,199 @@
+"""What the formats have in common: the findings of a run's folder, each with its places, and with what is known of it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from detectors.confidence.holding import WaitSite
+from detectors.order.races import Side
+from reports.data import known, schema
+from reports.data.checked import FAILED, STATUSES
+from reports.data.findings import FORMAT, VERSION, Verdict
+from reports.data.schema import FindingsFile, KeptSuppression, KeptWitness, ReportError
+from reports.formats.rules import RULES, Rule
+from simgpu.trace import Frame
+from simgpu.untrusted import visible
+
+
+class Place(NamedTuple):
+    """A line of source. ``path``: from the top of the checkout where it is ``own``; else below where it is imported."""
+
+    path: str
+    line: int
+    function: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class Item:
+    """A finding. ``place``: the line to show it at, of the program's own if there is one; None: none is known.
+
+    ``accesses``: both sides of a race or a fragile pair, in the order in which the host issued them, each with the
+    calls that led to it, innermost first. ``sites``: what alone orders a fragile pair.
+    """
+
+    rule: Rule
+    message: str
+    fingerprint: str
+    place: Place | None
+    accesses: tuple[tuple[Side, tuple[Place, ...]], ...] = ()
+    sites: tuple[Place, ...] = ()
+    witness: KeptWitness | None = None
+    suppressed: KeptSuppression | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """new, baseline or suppressed."""
+        if self.suppressed is None:
+            return "new"
+        return "baseline" if self.suppressed.kind == "baseline" else "suppressed"
+
+    @property
+    def fails(self) -> bool:
+        """Does the command fail for it?"""
+        return self.suppressed is None and self.rule.level == "error"
+
+    @property
+    def told(self) -> str:
+        """The message, with what the race does."""
+        if self.witness is None or not self.witness.verdict:
+            return self.message
+        return f"{self.message} {self.witness.verdict.capitalize()}: {self.witness.says}."
+
+
+@dataclass(frozen=True)
+class Told:
+    """A run of ``repro check``. ``status``: its exit status; ``notes``: what it knows nothing of; ``script``: its file.
+
+    ``gone``: findings that only the baseline has; None: there was none, or nothing is known of it.
+    """
+
+    verdict: str
+    sentence: str
+    status: int
+    program: str
+    script: Place
+    items: Sequence[Item]
+    notes: Sequence[str]
+    gone: Sequence[str] | None
+    failure: str | None
+    versions: Mapping[str, str]
+
+    @property
+    def unknown(self) -> bool:
+        """Not all of the program was seen."""
+        return self.status in (3, 4)
+
+
+def load(folder: Path) -> Told:
+    """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``repro check``."""
+    path = folder / "findings.json"
+    found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
+    if found.checked is None:
+        raise ReportError(
+            f"{folder} is no run of 'repro check', and the formats for other tools are of such runs alone"
+        )
+    return told(found)
+
+
+def told(found: FindingsFile) -> Told:
+    """The same of what the file says."""
+    basis = found.checked
+    assert basis is not None
+    own = basis.own
+    held = [([WaitSite(site.how, site.frame) for site in one.sites], one.races) for one in basis.held]
+    judged = [*found.races, *(race for one in basis.held for race in one.races), *basis.wrong]
+    every = known.findings(found.races, held, basis.wrong, own)
+    script = _script(found.scenario, own)
+    items = [
+        _item(one, own, script, judged[at].suppressed, getattr(judged[at], "witness", None))
+        for at, one in enumerate(every)
+    ]
+    items += _unknown(found, script)
+    items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
+    return Told(
+        verdict=found.verdict,
+        sentence=found.sentence,
+        status=_status(found),
+        program=str(found.scenario.get("program", "")),
+        script=script,
+        items=items,
+        notes=[
+            *(f"Not exercised, so nothing is known of it: {one}." for one in basis.unexercised),
+            *(f"Not seen: {one}." for one in basis.unseen),
+        ],
+        gone=basis.gone,
+        failure=found.failure,
+        versions=found.versions,
+    )
+
+
+def _item(
+    one: known.Found,
+    own: Mapping[str, str],
+    script: Place,
+    suppressed: KeptSuppression | None,
+    witness: KeptWitness | None,
+) -> Item:
+    sides = (one.race.first, one.race.second) if one.race else ()
+    accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
+    sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
+    # Where it is shown: at the wait that is there by chance, else at the access that does not wait.
+    candidates = [*sites, *(_innermost(places) for _, places in reversed(accesses))]
+    there = [place for place in candidates if place]
+    place = next((place for place in there if place.own), there[0] if there else script)
+    race = one.race
+    numbers = {"occurrences": race.occurrences, "ranks": list(race.ranks), "memory": race.memory} if race else {}
+    return Item(RULES[one.rule], one.message, one.fingerprint, place, accesses, sites, witness, suppressed, numbers)
+
+
+def _unknown(found: FindingsFile, script: Place) -> list[Item]:
+    """That not all was seen is a finding of its own: a list without one looks clean."""
+    basis = found.checked
+    if not (found.verdict == Verdict.UNKNOWN or found.failure or (basis and basis.unseen)):
+        return []
+    message = found.failure and f"The program ended early: {found.failure}. What came behind that is not known."
+    message = message or "Not all that the program does was seen, so what was not found may be there."
+    return [Item(RULES["unknown"], visible(message, lines=False), known.fingerprint(["unknown"]), script)]
+
+
+def _status(found: FindingsFile) -> int:
+    """The command's exit status; of a file of an earlier version, what it would be now."""
+    assert found.checked is not None
+    if found.checked.status is not None:
+        return found.checked.status
+    return FAILED if found.failure else STATUSES[Verdict(found.verdict)]
+
+
+def _place(frame: Frame, own: Mapping[str, str]) -> Place:
+    return Place(own.get(frame.file, frame.file), max(frame.line, 1), frame.function, frame.file in own)
+
+
+def _innermost(places: Sequence[Place]) -> Place | None:
+    """The innermost line of the program's own; else the innermost one."""
+    return next((place for place in places if place.own), places[0] if places else None)
+
+
+def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> Place:
+    """The program itself: where a finding is shown that has no line."""
+    try:
+        words = shlex.split(str(asked.get("program", "")))
+    except ValueError:
+        words = []
+    name = words[0] if words else ""
+    if name == "-m" and len(words) > 1:
+        name = words[1].replace(".", "/") + ".py"
+    path = PurePosixPath(name)
+    inside = not path.is_absolute() and ".." not in path.parts
+    return Place(own.get(name, str(path) if inside else path.name), 1, "", inside)
+
+
+def as_json(value: Any) -> str:
+    """As a file has it: in ASCII, so that no character of a name does anything to who reads it."""
+    return json.dumps(value, indent=1) + "\n"

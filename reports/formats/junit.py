@@ -1,0 +1,69 @@
+"""JUnit's XML, as most servers of continuous integration read it: a test case for the verdict, and one for each finding."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as Xml
+
+from reports.formats.items import Item, Told
+from reports.text import plain_text
+from simgpu.untrusted import visible
+
+SUITE = "stream-races"
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def text(told: Told) -> str:
+    """The whole file, in ASCII: whatever else a name holds is a reference to a character."""
+    suite = Xml.Element("testsuite", name=SUITE)
+    case = _case(suite, f"{SUITE}.verdict", told.program or "program")
+    if told.unknown:
+        _within(case, "error", told.sentence, "unknown", [told.failure or "", *told.notes])
+    else:
+        Xml.SubElement(case, "system-out").text = _shown("\n".join([told.sentence, *told.notes, *_gone(told)]))
+    for item in told.items:
+        _finding(suite, item, told)
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(sum(one.find(tag) is not None for one in suite)))
+    suite.set("tests", str(len(suite)))
+    suites = Xml.Element("testsuites")
+    suites.append(suite)
+    Xml.indent(suites)
+    return Xml.tostring(suites, encoding="us-ascii", xml_declaration=True).decode("ascii") + "\n"
+
+
+def _gone(told: Told) -> list[str]:
+    return [f"In the baseline, and not in this run: {one}" for one in told.gone or ()]
+
+
+def _finding(suite: Xml.Element, item: Item, told: Told) -> None:
+    place = item.place
+    where = f"{place.path}:{place.line}" if place else told.program
+    case = _case(suite, item.rule.id.replace("/", "."), f"{where} [{item.fingerprint}]")
+    if place is not None:
+        case.set("file", _shown(place.path))
+        case.set("line", str(place.line))
+    if item.suppressed is not None:
+        _within(case, "skipped", item.suppressed.reason, "", [])
+    elif item.fails:
+        again = item.witness.command if item.witness else ""
+        _within(case, "failure", item.message, item.rule.id, [item.told, again and f"Again: {again}", item.rule.text])
+    else:
+        Xml.SubElement(case, "system-out").text = _shown(f"{item.told}\n{item.rule.text}")
+
+
+def _case(suite: Xml.Element, kind: str, name: str) -> Xml.Element:
+    return Xml.SubElement(suite, "testcase", classname=_shown(kind), name=_shown(name, lines=False))
+
+
+def _within(case: Xml.Element, tag: str, message: str, kind: str, lines: list[str]) -> None:
+    made = Xml.SubElement(case, tag, message=_shown(message, lines=False))
+    if kind:
+        made.set("type", kind)
+    if told := "\n".join(line for line in lines if line):
+        made.text = _shown(told)
+
+
+def _shown(text: str, *, lines: bool = True) -> str:
+    shown = visible(plain_text(text), lines=lines)
+    return _NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", shown)

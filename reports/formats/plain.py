@@ -1,0 +1,59 @@
+"""JSON of our own, for a script: the findings, flat, and what is known of each (docs/how-to/ci.md has its fields)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detectors.order.races import Side
+from reports.formats.items import Item, Place, Told, as_json
+
+FORMAT = "stream-race-results"
+VERSION = 1
+
+
+def text(told: Told) -> str:
+    """The whole file."""
+    states = [item.state for item in told.items]
+    return as_json(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "verdict": told.verdict,
+            "sentence": told.sentence,
+            "status": told.status,
+            "program": told.program,
+            "counts": {state: states.count(state) for state in ("new", "baseline", "suppressed")},
+            "results": [_result(item) for item in told.items],
+            "gone": list(told.gone) if told.gone is not None else None,
+            "notes": list(told.notes),
+        }
+    )
+
+
+def _result(item: Item) -> dict[str, Any]:
+    kept, witness = item.suppressed, item.witness
+    return {
+        "rule": item.rule.id,
+        "level": item.rule.level,
+        "message": item.message,
+        "fingerprint": item.fingerprint,
+        "state": item.state,
+        "reason": kept.reason if kept else None,
+        "place": _place(item.place) if item.place else None,
+        "accesses": [_access(side, places) for side, places in item.accesses],
+        "waits": [_place(place) for place in item.sites],
+        "harm": witness.verdict if witness else "",
+        "says": witness.says if witness else "",
+        "token": witness.token if witness else "",
+        "command": witness.command if witness else "",
+        **item.numbers,
+    }
+
+
+def _access(side: Side, places: tuple[Place, ...]) -> dict[str, Any]:
+    stack = [_place(place) for place in places]
+    return {"access": side.access, "kernel": side.kernel, "stream": side.stream, "stack": stack}
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": place.path, "line": place.line, "function": place.function, "own": place.own}

@@ -1,0 +1,102 @@
+"""The kinds of findings, under names that stay: other tools keep their settings and their history by them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PREFIX = "stream-race/"
+_TORCH = "https://docs.pytorch.org/docs/stable/"
+_STREAMS = f"{_TORCH}notes/cuda.html#cuda-streams"
+_RECORD = f"{_TORCH}generated/torch.Tensor.record_stream.html"
+
+
+class Rule(NamedTuple):
+    """``title``: a few words; ``text``: what it is, and what to do; ``more``: where torch says more."""
+
+    id: str
+    title: str
+    text: str
+    more: str = ""
+    level: str = "error"
+
+
+_NO_ORDER = (
+    "Two accesses to the same memory on different streams, {which}. Nothing orders them, so on another day they come the "
+    "other way round. {cure}"
+)
+_WAIT = (
+    "Let the later stream wait: an event recorded behind the first access and waited for in front of the second, or "
+    "Stream.wait_stream."
+)
+_OWNER = (
+    "Tell the allocator of the use on the other stream with Tensor.record_stream, or let the stream that frees the memory "
+    "wait for it."
+)
+
+RULES = {
+    rule.id.removeprefix(PREFIX): rule
+    for rule in (
+        Rule(
+            f"{PREFIX}write-read",
+            "A read does not wait for the write before it",
+            _NO_ORDER.format(which="a write and a later read", cure=_WAIT),
+            _STREAMS,
+        ),
+        Rule(
+            f"{PREFIX}read-write",
+            "A write does not wait for the read before it",
+            _NO_ORDER.format(which="a read and a later write", cure=_WAIT),
+            _STREAMS,
+        ),
+        Rule(
+            f"{PREFIX}write-write",
+            "A write does not wait for the write before it",
+            _NO_ORDER.format(which="both of them writes", cure=_WAIT),
+            _STREAMS,
+        ),
+        Rule(
+            f"{PREFIX}freed",
+            "Memory is freed while a stream uses it",
+            _NO_ORDER.format(which="a use and the free of the memory", cure=_OWNER),
+            _RECORD,
+        ),
+        Rule(
+            f"{PREFIX}reused",
+            "Memory is handed out again while a stream uses it",
+            _NO_ORDER.format(which="a use and one of the memory's next owner", cure=_OWNER),
+            _RECORD,
+        ),
+        Rule(
+            f"{PREFIX}fragile",
+            "Only a wait that is there for another reason orders two accesses",
+            "The two are in order as long as the program reads this value, logs it or measures here. Without that line "
+            f"there is a race. {_WAIT}",
+            _STREAMS,
+            "warning",
+        ),
+        Rule(
+            f"{PREFIX}stale",
+            "A value is an older one, and every access is ordered",
+            "The program says what a tensor must be, and it equals an earlier version of it. That is no race: what should "
+            "have been copied again was not.",
+        ),
+        Rule(
+            f"{PREFIX}wrong-bounds",
+            "A value lies elsewhere than it must, and every access is ordered",
+            "The program says what a tensor must be, and it has the right numbers at the wrong places. That is no race: "
+            "look at the offsets.",
+        ),
+        Rule(
+            f"{PREFIX}wrong-arithmetic",
+            "A value is computed wrongly, and every access is ordered",
+            "The program says what a tensor must be, and it is another one. That is no race: look at the arithmetic.",
+        ),
+        Rule(
+            f"{PREFIX}unknown",
+            "Not all of the program was seen",
+            "Nothing can be said of what was not found: the program failed, gave the device nothing, or used memory in a "
+            "way that is not recorded. This is not a clean run.",
+            level="warning",
+        ),
+    )
+}

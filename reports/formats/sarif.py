@@ -1,0 +1,155 @@
+"""SARIF 2.1.0: what GitHub's code scanning, editors and other tools show beside the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from detectors.order.races import Side
+from reports.formats.items import Item, Place, Told, as_json
+from reports.formats.rules import RULES
+from reports.text import plain_text
+from simgpu.untrusted import visible
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT = "streamRace/v1"
+OWN, INSTALLED = "%SRCROOT%", "PACKAGES"
+_ORDER = list(RULES.values())
+_VERSION = "stream-races"
+
+
+def text(told: Told) -> str:
+    """The whole file."""
+    return as_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(told)]})
+
+
+def _run(told: Told) -> dict[str, Any]:
+    driver = {
+        "name": "stream-races",
+        **({"semanticVersion": told.versions[_VERSION]} if _is_version(told.versions.get(_VERSION, "")) else {}),
+        "rules": list(_rules()),
+    }
+    return {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "originalUriBaseIds": {
+            OWN: {"description": {"text": "The top of the checkout."}},
+            INSTALLED: {"description": {"text": "The folders that modules are imported from."}},
+        },
+        "invocations": [
+            {
+                "executionSuccessful": not told.unknown,
+                "exitCode": told.status,
+                "toolExecutionNotifications": [
+                    {"level": "error" if told.unknown else "note", "message": _message(one)}
+                    for one in (told.sentence, *told.notes, *_gone(told))
+                ],
+            }
+        ],
+        "results": [_result(one, baseline=told.gone is not None) for one in told.items],
+        "properties": {"verdict": told.verdict, "program": _shown(told.program)},
+    }
+
+
+def _is_version(text: str) -> bool:
+    """Of three numbers, as semantic versions are."""
+    parts = text.split(".")
+    return len(parts) == 3 and all(part.isascii() and part.isdigit() and str(int(part)) == part for part in parts)
+
+
+def _gone(told: Told) -> Iterator[str]:
+    for one in told.gone or ():
+        yield f"In the baseline, and not in this run: {one}"
+
+
+def _rules() -> Iterator[dict[str, Any]]:
+    for rule in _ORDER:
+        yield {
+            "id": rule.id,
+            "name": "".join(part.capitalize() for part in rule.id.rpartition("/")[2].split("-")),
+            "shortDescription": {"text": f"{rule.title}."},
+            "fullDescription": {"text": rule.text},
+            "help": {"text": rule.text},
+            **({"helpUri": rule.more} if rule.more else {}),
+            "defaultConfiguration": {"level": rule.level},
+            "properties": {"tags": ["concurrency", "cuda", "correctness"], "precision": "very-high"},
+        }
+
+
+def _result(item: Item, *, baseline: bool) -> dict[str, Any]:
+    kept = item.suppressed
+    result: dict[str, Any] = {
+        "ruleId": item.rule.id,
+        "ruleIndex": _ORDER.index(item.rule),
+        "level": item.rule.level,
+        "message": _message(item.told),
+        "locations": [_location(item.place)] if item.place else [],
+        "partialFingerprints": {FINGERPRINT: item.fingerprint},
+    }
+    related = [_location(place, "The wait that is there for another reason.") for place in item.sites]
+    for word, (side, places) in zip(("first", "second"), item.accesses, strict=False):
+        if places:
+            related.append(_location(places[0], f"The {word} access: {side}."))
+    if related:
+        result["relatedLocations"] = [{"id": number, **one} for number, one in enumerate(related, 1)]
+    flows = [_flow(side, places) for side, places in item.accesses if places]
+    if flows:
+        result["codeFlows"] = [{"threadFlows": flows}]
+    if baseline:
+        result["baselineState"] = "unchanged" if item.state == "baseline" else "new"
+    result["suppressions"] = []  # known, and none: without the list nothing would be known
+    if kept is not None:
+        inside = kept.kind == "comment"
+        result["suppressions"] = [
+            {
+                "kind": "inSource" if inside else "external",
+                "status": "accepted",
+                "justification": _shown(kept.reason),
+                **({"location": _location(Place(kept.file, max(kept.line, 1), "", True))} if inside else {}),
+            }
+        ]
+    result["properties"] = {"harm": item.witness.verdict if item.witness else "", **item.numbers}
+    if item.witness is not None and item.witness.token:
+        result["properties"] |= {"token": item.witness.token, "command": item.witness.command}
+    return result
+
+
+def _flow(side: Side, places: Sequence[Place]) -> dict[str, Any]:
+    """The calls that led to an access, outermost first; a stream is a thread."""
+    locations = [{"location": _location(place)} for place in reversed(places)]
+    locations[-1] = {"location": _location(places[0], f"{side}."), "importance": "essential"}  # type: ignore[dict-item]
+    return {"id": _shown(side.stream), "message": _message(f"stream {side.stream}"), "locations": locations}
+
+
+def _location(place: Place, said: str = "") -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": uri(place.path), "uriBaseId": OWN if place.own else INSTALLED},
+            "region": {"startLine": place.line},
+        }
+    }
+    if place.function:
+        made["logicalLocations"] = [{"fullyQualifiedName": _shown(place.function), "kind": "function"}]
+    if said:
+        made["message"] = _message(said)
+    return made
+
+
+def uri(path: str) -> str:
+    """A relative reference below a base that names no folder outside of it, whatever ``path`` holds."""
+    parts = [part for part in PurePosixPath(plain_text(path)).parts if part not in ("/", "//", "..")]
+    return quote("/".join(parts) or "unknown", safe="/")
+
+
+def _message(text: str) -> dict[str, str]:
+    """Braces hold the place of arguments, and are doubled where they are braces (3.11.5); [x](y) is a link (3.11.6)."""
+    shown = _shown(text).replace("{", "{{").replace("}", "}}")
+    if "](" in shown:
+        shown = shown.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+    return {"text": shown or "-"}
+
+
+def _shown(text: str) -> str:
+    return visible(plain_text(text), lines=False)
