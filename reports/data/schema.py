@@ -61,7 +61,7 @@ class KeptWitness:
 
 @dataclass(frozen=True)
 class KeptSuppression:
-    """Why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file`` says so, or it is in a ``baseline``.
+    """Why a finding does not count. ``kind``: a ``comment`` at ``line`` of ``file`` says so, or a ``baseline`` has it.
 
     ``file``: from the top of the checkout.
     """

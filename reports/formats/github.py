@@ -11,10 +11,8 @@ def text(told: Told) -> str:
     """A line for each finding that is new, and one that says what is known of the rest."""
     lines = [_line(item) for item in told.items if item.suppressed is None]
     lines += [f"::notice::{_value(f'In the baseline, and not in this run: {one}')}" for one in told.gone or ()]
-    aside = sum(item.suppressed is not None for item in told.items)
-    known = f" {aside} known before." if aside else ""
     level = "notice" if told.status == 0 else "warning"
-    return "\n".join([*lines, f"::{level} title={_property('stream-races')}::{_value(told.sentence + known)}", ""])
+    return "\n".join([*lines, f"::{level} title={_property('stream-races')}::{_value(told.sentence)}", ""])
 
 
 def _line(item: Item) -> str:

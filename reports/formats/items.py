@@ -1,4 +1,4 @@
-"""What the formats have in common: the findings of a run's folder, each with its places, and with what is known of it."""
+"""What the formats have in common: the findings of a run, each with its places and with what is known of it."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def load(folder: Path) -> Told:
     path = folder / "findings.json"
     found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
     if found.checked is None:
-        raise ReportError(
-            f"{folder} is no run of 'repro check', and the formats for other tools are of such runs alone"
-        )
+        raise ReportError(f"{folder} is no run of 'repro check', and only such runs have a --format")
     return told(found)
 
 
@@ -108,13 +106,11 @@ def told(found: FindingsFile) -> Told:
     assert basis is not None
     own = basis.own
     held = [([WaitSite(site.how, site.frame) for site in one.sites], one.races) for one in basis.held]
-    judged = [*found.races, *(race for one in basis.held for race in one.races), *basis.wrong]
+    pairs = [*found.races, *(race for one in basis.held for race in one.races)]
+    of = [*((one.suppressed, one.witness) for one in pairs), *((one.suppressed, None) for one in basis.wrong)]
     every = known.findings(found.races, held, basis.wrong, own)
     script = _script(found.scenario, own)
-    items = [
-        _item(one, own, script, judged[at].suppressed, getattr(judged[at], "witness", None))
-        for at, one in enumerate(every)
-    ]
+    items = [_item(one, own, script, why, witness) for one, (why, witness) in zip(every, of, strict=True)]
     items += _unknown(found, script)
     items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
     return Told(

@@ -1,4 +1,4 @@
-"""JUnit's XML, as most servers of continuous integration read it: a test case for the verdict, and one for each finding."""
+"""JUnit's XML, as most test servers read it: a test case for the verdict, and one for each finding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def text(told: Told) -> str:
     suites = Xml.Element("testsuites")
     suites.append(suite)
     Xml.indent(suites)
-    return Xml.tostring(suites, encoding="us-ascii", xml_declaration=True).decode("ascii") + "\n"
+    raw: bytes = Xml.tostring(suites, encoding="us-ascii", xml_declaration=True)
+    return raw.decode("ascii") + "\n"
 
 
 def _gone(told: Told) -> list[str]:

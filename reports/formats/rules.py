@@ -21,16 +21,16 @@ class Rule(NamedTuple):
 
 
 _NO_ORDER = (
-    "Two accesses to the same memory on different streams, {which}. Nothing orders them, so on another day they come the "
-    "other way round. {cure}"
+    "Two accesses to the same memory on different streams, {which}. Nothing orders them, so on another day they come "
+    "the other way round. {cure}"
 )
 _WAIT = (
     "Let the later stream wait: an event recorded behind the first access and waited for in front of the second, or "
     "Stream.wait_stream."
 )
 _OWNER = (
-    "Tell the allocator of the use on the other stream with Tensor.record_stream, or let the stream that frees the memory "
-    "wait for it."
+    "Tell the allocator of the use on the other stream with Tensor.record_stream, or let the stream that frees the "
+    "memory wait for it."
 )
 
 RULES = {
@@ -77,14 +77,14 @@ RULES = {
         Rule(
             f"{PREFIX}stale",
             "A value is an older one, and every access is ordered",
-            "The program says what a tensor must be, and it equals an earlier version of it. That is no race: what should "
-            "have been copied again was not.",
+            "The program says what a tensor must be, and it equals an earlier version of it. That is no race: what "
+            "should have been copied again was not.",
         ),
         Rule(
             f"{PREFIX}wrong-bounds",
             "A value lies elsewhere than it must, and every access is ordered",
-            "The program says what a tensor must be, and it has the right numbers at the wrong places. That is no race: "
-            "look at the offsets.",
+            "The program says what a tensor must be, and it has the right numbers at the wrong places. That is no "
+            "race: look at the offsets.",
         ),
         Rule(
             f"{PREFIX}wrong-arithmetic",
@@ -94,8 +94,8 @@ RULES = {
         Rule(
             f"{PREFIX}unknown",
             "Not all of the program was seen",
-            "Nothing can be said of what was not found: the program failed, gave the device nothing, or used memory in a "
-            "way that is not recorded. This is not a clean run.",
+            "Nothing can be said of what was not found: the program failed, gave the device nothing, or used memory in "
+            "a way that is not recorded. This is not a clean run.",
             level="warning",
         ),
     )

@@ -16,7 +16,6 @@ from reports.screen.races import MOST, held_text, listed, race_text, unexercised
 from reports.table import STYLES
 from reports.text import reports_on, typed
 
-
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
 

@@ -121,6 +121,8 @@ def check(
     if not program:
         raise click.UsageError("Name a script, for example: repro check train.py (or with -m a module).")
     me = launched.here()
+    if dry or me:  # what a file says for any run is not meant for these
+        ranks, record = None if _by_file("ranks") else ranks, record and not (dry and _by_file("record"))
     world = _world(dry, nodes, gpus, hardware, network)
     if world and record:
         raise WrongUse("a dry run has no values, and a recording is made of them: leave --dry or --record out")
@@ -196,6 +198,11 @@ def _telling(
 
         before = load(baseline)
     return checking.Telling(form, output, report, before, keep_in)
+
+
+def _by_file(option: str) -> bool:
+    """Does pyproject.toml say it, and not the command line?"""
+    return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.DEFAULT_MAP
 
 
 def _in_place(packages: tuple[str, ...]) -> dict[str, str]:

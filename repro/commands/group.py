@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 from importlib import import_module
+from pathlib import Path
 
 import click
 
+from repro.commands import config
 from repro.commands.table import COMMANDS
 from repro.sessions import places, sentences
 from simgpu import processor
@@ -90,7 +92,9 @@ def run(arguments: list[str], launched: str | None = None) -> int | None:
 
 @roomy
 def _main(arguments: list[str], launched: str | None) -> None:
+    name = arguments[0] if arguments else ""
+    known = {} if _Lazy.helping else {name: config.defaults(name, Path.cwd())}
     try:
-        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched)
+        group.main(arguments, prog_name="repro", standalone_mode=False, obj=launched, default_map=known)
     except click.Abort:
         raise KeyboardInterrupt from None

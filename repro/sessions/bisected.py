@@ -14,6 +14,7 @@ from detectors import Race
 from detectors.order.races import Side
 from reports.data.findings import FORMAT, VERSION
 from reports.data.schema import FindingsFile, ReportError, checked, read_json
+from repro.sessions.folders import BY_ITSELF
 from simgpu.packages import index
 from simgpu.packages.names import PackageError, parse
 from simgpu.ranks import bound
@@ -48,7 +49,7 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
     """
     command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
     command += ["--witnesses", "0", *(word for one in packages for word in ("--package", one)), *words]
-    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
     log = folder / f"{name}.log"
     with log.open("w", encoding="utf-8") as said:
         done = subprocess.run(

@@ -18,6 +18,7 @@ from detectors.order.races import Side as Access
 from reports.data.catalogue import Ran, Row
 from reports.data.findings import FORMAT, VERSION
 from reports.data.schema import FindingsFile, ReportError, checked, read_json
+from repro.sessions.folders import BY_ITSELF
 from repro.sessions.witnessed import at
 from scenarios.catalogue.entry import CONTROLS, Entry, Side
 from simgpu.ranks import bound
@@ -83,7 +84,7 @@ def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool)
     command += [str(_shown(entry.path)), *which.arguments]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
-    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
     try:
         with log.open("w", encoding="utf-8") as said:
             done = subprocess.run(

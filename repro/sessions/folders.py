@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MARK = "check.json"
 ANSWERS = "answers"  # what the ranks' programs say of values, until the run is judged
+BY_ITSELF = {"STREAM_RACES_CONFIG": ""}  # for a command that another starts: it does what that says, and no file
 _RANKS = "ranks"
 _LONGEST = 100  # characters of a name that is made of a script's
 

@@ -1,0 +1,142 @@
+"""``[tool.stream-races]`` of a ``pyproject.toml``: what the options of a command are where it is not told.
+
+Keys are the options' own names. Those of the table itself are of ``check``; any command has a table of its own behind
+it, ``[tool.stream-races.fuzz]``, and so has ``check``, which wins over the former. The command line wins over both.
+
+The file is looked for from the working folder upward, as that is where other paths of a command begin: the nearest
+``pyproject.toml`` that has the table, no further up than the top of the checkout. A path in it begins at its folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from repro.commands.table import COMMANDS
+from repro.sessions.folders import BY_ITSELF
+from simgpu.scripts import WrongUse
+from simgpu.untrusted import Unreadable, read_toml, shortened
+
+(VARIABLE,) = BY_ITSELF  # names the file to read instead; empty: none
+
+_TABLE = "tool.stream-races"
+_MAIN = "check"
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def defaults(command: str, start: Path) -> dict[str, Any]:
+    """What the options of ``command`` are by the file, as click takes it. Raises :class:`WrongUse`."""
+    file = _file(start)
+    if file is None or command not in COMMANDS or command == "watch":
+        return {}
+    table = _table(file)
+    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+    for name, value in table.items():
+        if name == "watch":
+            raise WrongUse(f"{file}: repro watch takes no options from [{_TABLE}]: it has to run without click")
+        if name not in COMMANDS and name not in _options(_MAIN):
+            raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*_options(_MAIN), *COMMANDS))}")
+        if name in COMMANDS and not isinstance(value, dict):
+            raise WrongUse(f"{file}: [{_TABLE}] '{name}' is a command, whose options are a table: [{_TABLE}.{name}]")
+    found: dict[str, Any] = {}
+    if command == _MAIN:
+        found |= _values(file, _TABLE, command, {name: one for name, one in table.items() if name not in inner})
+    return found | _values(file, f"{_TABLE}.{command}", command, inner.get(command, {}))
+
+
+def _file(start: Path) -> Path | None:
+    said = os.environ.get(VARIABLE)
+    if said is not None:
+        if said and not Path(said).is_file():
+            raise WrongUse(f"{VARIABLE} names {said}, and there is no such file")
+        return Path(said) if said else None
+    for folder in (start.absolute(), *start.absolute().parents):
+        file = folder / "pyproject.toml"
+        if file.is_file() and _table(file):
+            return file
+        if (folder / ".git").exists():
+            return None
+    return None
+
+
+def _table(file: Path) -> Mapping[str, Any]:
+    try:
+        tool = read_toml(file).get("tool", {})
+    except OSError as error:
+        raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from None
+    except Unreadable as error:
+        raise WrongUse(f"{file} cannot be read: {error}") from None
+    table = tool.get("stream-races", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        raise WrongUse(f"{file}: [{_TABLE}] is not a table")
+    return table
+
+
+def _options(command: str) -> dict[str, click.Option]:
+    """The options of a command that have a long name, by it."""
+    made: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[command].module}"), command)
+    options = [one for one in made.params if isinstance(one, click.Option)]
+    long = {one: max(one.opts, key=len) for one in options}
+    return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}
+
+
+def _values(file: Path, where: str, command: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    if not table:
+        return {}
+    options = _options(command)
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in options:
+            raise WrongUse(f"{file}: [{where}] has '{shortened(name)}', {_near(name, options)}")
+        option = options[name]
+        assert option.name is not None
+        found[option.name] = _value(file, f"[{where}] {name}", option, value)
+    return found
+
+
+def _value(file: Path, what: str, option: click.Option, value: Any) -> Any:
+    if option.multiple:
+        if not isinstance(value, list):
+            raise WrongUse(f"{file}: {what} is a list of {_KINDS[_kind(option)]}, not {_told(value)}")
+        return [_one(file, what, option, one) for one in value]
+    return _one(file, what, option, value)
+
+
+def _one(file: Path, what: str, option: click.Option, value: Any) -> Any:
+    kind = _kind(option)
+    number = kind is float and type(value) is int
+    if type(value) is not kind and not number:
+        raise WrongUse(f"{file}: {what} is {_KINDS[kind]}, not {_told(value)}")
+    if isinstance(option.type, click.Path):
+        if "\0" in value:
+            raise WrongUse(f"{file}: {what} is no path: {_told(value)}")
+        return os.path.relpath(file.absolute().parent / value)
+    try:
+        option.type.convert(value, option, None)
+    except click.BadParameter as problem:
+        raise WrongUse(f"{file}: {what}: {problem.message}") from None
+    return value
+
+
+def _kind(option: click.Option) -> type:
+    if option.is_flag:
+        return bool
+    if isinstance(option.type, click.types.IntParamType):
+        return int
+    return float if isinstance(option.type, click.types.FloatParamType) else str
+
+
+def _told(value: Any) -> str:
+    words = {bool: "true or false", dict: "a table", list: "a list"}
+    return words.get(type(value)) or shortened(repr(value))
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), 1, 0.5)
+    return f"which is no option: is it '{near[0]}'?" if near else "which is no option ('repro COMMAND --help' has them)"

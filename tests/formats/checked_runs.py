@@ -1,0 +1,75 @@
+"""Runs of ``repro check`` for tests of the formats: a race, a fragile pair and a wrong value, with any names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detectors import Race, Side
+from detectors.confidence.holding import Held, Holding, WaitSite
+from detectors.order.races import Name
+from detectors.values.answers import Answer
+from reports.data import checked
+from reports.data.checked import Checked, Seen, Witnessed
+from simgpu.trace import Frame
+
+LIBRARY = Frame("deepspeed/runtime/zero/stage3.py", 120, "Optimizer.step")
+WRITE = (Frame("train.py", 7, "step"), Frame("train.py", 20, "<module>"))
+READ = (LIBRARY, Frame("train.py", 9, "average"), Frame("train.py", 20, "<module>"))
+OWN = {"train.py": "examples/train.py"}
+
+
+def race(
+    first: Sequence[Frame] = WRITE,
+    second: Sequence[Frame] = READ,
+    *,
+    kernels: tuple[str, str] = ("aten::add", "aten::mul"),
+    streams: tuple[str, str] = ("default", "side"),
+    memory: str = "weights",
+) -> Race:
+    return Race(
+        kind="write-read",
+        first=Side(kernels[0], "write", streams[0], stack=tuple(first)),
+        second=Side(kernels[1], "read", streams[1], stack=tuple(second)),
+        occurrences=3,
+        manifested=0,
+        slack_ns=5_000,
+        ranks=(0,),
+        names=(Name("gathered", memory),),
+        examples=(),
+    )
+
+
+def run(**changes: Any) -> Checked:
+    """Of a program with a race, harmful. ``changes``: fields of :class:`Checked`."""
+    fields: dict[str, Any] = {
+        "asked": {"program": "train.py --steps 3", "ranks": 1, "slow": {}},
+        "versions": {"stream-races": "0.1.0", "torch": "2.13.0"},
+        "races": [race()],
+        "seen": Seen(1, 10, 2),
+        "witnesses": [Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "python -m repro check train.py")],
+        "own": OWN,
+    }
+    return Checked(**fields | changes)
+
+
+def clean(**changes: Any) -> Checked:
+    return run(**{"races": [], "witnesses": ()} | changes)
+
+
+def fragile(*pairs: Race, at: Frame = READ[1]) -> Holding:
+    return Holding((Held((WaitSite("read", at),), pairs or (race(),)),), 1, 0)
+
+
+def wrong(name: str = "weight", kind: Any = "stale", says: str = "it equals the one before") -> Answer:
+    return Answer(name, 0, kind, says)
+
+
+def folder_of(run: Checked, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    checked.write(run, folder)
+    return folder
+
+
+Own = Mapping[str, str]

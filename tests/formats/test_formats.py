@@ -1,0 +1,209 @@
+"""What was found, for other tools: each of them reads it, and whatever a name holds, it reads the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from reports.data.checked import Checked, Witnessed
+from reports.data.known import Known
+from reports.data.schema import KeptSuppression
+from reports.formats import items, sarif, writing
+from reports.formats.rules import RULES
+from simgpu.trace import Frame
+from simgpu.untrusted import visible
+from tests.examples import examples
+from tests.formats import sarif_standard
+from tests.formats.checked_runs import OWN, READ, WRITE, clean, folder_of, fragile, race, run, wrong
+
+HOSTILE = (
+    "a\nb",
+    "a\r\n::error file=x,line=1::gone",
+    "::set-output name=status::0",
+    "%0A::error::x",
+    "%25%0D",
+    "<![CDATA[",
+    "]]>",
+    "</testcase><testcase name='x'/>",
+    "&#0;&amp;&x;",
+    "\x1b[2J\x1b]0;title\x07\x9b",
+    "\u202egnp.py",
+    "\u200e\u2066",
+    "\ud800",
+    "\udcff.py",
+    "\"'`\\",
+    "{0} {name}",
+    "[click](https://example.org)",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "//host/share",
+    "C:\\x.py",
+    "https://example.org/x.py",
+    "a b#c?d=e",
+    "\ufffe\uffff\x00\x7f\x85\u2028",
+    "",
+    "\U0001f600 ü",
+    "file,line=3:title",
+)
+TEXT = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(codec=None), max_size=12))
+LINE = re.compile(r"::(error|warning|notice)(?: ((?:[a-z]+=[^,:\r\n]*,?)+))?::([^\r\n]*)")
+SHOWN = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]*")
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Checked:
+    """With names, functions, messages and reasons that anybody may have chosen."""
+
+    def frames() -> list[Frame]:
+        made = st.builds(Frame, TEXT, st.integers(0, 10**6), TEXT)
+        return draw(st.lists(made, max_size=3))
+
+    def pair() -> Any:
+        return race(
+            frames(),
+            frames(),
+            kernels=(draw(TEXT), draw(TEXT)),
+            streams=(draw(TEXT), draw(TEXT)),
+            memory=draw(TEXT),
+        )
+
+    races = [pair() for _ in range(draw(st.integers(0, 2)))]
+    held = fragile(pair(), at=Frame(draw(TEXT), 3, draw(TEXT)))
+    files = [frame.file for one in races for frame in (*one.first.stack, *one.second.stack)]
+    own = {file: file for file in draw(st.lists(st.sampled_from(files), unique=True) if files else st.just([]))}
+    made = run(
+        asked={"program": draw(TEXT), "ranks": 1, "slow": {}},
+        races=races,
+        witnesses=[Witnessed("harmful", draw(TEXT), draw(TEXT), draw(TEXT)) for _ in races],
+        holding=held,
+        answers=[wrong(draw(TEXT), says=draw(TEXT))],
+        unexercised=[draw(TEXT)],
+        unseen=draw(st.lists(TEXT, max_size=1)),
+        failure=draw(st.none() | TEXT),
+        own=own,
+    )
+    suppressed = st.none() | st.builds(KeptSuppression, st.sampled_from(("comment", "baseline")), TEXT, TEXT, st.just(3))
+    why = [draw(suppressed) for _ in made.found]
+    return replace(made, known=Known(why, (), draw(st.none() | st.lists(TEXT, max_size=1))))
+
+
+@examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(made=runs())
+def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path: Path) -> None:
+    told = items.load(folder_of(made, tmp_path))
+    folder = tmp_path
+    count = len(told.items)
+    assert count >= len(made.found)
+
+    text = writing.text(folder, "sarif")
+    assert text.isascii()
+    read = sarif_standard.held_to(text)
+    assert len(read.results) == count
+    for result in read.results:
+        assert SHOWN.fullmatch(result.message.text) and "\n" not in result.message.text
+        assert not re.search(r"(?<!\\)\[[^\]]*(?<!\\)\]\(", result.message.text), "a link that nobody wrote"
+        assert not re.search(r"(?<!\{)(?:\{\{)*\{\d+\}", result.message.text), "the place of an argument"
+
+    text = writing.text(folder, "junit")
+    assert text.isascii()
+    suite = Xml.fromstring(text)[0]
+    assert [one.tag for one in suite] == ["testcase"] * (count + 1)
+    assert int(suite.attrib["tests"]) == count + 1
+    assert int(suite.attrib["failures"]) == sum(one.fails for one in told.items)
+    for one in suite.iter():
+        assert all(SHOWN.fullmatch(value) for value in (one.text or "", *one.attrib.values()))
+
+    text = writing.text(folder, "github")
+    lines = text.removesuffix("\n").split("\n")
+    assert len(lines) == sum(one.suppressed is None for one in told.items) + len(told.gone or ()) + 1
+    for line in lines:
+        matched = LINE.fullmatch(line)
+        assert matched, line
+        assert line == visible(line)
+        names = [one.partition("=")[0] for one in (matched[2] or "").split(",") if one]
+        assert names in ([], ["title"], ["file", "line", "title"])
+    assert [line for line in text.splitlines() if line] == lines, "no other end of a line is one to whoever reads it"
+
+    text = writing.text(folder, "json")
+    assert text.isascii()
+    data = json.loads(text)
+    assert len(data["results"]) == count
+    assert data["counts"] == {
+        state: sum(one.state == state for one in told.items) for state in ("new", "baseline", "suppressed")
+    }
+
+
+def test_a_race_is_shown_at_the_programs_own_line_with_both_places(tmp_path: Path) -> None:
+    (result,) = sarif_standard.held_to(writing.text(folder_of(run(), tmp_path), "sarif")).results
+    assert result.ruleId == "stream-race/write-read" and result.level == "error"
+    where = result.locations[0].physicalLocation
+    assert (where.artifactLocation.uri, where.artifactLocation.uriBaseId) == ("examples/train.py", sarif.OWN)
+    assert where.region.startLine == READ[1].line
+    places = [one.physicalLocation for one in result.relatedLocations]
+    assert [(one.artifactLocation.uri, one.region.startLine) for one in places] == [
+        ("examples/train.py", WRITE[0].line),
+        (READ[0].file, READ[0].line),
+    ]
+    assert places[1].artifactLocation.uriBaseId == sarif.INSTALLED
+    (flow,) = result.codeFlows
+    assert [one.id for one in flow.threadFlows] == ["default", "side"]
+    assert [one.location.physicalLocation.region.startLine for one in flow.threadFlows[1].locations] == [20, 9, 120]
+    assert result.properties["harm"] == "harmful" and result.properties["token"].startswith("t1,")
+
+
+def test_what_does_not_count_is_there_and_says_why(tmp_path: Path) -> None:
+    known = Known([KeptSuppression("comment", "the next step overwrites it", "examples/train.py", 9)], (), None)
+    folder = folder_of(run(known=known), tmp_path)
+    (result,) = sarif_standard.held_to(writing.text(folder, "sarif")).results
+    (suppression,) = result.suppressions
+    assert (suppression.kind, suppression.justification) == ("inSource", "the next step overwrites it")
+    assert Xml.fromstring(writing.text(folder, "junit"))[0].attrib["skipped"] == "1"
+    assert "::error" not in writing.text(folder, "github")
+    data = json.loads(writing.text(folder, "json"))
+    assert data["status"] == 0 and data["results"][0]["state"] == "suppressed"
+    kept = json.loads((folder / "findings.json").read_text())
+    assert kept["verdict"] == "race" and kept["races"][0]["suppressed"]["reason"] == "the next step overwrites it"
+
+
+@pytest.mark.parametrize(
+    ("made", "rules", "status"),
+    [
+        (clean(), [], 0),
+        (clean(holding=fragile()), ["fragile"], 0),
+        (clean(answers=[wrong(), wrong("bias", "arithmetic")]), ["stale", "wrong-arithmetic"], 5),
+        (clean(failure="it ended with exit status 1", failed=True), ["unknown"], 3),
+        (clean(unseen=["pinned memory was given away"]), ["unknown"], 4),
+        (run(unseen=["pinned memory was given away"]), ["write-read", "unknown"], 1),
+    ],
+)
+def test_every_verdict_has_its_results(made: Checked, rules: list[str], status: int, tmp_path: Path) -> None:
+    """One that is unknown has one, too: a file without any looks clean, and closes what was open."""
+    told = items.load(folder_of(made, tmp_path))
+    assert [one.rule for one in told.items] == [RULES[kind] for kind in rules]
+    assert told.status == made.status == status
+    read = sarif_standard.held_to(writing.text(tmp_path, "sarif"))
+    assert read.invocations[0].executionSuccessful is (status not in (3, 4))
+    assert int(Xml.fromstring(writing.text(tmp_path, "junit"))[0].attrib["errors"]) == (status in (3, 4))
+
+
+def test_a_fragile_pair_is_shown_at_the_wait(tmp_path: Path) -> None:
+    folder = folder_of(clean(holding=fragile(at=Frame("train.py", 14, "log"))), tmp_path)
+    (result,) = sarif_standard.held_to(writing.text(folder, "sarif")).results
+    assert result.locations[0].physicalLocation.region.startLine == 14
+    assert "the read at train.py:14 log" in result.message.text
+    assert len(result.relatedLocations) == 3
+
+
+def test_a_line_of_a_library_is_no_annotation_of_a_file(tmp_path: Path) -> None:
+    """GitHub would look for it in the checkout."""
+    line = writing.text(folder_of(run(own={}), tmp_path), "github").splitlines()[0]
+    assert "file=" not in line and f"::{READ[0].file}:{READ[0].line}: " in line
+    assert OWN["train.py"] not in line
