@@ -36,13 +36,15 @@ def defaults(command: str, start: Path) -> dict[str, Any]:
     if file is None or command not in COMMANDS or command == "watch":
         return {}
     table = _table(file)
-    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
-    for name, value in table.items():
+    # Some names are both (report, dry): of a command where they are a table.
+    inner = {name: value for name, value in table.items() if name in COMMANDS and isinstance(value, dict)}
+    options = _options(_MAIN)
+    for name in table:
         if name == "watch":
             raise WrongUse(f"{file}: repro watch takes no options from [{_TABLE}]: it has to run without click")
-        if name not in COMMANDS and name not in _options(_MAIN):
-            raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*_options(_MAIN), *COMMANDS))}")
-        if name in COMMANDS and not isinstance(value, dict):
+        if name not in COMMANDS and name not in options:
+            raise WrongUse(f"{file}: [{_TABLE}] has '{shortened(name)}', {_near(name, (*options, *COMMANDS))}")
+        if name not in inner and name not in options:
             raise WrongUse(f"{file}: [{_TABLE}] '{name}' is a command, whose options are a table: [{_TABLE}.{name}]")
     found: dict[str, Any] = {}
     if command == _MAIN:

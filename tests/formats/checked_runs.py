@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,9 @@ def run(**changes: Any) -> Checked:
         "versions": {"stream-races": "0.1.0", "torch": "2.13.0"},
         "races": [race()],
         "seen": Seen(1, 10, 2),
-        "witnesses": [Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "python -m repro check train.py")],
+        "witnesses": [
+            Witnessed("harmful", "the loss differs", "t1,0/0/aten::add/2+8us", "python -m repro check train.py")
+        ],
         "own": OWN,
     }
     return Checked(**fields | changes)
@@ -70,6 +72,3 @@ def folder_of(run: Checked, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     checked.write(run, folder)
     return folder
-
-
-Own = Mapping[str, str]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
 
 # RFC 3986: a relative reference, whose first part has no colon, and an absolute one.
 _RELATIVE = re.compile(r"(?:[\w.~!$&'()*+,;=@-]|%[0-9A-F]{2})+(?:/(?:[\w.~!$&'()*+,;=:@-]|%[0-9A-F]{2})*)*", re.ASCII)
@@ -20,7 +21,7 @@ Level = Literal["none", "note", "warning", "error"]
 
 
 class _Object(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel)
 
 
 class Message(_Object):
@@ -29,28 +30,28 @@ class Message(_Object):
 
 class ArtifactLocation(_Object):
     uri: Annotated[str, StringConstraints(pattern=_RELATIVE.pattern)] | None = None
-    uriBaseId: str | None = None
+    uri_base_id: str | None = None
     description: Message | None = None
 
 
 class Region(_Object):
-    startLine: Annotated[int, Field(ge=1)]
+    start_line: Annotated[int, Field(ge=1)]
 
 
 class PhysicalLocation(_Object):
-    artifactLocation: ArtifactLocation
+    artifact_location: ArtifactLocation
     region: Region
 
 
 class LogicalLocation(_Object):
-    fullyQualifiedName: str
+    fully_qualified_name: str
     kind: Literal["function"]
 
 
 class Location(_Object):
     id: Annotated[int, Field(ge=-1)] = -1
-    physicalLocation: PhysicalLocation
-    logicalLocations: list[LogicalLocation] = []
+    physical_location: PhysicalLocation
+    logical_locations: list[LogicalLocation] = []
     message: Message | None = None
 
 
@@ -66,7 +67,7 @@ class ThreadFlow(_Object):
 
 
 class CodeFlow(_Object):
-    threadFlows: Annotated[list[ThreadFlow], Field(min_length=1)]
+    thread_flows: Annotated[list[ThreadFlow], Field(min_length=1)]
 
 
 class Suppression(_Object):
@@ -77,15 +78,15 @@ class Suppression(_Object):
 
 
 class Result(_Object):
-    ruleId: str
-    ruleIndex: Annotated[int, Field(ge=-1)]
+    rule_id: str
+    rule_index: Annotated[int, Field(ge=-1)]
     level: Level
     message: Message
     locations: Annotated[list[Location], Field(min_length=1)]  # GitHub shows no other
-    relatedLocations: list[Location] = []
-    codeFlows: list[CodeFlow] = []
-    partialFingerprints: dict[str, str]
-    baselineState: Literal["new", "unchanged", "updated", "absent"] | None = None
+    related_locations: list[Location] = []
+    code_flows: list[CodeFlow] = []
+    partial_fingerprints: dict[str, str]
+    baseline_state: Literal["new", "unchanged", "updated", "absent"] | None = None
     suppressions: list[Suppression]
     properties: dict[str, Any]
 
@@ -97,17 +98,17 @@ class Configuration(_Object):
 class Rule(_Object):
     id: str
     name: str
-    shortDescription: Message
-    fullDescription: Message
+    short_description: Message
+    full_description: Message
     help: Message
-    helpUri: Annotated[str, StringConstraints(pattern=_ABSOLUTE.pattern)] | None = None
-    defaultConfiguration: Configuration
+    help_uri: Annotated[str, StringConstraints(pattern=_ABSOLUTE.pattern)] | None = None
+    default_configuration: Configuration
     properties: dict[str, Any]
 
 
 class Driver(_Object):
     name: str
-    semanticVersion: str | None = None
+    semantic_version: str | None = None
     rules: list[Rule]
 
 
@@ -121,15 +122,15 @@ class Notification(_Object):
 
 
 class Invocation(_Object):
-    executionSuccessful: bool
-    exitCode: int
-    toolExecutionNotifications: list[Notification]
+    execution_successful: bool
+    exit_code: int
+    tool_execution_notifications: list[Notification]
 
 
 class Run(_Object):
     tool: Tool
-    columnKind: Literal["utf16CodeUnits", "unicodeCodePoints"]
-    originalUriBaseIds: dict[str, ArtifactLocation]
+    column_kind: Literal["utf16CodeUnits", "unicodeCodePoints"]
+    original_uri_base_ids: dict[str, ArtifactLocation]
     invocations: list[Invocation]
     results: list[Result]
     properties: dict[str, Any]
@@ -148,21 +149,21 @@ def held_to(text: str) -> Run:
     rules = run.tool.driver.rules
     assert len({rule.id for rule in rules}) == len(rules)
     for result in run.results:
-        assert rules[result.ruleIndex].id == result.ruleId
-        ids = [one.id for one in result.relatedLocations]
+        assert rules[result.rule_index].id == result.rule_id
+        ids = [one.id for one in result.related_locations]
         assert len(set(ids)) == len(ids)
-        for flow in result.codeFlows:
-            _alike(flow.threadFlows)
-        baselined = [one.baselineState is not None for one in run.results]
+        for flow in result.code_flows:
+            _alike(flow.thread_flows)
+        baselined = [one.baseline_state is not None for one in run.results]
         assert all(baselined) or not any(baselined), "either all results know of the baseline, or none does"
     for place in _places(run):
-        where = place.physicalLocation.artifactLocation
-        assert where.uriBaseId in run.originalUriBaseIds
+        where = place.physical_location.artifact_location
+        assert where.uri_base_id in run.original_uri_base_ids
         assert where.uri is not None
         assert _RELATIVE.fullmatch(where.uri), where.uri
         assert ".." not in where.uri.split("/"), where.uri
     for rule in rules:
-        assert rule.helpUri is None or _ABSOLUTE.fullmatch(rule.helpUri)
+        assert rule.help_uri is None or _ABSOLUTE.fullmatch(rule.help_uri)
     return run
 
 
@@ -172,8 +173,8 @@ def _alike(flows: list[ThreadFlow]) -> None:
 
 def _places(run: Run) -> Iterator[Location]:
     for result in run.results:
-        yield from (*result.locations, *result.relatedLocations)
-        for flow in result.codeFlows:
-            for thread in flow.threadFlows:
+        yield from (*result.locations, *result.related_locations)
+        for flow in result.code_flows:
+            for thread in flow.thread_flows:
                 yield from (one.location for one in thread.locations)
         yield from (one.location for one in result.suppressions if one.location)

@@ -54,6 +54,7 @@ HOSTILE = (
     "file,line=3:title",
 )
 TEXT = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(codec=None), max_size=12))
+KINDS = st.sampled_from(("comment", "baseline"))
 LINE = re.compile(r"::(error|warning|notice)(?: ((?:[a-z]+=[^,:\r\n]*,?)+))?::([^\r\n]*)")
 SHOWN = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]*")
 
@@ -90,7 +91,7 @@ def runs(draw: st.DrawFn) -> Checked:
         failure=draw(st.none() | TEXT),
         own=own,
     )
-    suppressed = st.none() | st.builds(KeptSuppression, st.sampled_from(("comment", "baseline")), TEXT, TEXT, st.just(3))
+    suppressed = st.none() | st.builds(KeptSuppression, KINDS, TEXT, TEXT, st.just(3))
     why = [draw(suppressed) for _ in made.found]
     return replace(made, known=Known(why, (), draw(st.none() | st.lists(TEXT, max_size=1))))
 
@@ -143,19 +144,19 @@ def test_whatever_a_name_holds_every_tool_reads_the_same(made: Checked, tmp_path
 
 def test_a_race_is_shown_at_the_programs_own_line_with_both_places(tmp_path: Path) -> None:
     (result,) = sarif_standard.held_to(writing.text(folder_of(run(), tmp_path), "sarif")).results
-    assert result.ruleId == "stream-race/write-read" and result.level == "error"
-    where = result.locations[0].physicalLocation
-    assert (where.artifactLocation.uri, where.artifactLocation.uriBaseId) == ("examples/train.py", sarif.OWN)
-    assert where.region.startLine == READ[1].line
-    places = [one.physicalLocation for one in result.relatedLocations]
-    assert [(one.artifactLocation.uri, one.region.startLine) for one in places] == [
+    assert result.rule_id == "stream-race/write-read" and result.level == "error"
+    where = result.locations[0].physical_location
+    assert (where.artifact_location.uri, where.artifact_location.uri_base_id) == ("examples/train.py", sarif.OWN)
+    assert where.region.start_line == READ[1].line
+    places = [one.physical_location for one in result.related_locations]
+    assert [(one.artifact_location.uri, one.region.start_line) for one in places] == [
         ("examples/train.py", WRITE[0].line),
         (READ[0].file, READ[0].line),
     ]
-    assert places[1].artifactLocation.uriBaseId == sarif.INSTALLED
-    (flow,) = result.codeFlows
-    assert [one.id for one in flow.threadFlows] == ["default", "side"]
-    assert [one.location.physicalLocation.region.startLine for one in flow.threadFlows[1].locations] == [20, 9, 120]
+    assert places[1].artifact_location.uri_base_id == sarif.INSTALLED
+    (flow,) = result.code_flows
+    assert [one.id for one in flow.thread_flows] == ["default", "side"]
+    assert [one.location.physical_location.region.start_line for one in flow.thread_flows[1].locations] == [20, 9, 120]
     assert result.properties["harm"] == "harmful" and result.properties["token"].startswith("t1,")
 
 
@@ -190,16 +191,16 @@ def test_every_verdict_has_its_results(made: Checked, rules: list[str], status: 
     assert [one.rule for one in told.items] == [RULES[kind] for kind in rules]
     assert told.status == made.status == status
     read = sarif_standard.held_to(writing.text(tmp_path, "sarif"))
-    assert read.invocations[0].executionSuccessful is (status not in (3, 4))
+    assert read.invocations[0].execution_successful is (status not in (3, 4))
     assert int(Xml.fromstring(writing.text(tmp_path, "junit"))[0].attrib["errors"]) == (status in (3, 4))
 
 
 def test_a_fragile_pair_is_shown_at_the_wait(tmp_path: Path) -> None:
     folder = folder_of(clean(holding=fragile(at=Frame("train.py", 14, "log"))), tmp_path)
     (result,) = sarif_standard.held_to(writing.text(folder, "sarif")).results
-    assert result.locations[0].physicalLocation.region.startLine == 14
+    assert result.locations[0].physical_location.region.start_line == 14
     assert "the read at train.py:14 log" in result.message.text
-    assert len(result.relatedLocations) == 3
+    assert len(result.related_locations) == 3
 
 
 def test_a_line_of_a_library_is_no_annotation_of_a_file(tmp_path: Path) -> None:

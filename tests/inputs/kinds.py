@@ -12,6 +12,9 @@ import torch
 
 from detectors.values.recordings import Recorder
 from replay.record import record
+from reports.data import known
+from reports.data.known import Known
+from reports.data.schema import KeptSuppression
 from scenarios.models import build
 from scenarios.scenario import Scenario, save
 from scenarios.sharding import checkpoint_index as checkpoints
@@ -20,6 +23,7 @@ from simgpu.hardware.profile import _PROFILES
 from simgpu.trace import Begin, TraceWriter, file_of
 from tests.calibration import traces
 from tests.detectors.test_recordings import INFO, step
+from tests.formats import checked_runs
 from tests.live.test_incident import save as save_incident
 from tests.replay.test_damaged import small
 from tests.reports import study_folders
@@ -107,6 +111,34 @@ def _recorded(folder: Path) -> None:
     writer.close()
 
 
+_RACES = "import torch\n"
+
+
+def _baseline(folder: Path) -> None:
+    folder.mkdir()
+    found = checked_runs.run(answers=[checked_runs.wrong()]).found
+    (folder / "known.json").write_text(known.text(found, [None] * len(found)))
+    (folder / "train.py").write_text(_RACES)
+
+
+def _config(folder: Path) -> None:
+    """It stands in the working folder."""
+    folder.mkdir()
+    (folder / "train.py").write_text(_RACES)
+    (folder.parent / "pyproject.toml").write_text(
+        '[tool.stream-races]\nranks = 1\nslow = ["kernel:aten::mm=20"]\nformat = "sarif"\n'
+        '[tool.stream-races.check]\nreport = true\nnetwork = 100.0\ndry = true\nhardware = "a100-100gbps"\n'
+    )
+
+
+def _checked(folder: Path) -> None:
+    why = [KeptSuppression("comment", "it is meant", "train.py", 7), None, None]
+    found = checked_runs.run(
+        holding=checked_runs.fragile(), answers=[checked_runs.wrong()], known=Known(why, (), ["x"])
+    )
+    checked_runs.folder_of(found, folder)
+
+
 def _sweep(folder: Path) -> None:
     study_folders.sweep_folder(folder)
 
@@ -120,6 +152,17 @@ KINDS = {
     "a run": FileKind(run_folder, _REPORT),
     "a run beside another": FileKind(run_folder, ("report", "it", "other")),
     "a run's trace": FileKind(run_folder, _REPORT, ("trace/*",)),
+    "a checked program, for code scanning": FileKind(_checked, ("report", "it", "--format", "sarif")),
+    "a checked program, for a test server": FileKind(_checked, ("report", "it", "--format", "junit")),
+    "a checked program, for a workflow": FileKind(_checked, ("report", "it", "--format", "github")),
+    "a baseline": FileKind(
+        _baseline,
+        ("check", "--name", "it", "--overwrite", "--baseline", "it/known.json", "it/train.py"),
+        ("known.json",),
+    ),
+    "settings in pyproject.toml": FileKind(
+        _config, ("check", "--name", "it", "--overwrite", "it/train.py"), ("../pyproject.toml",)
+    ),
     "a campaign": FileKind(lambda folder: campaign(folder, fix="none", diverged=2, timings=9), _REPORT),
     "a sweep": FileKind(_sweep, _REPORT),
     "placements": FileKind(_placements, _REPORT),
