@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from detectors import Race
 from detectors.confidence.holding import How
+from detectors.values.answers import Kind
 from reports.data.findings import Verdict
 from simgpu import untrusted
 from simgpu.trace import Frame
@@ -152,7 +153,7 @@ class _Held(_Part):
 class _Answer(_Part):
     name: str
     rank: _Count
-    kind: str
+    kind: Kind
     says: str
     suppressed: KeptSuppression | None = None
 

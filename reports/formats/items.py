@@ -164,7 +164,7 @@ def _status(found: FindingsFile) -> int:
     assert found.checked is not None
     if found.checked.status is not None:
         return found.checked.status
-    return FAILED if found.failure else STATUSES[Verdict(found.verdict)]
+    return FAILED if found.failure else STATUSES.get(Verdict(found.verdict), STATUSES[Verdict.UNKNOWN])
 
 
 def _place(frame: Frame, own: Mapping[str, str]) -> Place:
