@@ -17,7 +17,7 @@ from detectors.confidence.holding import Holding
 from detectors.values.answers import Answer
 from reports.data import known as knowing
 from reports.data.findings import FORMAT, VERSION, Verdict, put
-from reports.data.known import Found, Known
+from reports.data.known import Discovery, Known
 from reports.data.schema import KeptSuppression
 from reports.text import clean
 
@@ -124,7 +124,7 @@ class Checked:
     failed: bool = False  # the program itself, whatever was found until then
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[Discovery]:
         """All findings, in the order of ``known.suppressed``."""
         return knowing.findings(self.races, [(one.sites, one.races) for one in self.holding.held], self.wrong, self.own)
 

@@ -33,7 +33,7 @@ _DIGITS = 20  # of a fingerprint, of 64
 Group = Literal["race", "fragile", "answer"]
 
 
-class Wrong(Protocol):
+class WrongValue(Protocol):
     """A value that is not what the program says that it must be."""
 
     @property
@@ -46,7 +46,7 @@ class Wrong(Protocol):
     def says(self) -> str: ...
 
 
-class Found(NamedTuple):
+class Discovery(NamedTuple):
     """A finding. ``rule``: its kind; ``message``: one or more sentences; ``frames``: all calls that led to it."""
 
     group: Group
@@ -61,9 +61,9 @@ class Found(NamedTuple):
 def findings(
     races: Iterable[Race],
     held: Iterable[tuple[Sequence[WaitSite], Sequence[Race]]],
-    wrong: Iterable[Wrong],
+    wrong: Iterable[WrongValue],
     own: Mapping[str, str],
-) -> list[Found]:
+) -> list[Discovery]:
     """All that was found: the races, the pairs that a wait orders by chance alone, the wrong values; in this order.
 
     ``own``: as :func:`reports.data.checkout.own` gives it.
@@ -82,14 +82,14 @@ def findings(
         return (*race.first.stack, *race.second.stack, *(race.second.allocated or ()))
 
     made = [
-        Found("race", race.kind, numbered("race", *pair(race)), _race_message(race), frames(race), race)
+        Discovery("race", race.kind, numbered("race", *pair(race)), _race_message(race), frames(race), race)
         for race in races
     ]
     for sites, pairs in held:
         places = tuple(one.frame for one in sites if one.frame)
         lasting = [_where(one, own) for one in places]
         made += [
-            Found(
+            Discovery(
                 "fragile",
                 FRAGILE,
                 numbered("fragile", lasting, *pair(race)),
@@ -104,7 +104,9 @@ def findings(
     for one in wrong:
         rule = one.kind if one.kind == "stale" else f"wrong-{one.kind}"
         message = f"{one.name} is not what the program says that it must be, on rank {one.rank}: {one.says}."
-        made.append(Found("answer", rule, numbered("answer", one.kind, plain_text(one.name), one.rank), message, ()))
+        made.append(
+            Discovery("answer", rule, numbered("answer", one.kind, plain_text(one.name), one.rank), message, ())
+        )
     return [one._replace(message=visible(one.message, lines=False)) for one in made]
 
 
@@ -147,7 +149,7 @@ class Known:
 
 
 def judge(
-    found: Sequence[Found],
+    found: Sequence[Discovery],
     own: Mapping[str, str],
     commented: Callable[[str], Mapping[int, Comment]],
     baseline: Baseline | None = None,
@@ -231,7 +233,7 @@ def load(file: Path) -> Baseline:
 _AGAIN = "Make it again with 'repro check --write-baseline'"
 
 
-def text(found: Sequence[Found], suppressed: Sequence[KeptSuppression | None]) -> str:
+def text(found: Sequence[Discovery], suppressed: Sequence[KeptSuppression | None]) -> str:
     """A baseline's file with these findings; what a comment says ok of is left out, as the comment says it."""
     entries = [
         {"fingerprint": one.fingerprint, "rule": one.rule, "message": one.message}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reports.formats.items import Item, Told
+from reports.formats.items import CheckedRun, Result
 from reports.text import plain_text
 from simgpu.untrusted import visible
 
 
-def text(told: Told) -> str:
+def text(told: CheckedRun) -> str:
     """A line for each finding that is new, and one that says what is known of the rest."""
     lines = [_line(item) for item in told.items if item.suppressed is None]
     lines += [f"::notice::{_value(f'In the baseline, and not in this run: {one}')}" for one in told.gone or ()]
@@ -15,7 +15,7 @@ def text(told: Told) -> str:
     return "\n".join([*lines, f"::{level} title={_property('stream-races')}::{_value(told.sentence)}", ""])
 
 
-def _line(item: Item) -> str:
+def _line(item: Result) -> str:
     place = item.place
     where = {"file": place.path, "line": str(place.line)} if place and place.own else {}
     said = {**where, "title": f"{item.rule.id}: {item.rule.title}"}

@@ -20,7 +20,7 @@ from simgpu.trace import Frame
 from simgpu.untrusted import visible
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of source. ``path``: from the top of the checkout where it is ``own``; else below where it is imported."""
 
     path: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Item:
+class Result:
     """A finding. ``place``: the line to show it at, of the program's own if there is one; None: none is known.
 
     ``accesses``: both sides of a race or a fragile pair, in the order in which the host issued them, each with the
@@ -40,9 +40,9 @@ class Item:
     rule: Rule
     message: str
     fingerprint: str
-    place: Place | None
-    accesses: tuple[tuple[Side, tuple[Place, ...]], ...] = ()
-    sites: tuple[Place, ...] = ()
+    place: SourceLine | None
+    accesses: tuple[tuple[Side, tuple[SourceLine, ...]], ...] = ()
+    sites: tuple[SourceLine, ...] = ()
     witness: KeptWitness | None = None
     suppressed: KeptSuppression | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckedRun:
     """A run of ``repro check``. ``status``: its exit status; ``notes``: what it knows nothing of; ``script``: its file.
 
     ``gone``: findings that only the baseline has; None: there was none, or nothing is known of it.
@@ -78,8 +78,8 @@ class Told:
     sentence: str
     status: int
     program: str
-    script: Place
-    items: Sequence[Item]
+    script: SourceLine
+    items: Sequence[Result]
     notes: Sequence[str]
     gone: Sequence[str] | None
     failure: str | None
@@ -91,7 +91,7 @@ class Told:
         return self.status in (3, 4)
 
 
-def load(folder: Path) -> Told:
+def load(folder: Path) -> CheckedRun:
     """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``repro check``."""
     path = folder / "findings.json"
     found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
@@ -100,7 +100,7 @@ def load(folder: Path) -> Told:
     return told(found)
 
 
-def told(found: FindingsFile) -> Told:
+def told(found: FindingsFile) -> CheckedRun:
     """The same of what the file says."""
     basis = found.checked
     assert basis is not None
@@ -113,7 +113,7 @@ def told(found: FindingsFile) -> Told:
     items = [_item(one, own, script, why, witness) for one, (why, witness) in zip(every, of, strict=True)]
     items += _unknown(found, script)
     items.sort(key=lambda one: (not one.fails, one.rule.level))  # the gravest first: GitHub shows ten
-    return Told(
+    return CheckedRun(
         verdict=found.verdict,
         sentence=found.sentence,
         status=_status(found),
@@ -131,12 +131,12 @@ def told(found: FindingsFile) -> Told:
 
 
 def _item(
-    one: known.Found,
+    one: known.Discovery,
     own: Mapping[str, str],
-    script: Place,
+    script: SourceLine,
     suppressed: KeptSuppression | None,
     witness: KeptWitness | None,
-) -> Item:
+) -> Result:
     sides = (one.race.first, one.race.second) if one.race else ()
     accesses = tuple((side, tuple(_place(frame, own) for frame in side.stack)) for side in sides)
     sites = tuple(_place(site.frame, own) for site in one.sites if site.frame)
@@ -146,17 +146,17 @@ def _item(
     place = next((place for place in there if place.own), there[0] if there else script)
     race = one.race
     numbers = {"occurrences": race.occurrences, "ranks": list(race.ranks), "memory": race.memory} if race else {}
-    return Item(RULES[one.rule], one.message, one.fingerprint, place, accesses, sites, witness, suppressed, numbers)
+    return Result(RULES[one.rule], one.message, one.fingerprint, place, accesses, sites, witness, suppressed, numbers)
 
 
-def _unknown(found: FindingsFile, script: Place) -> list[Item]:
+def _unknown(found: FindingsFile, script: SourceLine) -> list[Result]:
     """That not all was seen is a finding of its own: a list without one looks clean."""
     basis = found.checked
     if not (found.verdict == Verdict.UNKNOWN or found.failure or (basis and basis.unseen)):
         return []
     message = found.failure and f"The program ended early: {found.failure}. What came behind that is not known."
     message = message or "Not all that the program does was seen, so what was not found may be there."
-    return [Item(RULES["unknown"], visible(message, lines=False), known.fingerprint(["unknown"]), script)]
+    return [Result(RULES["unknown"], visible(message, lines=False), known.fingerprint(["unknown"]), script)]
 
 
 def _status(found: FindingsFile) -> int:
@@ -167,16 +167,16 @@ def _status(found: FindingsFile) -> int:
     return FAILED if found.failure else STATUSES.get(Verdict(found.verdict), STATUSES[Verdict.UNKNOWN])
 
 
-def _place(frame: Frame, own: Mapping[str, str]) -> Place:
-    return Place(own.get(frame.file, frame.file), max(frame.line, 1), frame.function, frame.file in own)
+def _place(frame: Frame, own: Mapping[str, str]) -> SourceLine:
+    return SourceLine(own.get(frame.file, frame.file), max(frame.line, 1), frame.function, frame.file in own)
 
 
-def _innermost(places: Sequence[Place]) -> Place | None:
+def _innermost(places: Sequence[SourceLine]) -> SourceLine | None:
     """The innermost line of the program's own; else the innermost one."""
     return next((place for place in places if place.own), places[0] if places else None)
 
 
-def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> Place:
+def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> SourceLine:
     """The program itself: where a finding is shown that has no line."""
     try:
         words = shlex.split(str(asked.get("program", "")))
@@ -187,7 +187,7 @@ def _script(asked: Mapping[str, Any], own: Mapping[str, str]) -> Place:
         name = words[1].replace(".", "/") + ".py"
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts
-    return Place(own.get(name, str(path) if inside else path.name), 1, "", inside)
+    return SourceLine(own.get(name, str(path) if inside else path.name), 1, "", inside)
 
 
 def as_json(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as Xml
 
-from reports.formats.items import Item, Told
+from reports.formats.items import CheckedRun, Result
 from reports.text import plain_text
 from simgpu.untrusted import visible
 
@@ -13,7 +13,7 @@ SUITE = "stream-races"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def text(told: Told) -> str:
+def text(told: CheckedRun) -> str:
     """The whole file, in ASCII: whatever else a name holds is a reference to a character."""
     suite = Xml.Element("testsuite", name=SUITE)
     case = _case(suite, f"{SUITE}.verdict", told.program or "program")
@@ -33,11 +33,11 @@ def text(told: Told) -> str:
     return raw.decode("ascii") + "\n"
 
 
-def _gone(told: Told) -> list[str]:
+def _gone(told: CheckedRun) -> list[str]:
     return [f"In the baseline, and not in this run: {one}" for one in told.gone or ()]
 
 
-def _finding(suite: Xml.Element, item: Item, told: Told) -> None:
+def _finding(suite: Xml.Element, item: Result, told: CheckedRun) -> None:
     place = item.place
     where = f"{place.path}:{place.line}" if place else told.program
     case = _case(suite, item.rule.id.replace("/", "."), f"{where} [{item.fingerprint}]")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from detectors.order.races import Side
-from reports.formats.items import Item, Place, Told, as_json
+from reports.formats.items import CheckedRun, Result, SourceLine, as_json
 
 FORMAT = "stream-race-results"
 VERSION = 1
 
 
-def text(told: Told) -> str:
+def text(told: CheckedRun) -> str:
     """The whole file."""
     states = [item.state for item in told.items]
     return as_json(
@@ -30,7 +30,7 @@ def text(told: Told) -> str:
     )
 
 
-def _result(item: Item) -> dict[str, Any]:
+def _result(item: Result) -> dict[str, Any]:
     kept, witness = item.suppressed, item.witness
     return {
         "rule": item.rule.id,
@@ -50,10 +50,10 @@ def _result(item: Item) -> dict[str, Any]:
     }
 
 
-def _access(side: Side, places: tuple[Place, ...]) -> dict[str, Any]:
+def _access(side: Side, places: tuple[SourceLine, ...]) -> dict[str, Any]:
     stack = [_place(place) for place in places]
     return {"access": side.access, "kernel": side.kernel, "stream": side.stream, "stack": stack}
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place(place: SourceLine) -> dict[str, Any]:
     return {"file": place.path, "line": place.line, "function": place.function, "own": place.own}

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from detectors.order.races import Side
-from reports.formats.items import Item, Place, Told, as_json
+from reports.formats.items import CheckedRun, Result, SourceLine, as_json
 from reports.formats.rules import RULES
 from reports.text import plain_text
 from simgpu.untrusted import visible
@@ -20,12 +20,12 @@ _ORDER = list(RULES.values())
 _VERSION = "stream-races"
 
 
-def text(told: Told) -> str:
+def text(told: CheckedRun) -> str:
     """The whole file."""
     return as_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(told)]})
 
 
-def _run(told: Told) -> dict[str, Any]:
+def _run(told: CheckedRun) -> dict[str, Any]:
     driver = {
         "name": "stream-races",
         **({"semanticVersion": told.versions[_VERSION]} if _is_version(told.versions.get(_VERSION, "")) else {}),
@@ -59,7 +59,7 @@ def _is_version(text: str) -> bool:
     return len(parts) == 3 and all(part.isascii() and part.isdigit() and str(int(part)) == part for part in parts)
 
 
-def _gone(told: Told) -> Iterator[str]:
+def _gone(told: CheckedRun) -> Iterator[str]:
     for one in told.gone or ():
         yield f"In the baseline, and not in this run: {one}"
 
@@ -78,7 +78,7 @@ def _rules() -> Iterator[dict[str, Any]]:
         }
 
 
-def _result(item: Item, *, baseline: bool) -> dict[str, Any]:
+def _result(item: Result, *, baseline: bool) -> dict[str, Any]:
     kept = item.suppressed
     result: dict[str, Any] = {
         "ruleId": item.rule.id,
@@ -107,7 +107,7 @@ def _result(item: Item, *, baseline: bool) -> dict[str, Any]:
                 "kind": "inSource" if inside else "external",
                 "status": "accepted",
                 "justification": _shown(kept.reason),
-                **({"location": _location(Place(kept.file, max(kept.line, 1), "", True))} if inside else {}),
+                **({"location": _location(SourceLine(kept.file, max(kept.line, 1), "", True))} if inside else {}),
             }
         ]
     result["properties"] = {"harm": item.witness.verdict if item.witness else "", **item.numbers}
@@ -116,14 +116,14 @@ def _result(item: Item, *, baseline: bool) -> dict[str, Any]:
     return result
 
 
-def _flow(side: Side, places: Sequence[Place]) -> dict[str, Any]:
+def _flow(side: Side, places: Sequence[SourceLine]) -> dict[str, Any]:
     """The calls that led to an access, outermost first; a stream is a thread."""
     locations = [{"location": _location(place)} for place in reversed(places)]
     locations[-1] = {"location": _location(places[0], f"{side}."), "importance": "essential"}  # type: ignore[dict-item]
     return {"id": _shown(side.stream), "message": _message(f"stream {side.stream}"), "locations": locations}
 
 
-def _location(place: Place, said: str = "") -> dict[str, Any]:
+def _location(place: SourceLine, said: str = "") -> dict[str, Any]:
     made: dict[str, Any] = {
         "physicalLocation": {
             "artifactLocation": {"uri": uri(place.path), "uriBaseId": OWN if place.own else INSTALLED},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 
 from detectors import Race
 from reports.data import checkout, known
+from reports.data.checked import FAILED, STATUSES, Checked
 from reports.data.comments import comments
 from reports.data.findings import Verdict
-from reports.data.known import Found, Known
-from reports.data.schema import KeptSuppression, ReportError
+from reports.data.known import Discovery, Known
+from reports.data.schema import FindingsFile, KeptSuppression, ReportError
+from reports.formats import items, plain
+from reports.formats.rules import RULES
 from simgpu.trace import Frame
 from tests.formats.checked_runs import OWN, READ, WRITE, clean, fragile, race, run, wrong
+from tests.warm import ROOT
 
 
 def prints(*races: Race) -> list[str]:
@@ -88,7 +93,7 @@ def test_what_is_no_python_has_no_comments(text: str) -> None:
     assert comments(text.split("\n")) == {}
 
 
-def judged(found: list[Found], lines: dict[int, str]) -> Known:
+def judged(found: list[Discovery], lines: dict[int, str]) -> Known:
     text = [f"f()  {lines.get(number, '')}" for number in range(1, 30)]
     return known.judge(found, OWN, lambda file: comments(text))
 
@@ -121,6 +126,33 @@ def test_nothing_that_is_known_hides_what_is_not() -> None:
     assert beside.status == 5
     assert replace(beside, known=Known([why] * 3)).status == 0
     assert clean(holding=fragile(), known=Known([why])).status == 0
+
+
+def test_the_page_has_every_exit_status() -> None:
+    """2 and 130 are of the command line: tests/check/ has them all."""
+    text = (ROOT / "docs" / "how-to" / "ci.md").read_text()
+    table = dict(re.findall(r"^\| (\d+) \| (.+) \|$", text.partition("## Exit statuses")[2], re.MULTILINE))
+    assert {int(one) for one in table} == {*STATUSES.values(), FAILED, 2, 130}
+    assert set(STATUSES) == {Verdict(one) for one in ("clean", "fragile", "race", "unknown", *_WRONG)}
+    assert "not known" in table["1"] and "failed" in table["3"] and "not all" in table["4"]
+
+
+_WRONG = ("stale", "wrong bounds", "wrong arithmetic")
+
+
+def test_the_page_has_every_rule_and_field() -> None:
+    text = (ROOT / "docs" / "how-to" / "ci.md").read_text()
+    for kind, rule in RULES.items():
+        assert f"`{rule.id}`" in text or f"`/{kind}`" in text, kind
+        (row,) = (line for line in text.splitlines() if line.startswith("| `stream-race/") and f"/{kind}`" in line)
+        assert f"| {rule.level} |" in row
+    (fields,) = [json.loads(plain.text(items.told(_file(run()))))]
+    for name in (*fields, *fields["results"][0], *fields["results"][0]["accesses"][0], *fields["results"][0]["place"]):
+        assert f"`{name}`" in text, name
+
+
+def _file(made: Checked) -> FindingsFile:
+    return FindingsFile.model_validate_json(json.dumps(made.as_dict()))
 
 
 def test_a_baseline_holds_what_was_found_but_for_what_a_comment_says(tmp_path: Path) -> None:
