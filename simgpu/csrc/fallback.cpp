@@ -205,6 +205,10 @@ struct Call {
 // Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does.
 void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers) {
   Executing quiet(dtype);
+#if !SIMGPU_TORCH_SINCE(12)
+  Stack held;  // torch drops its arguments before it takes a second "out=" of them as its result
+  if (op.outs.size() > 1) held = stack;
+#endif
   if (!numbers.defined()) return handle.callBoxed(stack);
   if (op.generator >= 0) {
     stack[op.generator] = numbers;
@@ -264,12 +268,14 @@ IValue stand_in(const IValue& value, double filling) {
   return value;
 }
 
-// The kernel on zeros, which every index may be, or on ones, by which one may divide; gives results and arguments. Some
+// The kernel on zeros, which every index may be, or on ones, by which one may divide; gives results and arguments. LAPACK
+// counts rows from 1, and does not look: with a zero it would write beside the matrix. Some
 // kernels look closer (segments whose lengths must have a sum): they see the values themselves, once the stream has
 // come to them. A GPU's host would not wait, so it is no order in the trace.
 std::pair<Stack, Stack> rehearse(const Call& call, const at::Generator& numbers) {
   auto dtype = c10::get_default_dtype_as_scalartype();
   for (double filling : {0.0, 1.0, kAsItIs}) {
+    if (call.op.pivots && filling == 0.0) continue;
     Stack stood;
     if (std::isnan(filling) && dry().on && !dry().known(call.accesses.reads)) dry().refuse(name_of(call.op.name));
     if (std::isnan(filling)) device().meet(Device::current());

@@ -66,6 +66,7 @@ static Operator read(const c10::OperatorHandle& handle) {
     bool written = info && info->isWrite();
     one.written.push_back(written);
     any_written |= written;
+    one.pivots |= argument.name().find("pivots") != std::string::npos;
     any_tensor |= holds_tensors(argument.type());
     if (written && argument.kwarg_only()) one.outs.push_back(static_cast<int>(i));
     if (info)

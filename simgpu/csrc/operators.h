@@ -22,6 +22,7 @@ struct Operator {
   bool indices = false;        // takes tensors of the host as indices
   bool masks = false;          // and may be given a mask, for which CUDA calls nonzero: the host waits
   bool sized_by_floats = false;
+  bool pivots = false;         // takes rows of a matrix, counted from 1
   bool whole = false;          // one launch, though a GPU would have several: see take_whole()
   std::vector<bool> hidden;    // by argument: written though the schema does not say so; empty where there is none
   int hidden_when = -1;        // the argument that says whether it does so this time

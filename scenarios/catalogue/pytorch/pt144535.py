@@ -14,7 +14,6 @@ backward pass, in which the current stream waits for the gradients.
 # ranks = 2
 # places = ["_fsdp_collectives.py:foreach_reduce", "sgd.py:_multi_tensor_sgd"]
 # harm = "harmful"
-# ci = true
 # ///
 
 import os

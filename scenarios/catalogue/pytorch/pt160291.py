@@ -14,7 +14,6 @@ backward pass is recorded on the reduce-scatter stream.
 # ranks = 2
 # places = ["_fsdp_collectives.py:foreach_reduce", "_dispatch.py:dispatch"]
 # harm = "harmful"
-# ci = true
 # ///
 
 import os

@@ -14,7 +14,6 @@ register_post_accumulate_grad_hook right after; the host waits for the copy at t
 # ranks = 2
 # places = ["_fsdp_collectives.py:foreach_reduce", "_dispatch.py:dispatch"]
 # harm = "harmful"
-# ci = true
 # ///
 
 import os
