@@ -74,7 +74,8 @@ def make(version: str, place: Path, *, wheel: Path | None = None) -> int:
 def _tried(version: str, made: Path) -> None:
     """Import it, and build the device with it: what cannot be run is not installed, and the first run need not wait."""
     path = os.pathsep.join(filter(None, [str(made), *(entry for entry in sys.path if entry)]))
-    for words in (("-c", "import torch.distributed.fsdp"), ("-m", "simgpu.build")):
+    whole = f"import torch.distributed.fsdp; assert torch.__file__.startswith({str(made)!r}), torch.__file__"
+    for words in (("-c", whole), ("-m", "simgpu.build")):
         done = subprocess.run(
             bound.command([sys.executable, *words]), capture_output=True, text=True, check=False,
             env={**os.environ, "PYTHONPATH": path},

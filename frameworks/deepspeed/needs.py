@@ -87,10 +87,15 @@ def constructors(accelerator: type[Any]) -> list[str]:
     for name, dtype in _TYPES.items():
         now = getattr(accelerator, name, None)
         if isinstance(now, property) and now.fget and now.fget(None) is getattr(torch.cuda, name):
-            made = functools.partial(torch.tensor, dtype=getattr(torch, dtype), device="cuda")
-            setattr(accelerator, name, property(lambda _, made=made: made))
+            setattr(
+                accelerator, name, _giving(functools.partial(torch.tensor, dtype=getattr(torch, dtype), device="cuda"))
+            )
             given.append(name)
     return given
+
+
+def _giving(value: Any) -> property:
+    return property(lambda _: value)
 
 
 def supply(version: str, *, cpu: bool = True) -> list[str]:

@@ -12,7 +12,7 @@ backward pass, in which the current stream waits for the gradients.
 # affected = { packages = ["torch==2.6.0"] }
 # fixed = { packages = ["torch==2.8.0"] }
 # ranks = 2
-# places = ["_fsdp_collectives.py:foreach_reduce", "sgd.py:_multi_tensor_sgd"]
+# places = ["_fsdp_collectives.py:foreach_reduce", "_dispatch.py:dispatch"]
 # harm = "harmful"
 # ///
 

@@ -10,9 +10,9 @@ register_post_accumulate_grad_hook right after; the host waits for the copy at t
 # kind = "race"
 # known = "2.12.1"
 # affected = { packages = ["torch==2.12.1"] }
-# fixed = { packages = ["torch==2.13.0"] }
+# fixed = { packages = [] }  # 2.13.0, as it is
 # ranks = 2
-# places = ["_fsdp_collectives.py:foreach_reduce", "_dispatch.py:dispatch"]
+# places = ["_fsdp_collectives.py:foreach_reduce", "pt180666.py:step_in_backward"]
 # harm = "harmful"
 # ///
 
