@@ -24,8 +24,14 @@ import deepspeed
 import torch
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
-if "--cured" in sys.argv:  # record the stream on every rank, as is done where the optimizer is offloaded
-    DeepSpeedZeroOptimizer._record_gradient_stream = lambda self, tensor, stream: tensor.record_stream(stream)
+if "--cured" in sys.argv:  # every rank records the reduction stream
+    stock = DeepSpeedZeroOptimizer.average_tensor
+
+    def average_tensor(self, tensor, *arguments):
+        tensor.record_stream(self.reduction_stream)
+        stock(self, tensor, *arguments)
+
+    DeepSpeedZeroOptimizer.average_tensor = average_tensor
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 deepspeed.init_distributed()
