@@ -55,7 +55,7 @@ def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) 
     """Before 2.8 NCCL's own stream is recorded for what it uses, unless the caller waits or is told not to."""
     avoided = not options.asyncOp or os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == "1"
     for tensor in () if _CURRENT_STREAM or avoided else tensors:
-        tensor.record_stream(stream)  # type: ignore[arg-type]
+        tensor.record_stream(stream)
 
 
 def _options() -> None:
@@ -64,6 +64,7 @@ def _options() -> None:
 
     told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
     _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
+    kind: Any
     for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
         if not hasattr(kind, "asyncOp"):
             kind.asyncOp = property(lambda _: True, lambda _, wanted: None)
