@@ -64,6 +64,7 @@ def _options() -> None:
 
     told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
     _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
+    kind: Any
     for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
         if not hasattr(kind, "asyncOp"):
             setattr(kind, "asyncOp", property(lambda _: True, lambda _, wanted: None))  # noqa: B010
