@@ -14,6 +14,7 @@ instead of the one that a gradient comes from, copies the gradient into a bucket
 # ranks = 2
 # places = ["engine.py:forward", "stage3.py:__add_grad_to_ipg_bucket"]
 # harm = "harmful"
+# ci = true
 # ///
 
 import os

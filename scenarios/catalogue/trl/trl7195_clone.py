@@ -14,6 +14,7 @@
 # ranks = 1
 # places = ["activation_offloading.py:pack_tensor", "trl7195_clone.py:<module>"]
 # harm = "harmful"
+# ci = true
 # ///
 
 import torch
