@@ -73,7 +73,7 @@ def _options() -> None:
     kind: Any
     for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
         if not hasattr(kind, "asyncOp"):
-            kind.asyncOp = property(lambda _: True, lambda _, wanted: None)
+            setattr(kind, "asyncOp", property(lambda _: True, lambda _, wanted: None))  # noqa: B010
 
 
 def _statistics(_: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Shown:
+class Showing:
     """What a run of one release shows. ``races``: each as kind and places; ``failure``: why it did not run, else."""
 
     verdict: str = ""
@@ -34,7 +34,7 @@ class Found:
     a release did not run, the oldest and the newest between which the change lies.
     """
 
-    tried: Mapping[str, Shown] = field(default_factory=dict)
+    tried: Mapping[str, Showing] = field(default_factory=dict)
     before: str = ""
     first: str = ""
     broken: str = ""
@@ -81,15 +81,15 @@ class Found:
         return f"{told}. Go on with {', or '.join(parts)}." if parts else f"{told}, its only neighbours."
 
 
-def bisect(releases: Sequence[str], run: Callable[[str], Shown]) -> Found:
+def bisect(releases: Sequence[str], run: Callable[[str], Showing]) -> Found:
     """The first of ``releases``, oldest first and two at least, that shows another than the ones before it.
 
     ``run`` is called for each at most once, for 2 + log2(count) of them. Where what is shown changes several times, one
     of the changes is found.
     """
-    tried: dict[str, Shown] = {}
+    tried: dict[str, Showing] = {}
 
-    def show(release: str) -> Shown:
+    def show(release: str) -> Showing:
         if release not in tried:
             tried[release] = run(release)
         return tried[release]

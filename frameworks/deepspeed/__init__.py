@@ -41,10 +41,11 @@ def prepare() -> None:
 
 def adapt(module: ModuleType) -> None:
     """Supply what ``module`` of DeepSpeed needs. It has just been imported."""
-    from frameworks.deepspeed import builders
+    from frameworks.deepspeed import builders, needs
     from simgpu import callsites
     from simgpu.dry import TRUSTED
 
     callsites.PASSING.update(PASSING)
     TRUSTED.update(_ALL_WENT_WELL)
     builders.supply(module.CUDA_Accelerator)
+    needs.constructors(module.CUDA_Accelerator)

@@ -6,6 +6,7 @@ made, and are gone. Applied before DeepSpeed is imported.
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import logging
 import sys
@@ -62,6 +63,9 @@ def _rank_error() -> None:
 _CPU = "imported by the CPU accelerator"
 _ELASTIC = "torch.distributed.elastic.agent.server.api"
 
+_TYPES = {"BFloat16Tensor": "bfloat16", "ByteTensor": "uint8", "DoubleTensor": "double", "FloatTensor": "float",
+          "HalfTensor": "half", "IntTensor": "int", "LongTensor": "long"}  # fmt: skip
+
 NEEDS = (
     Need("RuntimeError for a rank outside a group", "0.12.6", _rank_error),
     Need(f"intel_extension_for_pytorch, {_CPU}", "0.13.5", _empty_module("intel_extension_for_pytorch"), True),
@@ -70,6 +74,28 @@ NEEDS = (
     Need("torch elastic's _get_socket_with_port", "0.16.9", _attribute(_ELASTIC, "_get_socket_with_port", None)),
     Need("numpy.BUFSIZE", "0.16.9", _attribute("numpy", "BUFSIZE", 8192)),
 )  # fmt: skip
+
+
+def constructors(accelerator: type[Any]) -> list[str]:
+    """Of an ``accelerator`` that gives ``torch.cuda.FloatTensor``, as up to 0.13.3, which only a CUDA build can call.
+
+    It gives what 0.13.4 gives instead. Says which.
+    """
+    import torch
+
+    given = []
+    for name, dtype in _TYPES.items():
+        now = getattr(accelerator, name, None)
+        if isinstance(now, property) and now.fget and now.fget(None) is getattr(torch.cuda, name):
+            setattr(
+                accelerator, name, _giving(functools.partial(torch.tensor, dtype=getattr(torch, dtype), device="cuda"))
+            )
+            given.append(name)
+    return given
+
+
+def _giving(value: Any) -> property:
+    return property(lambda _: value)
 
 
 def supply(version: str, *, cpu: bool = True) -> list[str]:

@@ -23,7 +23,7 @@ _UNKNOWN = 4
 )
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for python -m.")
 @click.option("--ranks", type=click.IntRange(1), help="Start so many ranks of the script, with a simulated GPU each.")
-@flags.run_folder("bisect-, the package's and the time")
+@flags.run_folder("bisect-, its name and the time")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 def bisect(
     package: str,
@@ -69,7 +69,7 @@ def bisect(
     )
     console.print(f"{package}: {len(releases)} releases from {releases[0]} to {releases[-1]}", highlight=False)
 
-    def run(release: str) -> bisection.Shown:
+    def run(release: str) -> bisection.Showing:
         with console.status(f"{package} {release}"):
             shown = bisected.show([f"{package}=={release}", *map(str, fixed)], words, folder, release)
         console.print(f"  {release:<10} {shown}", highlight=False, soft_wrap=True, markup=False)

@@ -17,7 +17,7 @@ from reports.data.schema import FindingsFile, ReportError, checked, read_json
 from simgpu.packages import index
 from simgpu.packages.names import PackageError, parse
 from simgpu.ranks import bound
-from studies.bisection import Shown
+from studies.bisection import Showing
 
 _STATUS = (0, 1, 4, 5)  # of which there is a verdict
 _LAST = 300  # characters of what a failed one said
@@ -41,7 +41,7 @@ def between(package: str, oldest: str, newest: str) -> list[str]:
     return every[every.index(ends[0].version) : every.index(ends[1].version) + 1]
 
 
-def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str) -> Shown:
+def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str) -> Showing:
     """Check the program with ``packages``, and read what was found. ``words``: ``--ranks 2 train.py`` and the like.
 
     ``folder`` takes the run as ``name``, and what it said as NAME.log.
@@ -59,10 +59,10 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
         found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
     except (ReportError, OSError) as error:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return Shown(failure=(lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:])
+        return Showing(failure=(lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:])
     if found.failure or done.returncode not in _STATUS:
-        return Shown(failure=f"{(found.failure or f'exit status {done.returncode}').rstrip('.')} (see {log.name})")
-    return Shown(found.verdict, frozenset(map(said_of, found.races)))
+        return Showing(failure=f"{(found.failure or f'exit status {done.returncode}').rstrip('.')} (see {log.name})")
+    return Showing(found.verdict, frozenset(map(said_of, found.races)))
 
 
 def said_of(race: Race) -> str:

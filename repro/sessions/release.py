@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from frameworks.deepspeed.releases import KNOWN, ReleaseError
+from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
 from simgpu.packages import FOLDER, environment_of, names, running
 from simgpu.packages.names import Package, PackageError
 from simgpu.ranks.bound import command
@@ -42,10 +42,15 @@ def become(packages: Sequence[str]) -> None:
 def with_deepspeed(values: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
     """The options of a scenario or a job, with the DeepSpeed that is among ``packages``, where they say none.
 
+    Another release runs as it was released, unless --fix says otherwise: a scenario's own fix is for the pinned one.
     Raises :class:`PackageError`.
     """
+    from frameworks.deepspeed.fixes import Fix  # it needs torch, and 'check' loads the device before that
+
     asked = [one.version for one in names.several(packages) if one.name == "deepspeed"]
-    return {**values, "deepspeed": asked[0]} if asked and not values.get("deepspeed") else {**values}
+    release = values.get("deepspeed") or next(iter(asked), None)
+    as_released = {"fix": str(Fix.STREAM_SYNC)} if release not in (None, PINNED) and not values.get("fix") else {}
+    return {**values, "deepspeed": release, **as_released}
 
 
 def aside(release: str, arguments: Sequence[str]) -> None:

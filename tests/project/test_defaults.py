@@ -25,7 +25,17 @@ from studies import choose
 _STATED = re.compile(r"\[default: ([^\]]+)\]")
 # What is not a value: what the command does instead is said in words.
 _WORDS = {
-    *("the time", "dry- and the time", "the script's and the time", "the cores", "all", "all known", "all of them"),
+    *(
+        "the time",
+        "dry- and the time",
+        "bisect-, its name and the time",
+        "the script's and the time",
+        "the cores",
+        "all",
+        "all known",
+        "all of them",
+        "the catalogue's",
+    ),
     *("all 14", "all 14, and hpZ", "both", "none", "a node", "the hardware's", "a plain model"),
     *("paro, paro-paper, ...", "RUN/report, for several runs a folder of their names beside the first"),
     *("--extend from 40 layers on", "examples, under --runs", "Llama 7B to 70B, and Falcon-40B"),

@@ -13,11 +13,11 @@ from repro.commands.bisect import bisect as command
 from repro.sessions import bisected
 from simgpu.packages import index
 from simgpu.packages.names import PackageError
-from studies.bisection import Shown, bisect
+from studies.bisection import Showing, bisect
 from tests.examples import examples
 
-RACE, OTHER, CLEAN = Shown("race", frozenset({"a"})), Shown("race", frozenset({"a", "b"})), Shown("clean")
-BROKEN = Shown(failure="no torch._six")
+RACE, OTHER, CLEAN = Showing("race", frozenset({"a"})), Showing("race", frozenset({"a", "b"})), Showing("clean")
+BROKEN = Showing(failure="no torch._six")
 
 
 def named(count: int) -> list[str]:
@@ -30,7 +30,7 @@ def test_one_change_is_found_in_as_many_runs_as_it_takes(drawn: tuple[int, int])
     count, at = drawn
     releases, runs = named(count), list[str]()
 
-    def run(release: str) -> Shown:
+    def run(release: str) -> Showing:
         runs.append(release)
         return RACE if releases.index(release) < at else CLEAN
 
@@ -41,7 +41,7 @@ def test_one_change_is_found_in_as_many_runs_as_it_takes(drawn: tuple[int, int])
 
 @given(st.lists(st.sampled_from([RACE, OTHER, CLEAN, BROKEN]), min_size=2, max_size=40))
 @examples(200)
-def test_whatever_the_releases_do_what_is_told_is_so(shown: list[Shown]) -> None:
+def test_whatever_the_releases_do_what_is_told_is_so(shown: list[Showing]) -> None:
     releases = named(len(shown))
     by = dict(zip(releases, shown, strict=True))
     found = bisect(releases, by.__getitem__)

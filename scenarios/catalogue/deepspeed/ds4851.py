@@ -11,7 +11,7 @@ rewrites. It needs an operator that saves the parameter itself for backward: `Li
 # the first weights while forward has the new ones. All accesses are ordered: it is stale, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/4851", "https://github.com/deepspeedai/DeepSpeed/pull/4906"]
 # kind = "stale"
-# known = "0.10.3 to 0.13.1; 0.13.2 has it no more, and has the race #5059"
+# known = "0.10.3 to 0.13.1; checked: 0.10.2 is right, 0.10.3, 0.13.1; 0.13.2 to 0.13.4 have the race #5059 instead"
 # affected = { packages = ["deepspeed==0.13.1"] }
 # fixed = { packages = ["deepspeed==0.13.5"] }
 # ranks = 2

@@ -9,7 +9,7 @@ parameters for reuse, each of them is copied and gathered again in each step, as
 # mechanism = "The forward pass copies a parameter into its secondary partition on the compute stream, and the backward pass gathers it on the all-gather stream, which does not wait for the compute stream."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/5059", "https://github.com/deepspeedai/DeepSpeed/pull/5216"]
 # kind = "race"
-# known = "0.13.2 to 0.13.4"
+# known = "0.13.2 to 0.13.4; checked: both, and 0.13.1 has none"
 # affected = { packages = ["deepspeed==0.13.4"] }
 # fixed = { packages = ["deepspeed==0.13.5"] }
 # ranks = 2

@@ -9,7 +9,7 @@ the first buffer, though its reduction may not have ended.
 # mechanism = "Two buffers take turns: the compute stream copies gradients into the one whose reduction, on the reduction stream, it never waits for."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/5606", "https://github.com/deepspeedai/DeepSpeed/issues/5545", "https://github.com/deepspeedai/DeepSpeed/issues/5523"]
 # kind = "race"
-# known = "0.8.0 to 0.14.2, as the threads say; checked: 0.14.2"
+# known = "0.8.0 to 0.14.2, as the threads say; checked: 0.13.4, 0.14.2"
 # affected = { packages = ["deepspeed==0.14.2"] }
 # fixed = { packages = ["deepspeed==0.14.3"] }
 # ranks = 2

@@ -10,9 +10,9 @@
 # clipping makes all weights NaN. All accesses are ordered: it is wrong arithmetic, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/5242", "https://github.com/deepspeedai/DeepSpeed/pull/7171"]
 # kind = "arithmetic"
-# known = "?"
-# affected = { packages = ["deepspeed==0.16.5"] }
-# fixed = { packages = ["deepspeed==0.16.6"] }
+# known = "ZeRO-1/2: 0.14.3 to 0.16.5; checked: both, 0.15.4, and 0.14.2 and 0.16.6 are right"
+# affected = { packages = ["deepspeed==0.14.3"] }
+# fixed = { packages = ["deepspeed==0.17.4"] }
 # ranks = 2
 # ///
 

@@ -11,7 +11,7 @@ with it on the values are right, and once the count is above the bucket's size e
 # all-reduced buffer is read from its begin: the step before's. All accesses are ordered: it is stale, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/7415", "https://github.com/deepspeedai/DeepSpeed/pull/7418"]
 # kind = "stale"
-# known = "0.17.2"
+# known = "0.17.2; 0.17.1 and 0.17.3 were read, and 0.17.4 is right"
 # affected = { packages = ["deepspeed==0.17.2"] }
 # fixed = { packages = ["deepspeed==0.17.4"] }
 # ranks = 2

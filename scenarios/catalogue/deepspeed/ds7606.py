@@ -10,7 +10,7 @@ The next gather reads the secondary partition, as it was before, until the optim
 # ordered: it is stale, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/7606", "https://github.com/deepspeedai/DeepSpeed/pull/7707"]
 # kind = "stale"
-# known = "?"
+# known = "GatheredParameters: 0.14.3 to 0.18.2, load_checkpoint: 0.13.2 to 0.18.2; checked: 0.13.5, 0.14.2 (the second alone), 0.14.3, 0.18.2, and 0.18.3 is right"
 # affected = { packages = ["deepspeed==0.18.2"] }
 # fixed = { packages = ["deepspeed==0.18.3"] }
 # ranks = 2

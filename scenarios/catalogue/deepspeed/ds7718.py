@@ -12,7 +12,7 @@ Each of them begins anew the list in which their gradients are added up.
 #   "https://github.com/deepspeedai/DeepSpeed/issues/7718", "https://github.com/deepspeedai/DeepSpeed/issues/7697",
 # ]
 # kind = "arithmetic"
-# known = "?"
+# known = "0.17.6 to 0.18.2; checked: both, and 0.17.5 and 0.18.3 are right"
 # affected = { packages = ["deepspeed==0.18.2"] }
 # fixed = { packages = ["deepspeed==0.18.3"] }
 # ranks = 2

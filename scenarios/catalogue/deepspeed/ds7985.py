@@ -10,7 +10,7 @@ The accumulated gradients are reduced before the last one is added, so each rank
 # the rank's own. All accesses are ordered: it is wrong arithmetic, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7985"]
 # kind = "arithmetic"
-# known = "?"
+# known = "0.18.3 to 0.18.9; checked: 0.18.5, 0.18.6, 0.18.9, and 0.18.2 and 0.19.0 are right; in 0.18.3 with what #7837 has, too"
 # affected = { packages = ["deepspeed==0.18.9"] }
 # fixed = { packages = ["deepspeed==0.19.0"] }
 # ranks = 2

@@ -10,7 +10,7 @@ The quantizer casts its input's pointer to __half*, whatever its type is.
 # which is quantized, gathered and used. All accesses are ordered: it is wrong arithmetic, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/7775", "https://github.com/deepspeedai/DeepSpeed/pull/8215"]
 # kind = "arithmetic"
-# known = "?"
+# known = "0.10.0 to 0.19.5; checked: 0.10.3, 0.13.5, 0.18.3, 0.19.5, and 0.19.6 is right"
 # affected = { packages = ["deepspeed==0.19.4"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }
 # ranks = 2

@@ -11,7 +11,7 @@ of the engine has no such hook.
 # also uses engine.module has a second way to the weights, without it. All is ordered: wrong arithmetic, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/8224", "https://github.com/deepspeedai/DeepSpeed/pull/8245"]
 # kind = "arithmetic"
-# known = "?"
+# known = "0.18.3 to 0.19.5; checked: both, 0.19.3, 0.19.4, and 0.17.5 and 0.19.6 are right (between the two lies #7718)"
 # affected = { packages = ["deepspeed==0.19.3"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }
 # ranks = 2

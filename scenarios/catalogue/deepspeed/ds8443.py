@@ -11,7 +11,7 @@ step, and as many orthogonal matrices are added up as there are micro-batches.
 # the number of micro-batches. All accesses are ordered: it is wrong arithmetic, and no race."""
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/8443", "https://github.com/deepspeedai/DeepSpeed/pull/8600"]
 # kind = "arithmetic"
-# known = "?"
+# known = "0.18.9, which brought Muon to ZeRO-3, to 0.19.7; checked: both, 0.19.4, and 0.19.8 is right"
 # affected = { packages = ["deepspeed==0.19.4"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }
 # ranks = 2

@@ -15,6 +15,7 @@
 # ranks = 2
 # places = ["_fsdp_collectives.py:all_gather_copy_in_cuda", "_fsdp_collectives.py:DefaultAllGather.__call__"]
 # harm = "harmful"
+# ci = true
 # ///
 
 from _training import train

@@ -15,6 +15,7 @@
 # ranks = 2
 # places = ["_fsdp_collectives.py:chunk_cat", "_fsdp_collectives.py:DefaultReduceScatter.__call__"]
 # harm = "harmful"
+# ci = true
 # ///
 
 from _training import train

@@ -13,6 +13,7 @@
 # ranks = 2
 # places = ["param_and_grad_buffer.py:_bucket_group_gradient_reduce", "megatron_fsdp.py:_grad_acc"]
 # harm = "harmful"
+# ci = true
 # ///
 
 from _units import train
