@@ -29,14 +29,16 @@ store, called = dist.HashStore(), threading.Event()
 tensors = [torch.ones(4096, device="cuda"), torch.zeros(4096, device="cuda")]
 torch.cuda.synchronize()
 join = multi_threaded_pg.Collective.join
+events, recorded = {}, threading.Event()
 
 
-def cured(self, rank, data):  # rank 0 waits for the streams of the others; what they do afterwards is not shown here
-    self.events = getattr(self, "events", {})
-    self.events[rank] = torch.cuda.current_stream().record_event()
-    for other in range(1, self._world_size) if rank == 0 else ():
-        called.wait()
-        torch.cuda.current_stream().wait_event(self.events[other])
+def cured(self, rank, data):  # rank 0 waits for the stream of the other; what that does afterwards is not shown here
+    events[rank] = torch.cuda.current_stream().record_event()
+    if rank:
+        recorded.set()
+    else:
+        recorded.wait()
+        torch.cuda.current_stream().wait_event(events[1])
     return join(self, rank, data)
 
 
