@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from detectors import RaceDetector
-from detectors.order.races import Race
+from detectors.order.races import Occurrence, Race
+from detectors.race_detector import EXAMPLES, RaceKey, key_of
 from fuzz.verdict import ReplayVerdict, judge
 from replay.beginning import beginning
 from replay.deviations import Deviation, Stretch
@@ -68,6 +69,14 @@ class Subject:
         """What happens-before says of the recording, whatever its timing showed."""
         return _races(self.recording)
 
+    def occurrences(self, race: Race) -> Sequence[Occurrence]:
+        """All of the race: it carries its first few only."""
+        return self._occurrences[key_of(race.first, race.second)]
+
+    @cached_property
+    def _occurrences(self) -> dict[RaceKey, Sequence[Occurrence]]:
+        return {key_of(one.first, one.second): one.examples for one in _races(self.recording, examples=None)}
+
     @cached_property
     def operations(self) -> tuple[OperationName, ...]:
         """The operations from :attr:`first_step` on, by rank in the order of issue."""
@@ -121,8 +130,8 @@ class Subject:
         return 0
 
 
-def _races(recording: Recording, *, before: int | None = None) -> list[Race]:
-    detector = RaceDetector()
+def _races(recording: Recording, *, before: int | None = None, examples: int | None = EXAMPLES) -> list[Race]:
+    detector = RaceDetector(examples)
     for rank, records in recording.records.items():
         if before is None:
             detector.feed(rank, records)

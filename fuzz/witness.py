@@ -7,10 +7,12 @@ that training uses, else benign.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from detectors.order.races import Moment, Occurrence, Race, Side, describe
+from fuzz.occurrences import spread
 from fuzz.subject import Subject
 from fuzz.verdict import ReplayVerdict
 from replay.deviations import Deviation, OperationDelay
@@ -48,9 +50,12 @@ class Witness(Reversal):
 
 
 def witness(subject: Subject, race: Race) -> Witness:
-    """The first of the race's examples that is harmful; else the first that can be reversed; else why none can."""
+    """The first of some occurrences that is harmful; else the first that can be reversed; else why none can.
+
+    Tried are the race's examples, which are its first, and then a few from the whole run.
+    """
     found: Witness | None = None
-    for occurrence in race.examples:
+    for occurrence in _some(subject, race):
         reversal = reverse(subject.recording, subject.replayer.graph, race, occurrence)
         verdict = None if reversal.reason else subject.run(reversal.deviations)
         one = Witness(race, occurrence, reversal.deviations, reversal.reason, verdict)
@@ -60,6 +65,12 @@ def witness(subject: Subject, race: Race) -> Witness:
             found = one
     assert found is not None  # a race has at least one example
     return found
+
+
+def _some(subject: Subject, race: Race) -> Iterator[Occurrence]:
+    yield from race.examples
+    if race.occurrences > len(race.examples):
+        yield from (one for one in spread(subject.occurrences(race)) if one not in race.examples)
 
 
 def reverse(recording: Recording, graph: Graph, race: Race, occurrence: Occurrence) -> Reversal:

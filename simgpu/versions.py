@@ -55,7 +55,13 @@ def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) 
     """Before 2.8 NCCL's own stream is recorded for what it uses, unless the caller waits or is told not to."""
     avoided = not options.asyncOp or os.environ.get("TORCH_NCCL_AVOID_RECORD_STREAMS") == "1"
     for tensor in () if _CURRENT_STREAM or avoided else tensors:
-        tensor.record_stream(stream)  # type: ignore[arg-type]
+        tensor.record_stream(stream)
+
+
+def of_group(kind: Any) -> None:
+    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs."""
+    for name, value in {"_has_hooks": lambda _: False, "_shutdown": kind.shutdown, "options": None}.items():
+        setattr(kind, name, value)
 
 
 def _options() -> None:
@@ -64,9 +70,10 @@ def _options() -> None:
 
     told = (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.AllToAllOptions)
     _CURRENT_STREAM.extend(["asyncOp"] if hasattr(c10d.AllreduceOptions, "asyncOp") else [])
+    kind: Any
     for kind in (*told, c10d.GatherOptions, c10d.BarrierOptions):
         if not hasattr(kind, "asyncOp"):
-            kind.asyncOp = property(lambda _: True, lambda _, wanted: None)
+            setattr(kind, "asyncOp", property(lambda _: True, lambda _, wanted: None))  # noqa: B010
 
 
 def _statistics(_: int) -> dict[str, Any]:

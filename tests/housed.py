@@ -30,6 +30,7 @@ FILES = (
     "tests/fuzz/test_strategy.py",
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",
+    "tests/fuzz/test_witness_of_many.py",
     "tests/quantizer/test_quantizer.py",
     "tests/replay/test_damaged.py",
     "tests/replay/test_record.py",

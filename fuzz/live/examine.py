@@ -20,6 +20,7 @@ from detectors.order.races import Occurrence, Race, Side
 from detectors.race_detector import RaceKey, key_of
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
+from fuzz.occurrences import spread
 from simgpu.timing import Delay, Place, Timing
 from simgpu.tokens import Stretch, rounded
 
@@ -148,15 +149,12 @@ class Examination:
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
-        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed.
-
-        What a race spoils may be there from its second step on only: before, both orders may give the same values.
-        """
+        """The first occurrence that is harmful; else that none of those tried is; else why none could be reversed."""
         one = self._tried(race, race.examples[0])  # mostly it is enough, and the others need not be found
         if one.verdict == "harmful":
             return one
         tried = [one]
-        for occurrence in _spread(self._all_of(race))[1:]:
+        for occurrence in spread(self._all_of(race))[1:]:
             one = self._tried(race, occurrence)
             if one.verdict == "harmful":
                 return one
@@ -267,15 +265,6 @@ class Examination:
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:
     return LiveWitness(race, "not confirmed", reason)
-
-
-def _spread(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
-    """A few of them: of the lowest rank the first, the last and one between, and of the highest one from the middle."""
-    lowest, highest = (
-        [one for one in occurrences if one.rank == rank] for rank in (occurrences[0].rank, occurrences[-1].rank)
-    )
-    some = (lowest[0], highest[len(highest) // 2], lowest[-1], lowest[len(lowest) // 4])
-    return [*dict.fromkeys(some)]
 
 
 def _touch(side: Side) -> Touch:

@@ -21,7 +21,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Ran(_Part):
+class RanSide(_Part):
     """One side of an entry. ``ran``: packages and arguments, in words. ``verdict``: of ``repro check``.
 
     ``races``: how many there are. ``accesses`` and ``lines``: of the one that is meant (write-read); empty where it
@@ -44,7 +44,7 @@ class Ran(_Part):
     virtual_ns: Annotated[int, Field(ge=0)] = 0
 
 
-class Row(_Part):
+class EntryRow(_Part):
     """An entry, both sides, and what came out otherwise than expected: ``differs``, sentences without full stops."""
 
     id: str
@@ -56,8 +56,8 @@ class Row(_Part):
     known: str
     tried: str = ""
     program: str
-    affected: Ran | None = None
-    fixed: Ran | None = None
+    affected: RanSide | None = None
+    fixed: RanSide | None = None
     differs: list[str] = []
 
     @property
@@ -82,10 +82,10 @@ class CatalogueFile(_Part):
     format: str = FORMAT
     version: int = VERSION
     versions: dict[str, str]
-    entries: list[Row]
+    entries: list[EntryRow]
 
 
-def write(rows: Sequence[Row], versions: dict[str, str], folder: Path) -> Path:
+def write(rows: Sequence[EntryRow], versions: dict[str, str], folder: Path) -> Path:
     """Write ``catalogue.json``: the same for the same findings, whoever ran them and however fast. Raises OSError."""
     made = CatalogueFile(versions=versions, entries=list(rows))
     file = folder / FILE
@@ -101,7 +101,7 @@ def read(folder: Path) -> CatalogueFile:
     return checked(CatalogueFile, file, read_json(file), named=FORMAT, version=VERSION)
 
 
-def cell(ran: Ran | None) -> Cell:
+def cell(ran: RanSide | None) -> Cell:
     """A side's verdict, with what ran."""
     if ran is None:
         return Cell("")
@@ -110,6 +110,6 @@ def cell(ran: Ran | None) -> Cell:
 
 
 def short(line: str) -> str:
-    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.Ran`."""
+    """``copy_ partition_parameters.py:1643`` of a line of :class:`reports.data.catalogue.RanSide`."""
     found = re.fullmatch(r"\w+ by (.+) \((\S+) .*\)", line)
     return f"{found[1]} {found[2]}" if found else line

@@ -11,7 +11,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from reports.charts.frame import BAD, Chart, Key, framed, tame, tooltip
-from reports.data.catalogue import CatalogueFile, Ran, Row, cell, read, short
+from reports.data.catalogue import CatalogueFile, EntryRow, RanSide, cell, read, short
 from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
 from reports.table import Cell, Column, Table
@@ -82,7 +82,7 @@ def study(found: CatalogueFile, ran: StudyMetadata) -> Study:
     )
 
 
-def judged(rows: Sequence[Row]) -> tuple[str, str, str]:
+def judged(rows: Sequence[EntryRow]) -> tuple[str, str, str]:
     """In few words, the tone, and for one who has a minute."""
     count = Counter(row.kind for row in rows)
     races = [row for row in rows if row.race]
@@ -103,7 +103,7 @@ def judged(rows: Sequence[Row]) -> tuple[str, str, str]:
     return "as expected", "good", f"{told}. Each is told as what it is, and each fixed release is clean."
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[EntryRow]) -> Table:
     """The entries that ran, with both sides."""
     ran = [(row, row.affected) for row in rows if row.affected]
     fixes = any(row.cost is not None for row, _ in ran)
@@ -124,7 +124,7 @@ def table(rows: Sequence[Row]) -> Table:
     return Table("The catalogue", [*columns, *([Column("the fix costs", "{:+.1%}")] if fixes else [])], cells)
 
 
-def tidy(rows: Sequence[Row]) -> pd.DataFrame:
+def tidy(rows: Sequence[EntryRow]) -> pd.DataFrame:
     """A row for each entry and side."""
     return pd.DataFrame(
         [
@@ -134,11 +134,12 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
                 "title": row.title,
                 "kind": row.kind,
                 "known": row.known,
+                "mechanism": row.mechanism,
                 "tried": row.tried,
                 "program": row.program,
                 "cost": row.cost,
                 "side": name,
-                **(side or Ran(ran="", verdict="", sentence="")).model_dump(exclude={"lines"}),
+                **(side or RanSide(ran="", verdict="", sentence="")).model_dump(exclude={"lines"}),
                 "lines": " | ".join(side.lines) if side else "",
                 "differs": "; ".join(row.differs),
             }
@@ -148,12 +149,12 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
     )
 
 
-def _missing(rows: Sequence[Row]) -> list[Table]:
+def _missing(rows: Sequence[EntryRow]) -> list[Table]:
     cells = [[row.id, row.title, row.tried] for row in rows if not row.shown]
     return [Table("Not shown", ["id", "bug", "what was tried"], cells)] if cells else []
 
 
-def _card(row: Row) -> Card:
+def _card(row: EntryRow) -> Card:
     facts = [Fact("known in", row.known)]
     for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):
         if side:
@@ -175,13 +176,13 @@ def _card(row: Row) -> Card:
     return Card(row.id, f"{row.id}: {row.title}", mark, tone, row.mechanism, facts, row.threads, command)
 
 
-def _colour(ran: Ran | None) -> str:
+def _colour(ran: RanSide | None) -> str:
     if ran is None or ran.verdict == "unknown":
         return _UNKNOWN
     return {"race": BAD, "clean": _CLEAN, "fragile": _CLEAN}.get(ran.verdict, _CONTROL)
 
 
-def _matrix(rows: Sequence[Row]) -> Chart:
+def _matrix(rows: Sequence[EntryRow]) -> Chart:
     columns: dict[str, list[Any]] = {name: [] for name in ("x", "y", "colour", "title", "ran", "state", "told")}
     for row in rows:
         for name, side in zip(SIDES, (row.affected, row.fixed), strict=True):

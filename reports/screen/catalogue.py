@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.data.catalogue import Ran, Row, cell, short
+from reports.data.catalogue import EntryRow, RanSide, cell, short
 from reports.table import Cell, Table
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[EntryRow]) -> Table:
     """The entries that ran."""
     return Table(
         "The catalogue",
@@ -26,7 +26,7 @@ def table(rows: Sequence[Row]) -> Table:
     )
 
 
-def told(row: Row) -> str:
+def told(row: EntryRow) -> str:
     """An entry that is done, in a line."""
     if row.affected is None or row.fixed is None:
         return "not shown"
@@ -34,15 +34,15 @@ def told(row: Row) -> str:
     return f"{both}: NOT AS EXPECTED, {'; '.join(row.differs)}" if row.differs else both
 
 
-def _before(ran: Ran) -> Cell:
+def _before(ran: RanSide) -> Cell:
     made = cell(ran)
     return made._replace(text=f"{ran.verdict} ({ran.harm})") if ran.harm else made
 
 
-def _lines(ran: Ran) -> str:
+def _lines(ran: RanSide) -> str:
     return "\n".join(map(short, ran.lines)) or ran.evidence or ran.failure
 
 
-def _witness(row: Row, ran: Ran) -> str:
+def _witness(row: EntryRow, ran: RanSide) -> str:
     cost = "" if row.cost is None else f"the fix costs {row.cost:+.1%}"
     return "; ".join(filter(None, [ran.token, f"{ran.virtual_ns / 1e6:.2f} ms", cost]))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--list", "listed", is_flag=True, help="Tell what is in the catalogue, and run nothing.")
 @click.option("--ci", is_flag=True, help="Only the dozen that each change is tested with.")
-@click.option("--torch/--no-torch", default=False, help="Also those that need another torch. [default: no]")
+@click.option("--torch/--no-torch", default=False, help="Also those that need another torch.")
 @click.option("--library", multiple=True, metavar="NAME", help="Only of this library: deepspeed, pytorch, megatron.")
 @click.option("--programs", type=flags.PATH, help="A folder with entries of your own. [default: the catalogue's]")
 @flags.workers()
@@ -74,7 +74,7 @@ def catalogue(
         lambda file: file.write_text("\n".join(one.id for one in chosen)),
         overwrite=overwrite,
     )
-    rows: dict[str, data.Row] = {}
+    rows: dict[str, data.EntryRow] = {}
     count = min(workers or cores(), len(chosen))
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

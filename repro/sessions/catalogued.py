@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from detectors import Race
-from detectors.order.races import Side as Access
-from reports.data.catalogue import Ran, Row
+from detectors.order.races import Side
+from reports.data.catalogue import EntryRow, RanSide
 from reports.data.findings import FORMAT, VERSION
 from reports.data.schema import FindingsFile, ReportError, checked, read_json
 from repro.sessions.folders import BY_ITSELF
 from repro.sessions.witnessed import at
-from scenarios.catalogue.entry import CONTROLS, Entry, Side
+from scenarios.catalogue.entry import CONTROLS, Entry, Setup
 from simgpu.ranks import bound
 from simgpu.trace import file_of
 
@@ -32,19 +32,19 @@ _LAST = 300  # characters of what a failed side said
 
 def run(
     entries: Sequence[Entry], folder: Path, *, workers: int, began: Callable[[Entry], object] = lambda entry: None
-) -> Iterator[Row]:
+) -> Iterator[EntryRow]:
     """The row of each entry, as it is done; a folder for each in ``folder``. ``began``: told of each that starts.
 
     Raises what ends it early, Ctrl-C above all; the processes that run then end with this one.
     """
 
-    def work(entry: Entry) -> Row:
+    def work(entry: Entry) -> EntryRow:
         began(entry)
         return row(entry, folder / entry.id)
 
     pool = ThreadPoolExecutor(workers)
     try:
-        waiting: set[Future[Row]] = {pool.submit(work, entry) for entry in entries}
+        waiting: set[Future[EntryRow]] = {pool.submit(work, entry) for entry in entries}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
@@ -53,9 +53,9 @@ def run(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def row(entry: Entry, folder: Path) -> Row:
+def row(entry: Entry, folder: Path) -> EntryRow:
     """Run both sides of an entry into ``folder``."""
-    made = Row(
+    made = EntryRow(
         id=entry.id,
         library=entry.library,
         title=entry.title,
@@ -75,12 +75,13 @@ def row(entry: Entry, folder: Path) -> Row:
     )
 
 
-def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool) -> Ran:
+def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool) -> RanSide:
     """Run one side, and read what it found. ``folder`` takes its run as ``name``, and what it said as NAME.log."""
     command = [sys.executable, "-m", "repro", "check", "--ranks", str(entry.ranks)]
     command += [word for package in which.packages for word in ("--package", package)]
     command += ["--runs", str(folder), "--name", name, "--overwrite", "--witnesses", "1" if witnesses else "0"]
     command += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
+    command += ["--report"] if entry.kind == "open" and witnesses else []  # what its maintainers need
     command += [str(_shown(entry.path)), *which.arguments]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
@@ -106,7 +107,7 @@ def side(entry: Entry, which: Side, folder: Path, name: str, *, witnesses: bool)
         return _failed(which, str(error))
     meant = next((race for race in found.races if is_at(race, entry.places)), None)
     witness = meant.witness if meant else None
-    return Ran(
+    return RanSide(
         ran=str(which),
         verdict=found.verdict,
         sentence=found.sentence,
@@ -129,7 +130,7 @@ def is_at(race: Race, places: Sequence[str]) -> bool:
     return bool(first and second) and len(first | second) == len(set(places))
 
 
-def differs(entry: Entry, ran: Ran) -> list[str]:
+def differs(entry: Entry, ran: RanSide) -> list[str]:
     """What the affected side shows otherwise than the entry says; sentences without full stops."""
     if ran.failure:
         return [f"the affected side gives no verdict: {ran.failure}"]
@@ -143,7 +144,7 @@ def differs(entry: Entry, ran: Ran) -> list[str]:
     return [f"the race is {ran.harm or 'not confirmed'}, not {entry.harm}"] if ran.harm != entry.harm else []
 
 
-def unclean(ran: Ran) -> list[str]:
+def unclean(ran: RanSide) -> list[str]:
     """What the fixed side shows that it should not."""
     if ran.failure:
         return [f"the fixed side gives no verdict: {ran.failure}"]
@@ -159,7 +160,7 @@ def forget_traces(folder: Path) -> None:
             rank += 1
 
 
-def _line(race: Race, side: Access, places: Sequence[str]) -> str:
+def _line(race: Race, side: Side, places: Sequence[str]) -> str:
     """An access and the line of it that is meant: ``write by copy_ (partition_parameters.py:1643 _partition)``."""
     frame = next(
         frame for frame in side.stack if any(at(race, place, replace(side, stack=(frame,))) for place in places)
@@ -168,8 +169,8 @@ def _line(race: Race, side: Access, places: Sequence[str]) -> str:
     return f"{side.access} by {side.kernel.rpartition('::')[2]} ({file}:{frame.line} {function})"
 
 
-def _failed(which: Side, why: str) -> Ran:
-    return Ran(ran=str(which), verdict="unknown", sentence="", failure=why)
+def _failed(which: Setup, why: str) -> RanSide:
+    return RanSide(ran=str(which), verdict="unknown", sentence="", failure=why)
 
 
 def _end(log: Path) -> str:

@@ -36,14 +36,14 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
-class Side(_Part):
+class Setup(_Part):
     """How the program is run: with which ``packages``, as NAME==VERSION, and with which ``arguments``."""
 
     packages: list[str] = []
     arguments: list[str] = []
 
     @model_validator(mode="after")
-    def _names(self) -> Side:
+    def _names(self) -> Setup:
         for one in self.packages:
             if not _PACKAGE.match(one):
                 raise ValueError(f"'{one}' is no package with its version, as deepspeed==0.13.4")
@@ -68,8 +68,8 @@ class Entry(_Part):
     threads: list[str]
     kind: Kind
     known: Text
-    affected: Side
-    fixed: Side = Side()
+    affected: Setup
+    fixed: Setup = Setup()
     ranks: Annotated[int, Field(ge=1, le=16)] = 2
     places: list[str] = []
     harm: Literal["harmful", "benign", ""] = ""

@@ -36,7 +36,11 @@ def places(wanted: Sequence[Package], folder: Path, tell: Tell) -> list[Path]:
             if name in _NEVER or name.startswith(_NEVER_BEGINNING):
                 continue
             there = versions.get(name) or names.here(name)
-            if there is None:
+            other = _given(name, found) if there is None else None
+            if other and owner:
+                tell(f"{owner.said} asks for {name}: that of {other.said} is taken")
+                versions[name] = other.version
+            elif there is None:
                 more = _beside(owner, requirement, folder, tell)
                 made = more and installing.package_in(more)
                 if more and made:
@@ -58,6 +62,15 @@ def _asks(place: Path) -> list[Requirement]:
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             found.append(requirement)
     return found
+
+
+def _given(name: str, found: Sequence[Path]) -> Package | None:
+    """What has the module of this name already: fbgemm-gpu-cpu is fbgemm-gpu, built for a machine without one."""
+    module = name.replace("-", "_")
+    for place in found:
+        if (place / module / "__init__.py").is_file() or (place / f"{module}.py").is_file():
+            return installing.package_in(place)
+    return None
 
 
 def _beside(owner: Package | None, requirement: Requirement, folder: Path, tell: Tell) -> Path | None:

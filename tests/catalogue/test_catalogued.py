@@ -13,7 +13,7 @@ import pytest
 
 from detectors import Race
 from detectors.order.races import Side
-from reports.data.catalogue import Ran, read
+from reports.data.catalogue import RanSide, read
 from reports.data.schema import ReportError
 from repro.sessions.catalogued import differs, is_at, unclean
 from scenarios.catalogue.entry import Entry
@@ -31,8 +31,8 @@ def entry(**changed: Any) -> Entry:
     return Entry(**base | changed)
 
 
-def ran(verdict: str, **more: Any) -> Ran:
-    return Ran(ran="a 1", verdict=verdict, sentence=f"{verdict}.", **more)
+def ran(verdict: str, **more: Any) -> RanSide:
+    return RanSide(ran="a 1", verdict=verdict, sentence=f"{verdict}.", **more)
 
 
 SEEN = {"races": 1, "accesses": "write-read", "lines": ["write by copy_ (a.py:1 first)", "read by cat (a.py:9 second)"]}

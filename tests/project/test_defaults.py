@@ -34,6 +34,7 @@ _WORDS = {
         "all",
         "all known",
         "all of them",
+        "the catalogue's",
     ),
     *("all 14", "all 14, and hpZ", "both", "none", "a node", "the hardware's", "a plain model"),
     *("paro, paro-paper, ...", "standard output, and the rest on standard error"),

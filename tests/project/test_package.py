@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from setuptools import find_packages
 
-from tests.packages import PACKAGES
+from tests.packages import PACKAGES, is_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -69,12 +69,13 @@ def python(code: str, *, with_extra: str, folder: Path = ROOT) -> subprocess.Com
 
 
 def test_a_wheel_has_every_module() -> None:
-    folders = {str(path.parent).replace("/", ".") for path in tracked() if path.suffix == ".py"}
+    modules = {path for path in tracked() if path.suffix == ".py" and not is_program(path)}
+    folders = {str(path.parent).replace("/", ".") for path in modules}
     assert folders == installed()
 
 
 def test_a_wheel_has_every_template_profile_and_question() -> None:
-    wanted = {path for path in tracked() if path.suffix != ".py"}
+    wanted = {path for path in tracked() if path.suffix != ".py" or is_program(path)}
     assert {path.suffix for path in wanted} >= {".html", ".css", ".md", ".toml", ".csv"}
     assert wanted == packed()
 
@@ -92,7 +93,7 @@ def test_the_licence_is_the_one_that_is_named() -> None:
 def test_every_package_that_is_imported_is_in_an_extra() -> None:
     known = brought("all") | OF_OTHERS | set(PACKAGES) | set(sys.stdlib_module_names)
     unknown = set()
-    for path in sorted(path for path in tracked() if path.suffix == ".py"):
+    for path in sorted(path for path in tracked() if path.suffix == ".py" and not is_program(path)):
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []

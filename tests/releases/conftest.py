@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 
-def wheel(folder: Path, name: str, version: str, text: str = "", requires: Sequence[str] = ()) -> None:
-    """Write the wheel of a package that is one module, ``text``."""
+def wheel(
+    folder: Path, name: str, version: str, text: str = "", requires: Sequence[str] = (), module: str = ""
+) -> None:
+    """Write the wheel of a package that is one module, ``text``; ``module``: its name, where that is another."""
     info = f"{name}-{version}.dist-info"
     head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = {
-        f"{name}.py": text or f"VERSION = '{version}'\n",
+        f"{module or name}.py": text or f"VERSION = '{version}'\n",
         f"{info}/METADATA": head + "".join(f"Requires-Dist: {one}\n" for one in requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }

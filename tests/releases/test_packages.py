@@ -76,6 +76,16 @@ def test_a_release_and_what_it_asks_for_stand_in_front_of_the_import_path(index:
     assert environment_of(["stem==1.0"], tmp_path / "made")["PYTHONPATH"] == environment["PYTHONPATH"]
 
 
+def test_the_module_of_a_given_package_of_another_name_is_taken(index: Path, tmp_path: Path) -> None:
+    wheel(index, "stem", "1.0", requires=["leaf_gpu"])
+    wheel(index, "leaf_gpu", "2.0")
+    wheel(index, "leaf_gpu_cpu", "1.0", module="leaf_gpu")
+    told: list[str] = []
+    environment_of(["stem==1.0", "leaf-gpu-cpu==1.0"], tmp_path / "made", tell=told.append)
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["leaf-gpu-cpu-1.0", "stem-1.0"]
+    assert told[-1] == "stem 1.0 asks for leaf-gpu: that of leaf-gpu-cpu 1.0 is taken"
+
+
 def test_an_unknown_release_is_told_with_its_neighbours(index: Path, tmp_path: Path) -> None:
     for version in ("1.0", "1.2", "2.0rc1"):
         wheel(index, "stem", version)

@@ -9,7 +9,7 @@ the compute stream gets the memory again before the gradient was divided and rea
 # mechanism = "record_stream is called on the ranks that own a part of an oversize gradient only; the others free it, and the compute stream overwrites it before the reduction stream has read it."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7965"]
 # kind = "open"
-# known = "0.19.0 to today's 0.19.8; checked: both"
+# known = "0.19.0 to today's 0.19.8; checked: both, 0.19.4"
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 3
@@ -24,8 +24,14 @@ import deepspeed
 import torch
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
-if "--cured" in sys.argv:  # record the stream on every rank, as is done where the optimizer is offloaded
-    DeepSpeedZeroOptimizer._record_gradient_stream = lambda self, tensor, stream: tensor.record_stream(stream)
+if "--cured" in sys.argv:  # every rank records the reduction stream
+    stock = DeepSpeedZeroOptimizer.average_tensor
+
+    def average_tensor(self, tensor, *arguments):
+        tensor.record_stream(self.reduction_stream)
+        stock(self, tensor, *arguments)
+
+    DeepSpeedZeroOptimizer.average_tensor = average_tensor
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 deepspeed.init_distributed()

@@ -7,9 +7,9 @@
 # Nothing makes the second wait for the first."""
 # threads = ["https://github.com/meta-pytorch/torchrec/pull/4497"]
 # kind = "race"
-# known = "1.8.0 (1.9.0 is clean)"
-# affected = { packages = ["torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0", "tensordict==0.12.0", "pyvers==0.2.3", "cloudpickle==3.1.2", "pyre-extensions==0.0.32", "typing-inspect==0.9.0", "mypy-extensions==1.1.0"] }
-# fixed = { packages = ["torchrec==1.9.0", "fbgemm-gpu-cpu==1.8.0", "tensordict==0.12.0", "pyvers==0.2.3", "cloudpickle==3.1.2", "pyre-extensions==0.0.32", "typing-inspect==0.9.0", "mypy-extensions==1.1.0"] }
+# known = "1.8.0, earlier ones not tried; 1.9.0 is clean"
+# affected = { packages = ["torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0"] }
+# fixed = { packages = ["torchrec==1.9.0", "fbgemm-gpu-cpu==1.8.0"] }
 # ranks = 1
 # places = ["_sharded.py:input_dist", "_sharded.py:compute"]
 # harm = "harmful"
