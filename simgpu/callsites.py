@@ -87,9 +87,10 @@ def _frame(code: CodeType, offset: int) -> Frame:
 
 
 def _short(path: str) -> str:
-    """The path below the folder it is imported from: a trace says the same on every machine."""
+    """The path below the folder it is imported from: a trace says the same on every machine, and in text."""
     folders = [os.path.abspath(folder) + os.sep for folder in sys.path]
-    return path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
+    below = path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
+    return below.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may have bytes that are none
 
 
 def _line(code: CodeType, offset: int) -> int:

@@ -175,7 +175,10 @@ def judge(
         if said is None and baseline is not None and one.fingerprint in baseline.prints:
             said = _in_baseline(baseline.name)
         suppressed.append(said)
-    gone = None if baseline is None else baseline.without({one.fingerprint for one in found})
+    gone = None
+    if baseline is not None:
+        raced = any(one.group == "race" for one in found)
+        gone = baseline.without({one.fingerprint for one in found}, fragile=not raced)
     return Known(suppressed, list(unreasoned), gone)
 
 
@@ -202,14 +205,21 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class Baseline:
-    """Findings that were known before. ``name``: of its file; ``prints``: the message of each, by its fingerprint."""
+    """Findings that were known before. ``name``: of its file; ``prints``: rule and message of each, by fingerprint."""
 
     name: str
-    prints: Mapping[str, str]
+    prints: Mapping[str, tuple[str, str]]
 
-    def without(self, fingerprints: set[str]) -> list[str]:
-        """The messages of those that are not among these."""
-        return [message for fingerprint, message in self.prints.items() if fingerprint not in fingerprints]
+    def without(self, fingerprints: set[str], *, fragile: bool = True) -> list[str]:
+        """The messages of those that are not among these.
+
+        ``fragile`` False: of no fragile pair, as these are looked for where there is no race alone.
+        """
+        return [
+            message
+            for fingerprint, (rule, message) in self.prints.items()
+            if fingerprint not in fingerprints and (fragile or rule != FRAGILE)
+        ]
 
 
 def load(file: Path) -> Baseline:
@@ -227,7 +237,9 @@ def load(file: Path) -> Baseline:
         raise ReportError(f"{file} is no baseline: {first_problem(error)}. {_AGAIN}") from None
     except ValueError as error:
         raise ReportError(f"{file} is no baseline: {error}. {_AGAIN}") from None
-    return Baseline(file.name, {one.fingerprint: visible(one.message, lines=False) for one in held.findings})
+    return Baseline(
+        file.name, {one.fingerprint: (one.rule, visible(one.message, lines=False)) for one in held.findings}
+    )
 
 
 _AGAIN = "Make it again with 'repro check --write-baseline'"

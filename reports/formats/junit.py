@@ -42,7 +42,7 @@ def _finding(suite: Xml.Element, item: Result, told: CheckedRun) -> None:
     where = f"{place.path}:{place.line}" if place else told.program
     case = _case(suite, item.rule.id.replace("/", "."), f"{where} [{item.fingerprint}]")
     if place is not None:
-        case.set("file", _shown(place.path))
+        case.set("file", _shown(place.path, lines=False))
         case.set("line", str(place.line))
     if item.suppressed is not None:
         _within(case, "skipped", item.suppressed.reason, "", [])
@@ -54,7 +54,7 @@ def _finding(suite: Xml.Element, item: Result, told: CheckedRun) -> None:
 
 
 def _case(suite: Xml.Element, kind: str, name: str) -> Xml.Element:
-    return Xml.SubElement(suite, "testcase", classname=_shown(kind), name=_shown(name, lines=False))
+    return Xml.SubElement(suite, "testcase", classname=kind, name=_shown(name, lines=False))
 
 
 def _within(case: Xml.Element, tag: str, message: str, kind: str, lines: list[str]) -> None:

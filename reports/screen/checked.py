@@ -15,6 +15,7 @@ from reports.data.schema import KeptSuppression
 from reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
 from reports.table import STYLES
 from reports.text import reports_on, typed
+from simgpu.untrusted import visible
 
 _WHERE = {"baseline": "in the baseline", "comment": "by a comment"}
 
@@ -54,9 +55,12 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""
-        console.print(f"Race {number} is {witness.verdict}: {witness.says}.{again}", highlight=False, markup=False)
-        if witness.command:  # outside the frame: a line to copy
-            console.print(f"  {typed(witness.command)}", highlight=False, soft_wrap=True, markup=False)
+        # Outside of the frame no name begins a line: a workflow's log takes what begins with :: for a command.
+        told = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)
+        console.print(told, highlight=False, markup=False)
+        if witness.command:  # a line to copy
+            command = visible(typed(witness.command), lines=False)
+            console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 

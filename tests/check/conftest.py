@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,9 +64,7 @@ class Checking:
         done = [Done(one.returncode, one.stdout, one.stderr) for one in ended]
         file = self.folder / "runs" / "it" / "findings.json"
         if file.exists():
-            schema.checked(
-                schema.FindingsFile, file, findings := json.loads(file.read_text()), named=_FORMAT, version=1
-            )
+            schema.checked(schema.FindingsFile, file, findings := schema.read_json(file), named=_FORMAT, version=1)
             for one in done:
                 one.findings = findings
         return done

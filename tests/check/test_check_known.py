@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,13 @@ def test_what_cannot_be_read_or_written_is_said_before_the_program_runs(
     assert (done.status, done.out) == (2, "")
     assert sentence in done.err
     assert not Path(check.folder, "runs", "it").exists()
+
+
+def test_a_file_whose_name_is_no_text_is_checked_as_any(check: Any) -> None:
+    """Its name in what others read is text: the byte as its code."""
+    name = os.fsdecode(b"tr\xffin,\n::x.py")
+    done = check("--format", "github", "--", check.script(SUMS, name))
+    assert done.status == 1, done.err
+    race, verdict = done.out.splitlines()
+    assert race.startswith("::error ") and r"tr\udcffin,\u000a::x.py:11" in race and verdict.startswith("::warning ")
+    assert not [line for line in done.err.splitlines() if line.lstrip().startswith("::")]

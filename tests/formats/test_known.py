@@ -54,7 +54,7 @@ def test_it_is_another_where_kernel_function_file_or_kind_is(other: Race) -> Non
 def test_one_more_of_the_same_is_a_new_one() -> None:
     first, second = prints(race(), race(moved(WRITE)))
     assert first != second and first.partition(":")[0] == second.partition(":")[0]
-    baseline = known.Baseline("known.json", {first: "the first"})
+    baseline = known.Baseline("known.json", {first: ("write-read", "the first")})
     found = known.findings([race(), race(moved(WRITE))], (), (), OWN)
     why = known.judge(found, OWN, lambda file: {}, baseline).suppressed
     assert [one is None for one in why] == [False, True]
@@ -162,7 +162,10 @@ def test_a_baseline_holds_what_was_found_but_for_what_a_comment_says(tmp_path: P
     file.write_text(known.text(every, why))
     baseline = known.load(file)
     assert list(baseline.prints) == [one.fingerprint for one in every[1:]]
-    assert known.judge(every[:2], OWN, lambda file: {}, baseline).gone == [every[2].message]
+    assert known.judge(every[1:2], OWN, lambda file: {}, baseline).gone == [every[2].message]
+    assert known.judge([], OWN, lambda file: {}, baseline).gone == [one.message for one in every[1:]]
+    with_race = known.judge(every[:1], OWN, lambda file: {}, baseline)
+    assert with_race.gone == [every[2].message], "beside a race nobody looks for a fragile pair"
     assert json.loads(file.read_text())["findings"][0]["rule"] == "fragile"
 
 

@@ -17,6 +17,7 @@ from reports.data.findings import Findings
 from reports.data.loading import load
 from reports.pages import bundle, summary
 from reports.screen import checked as screen
+from reports.screen.console import Terminal
 from simgpu.trace import Frame
 from tests.detectors.story import Story
 from tests.reports.run_folders import run_folder
@@ -126,3 +127,17 @@ def test_a_witness_stands_with_its_race_wherever_that_is_told(witness: Witnessed
     ((words, command),) = summary.replay(run)
     assert (witness.says in words, command) == (True, witness.command)
     assert (witness.command or witness.says) in bundle.report([run])
+
+
+def test_no_name_begins_a_line_of_the_screen() -> None:
+    """In a workflow's log a line that begins with :: is a command."""
+    name = "x\n::error::y\n.py"
+    frame = Frame(name, 3, "f\n::error::z")
+    race = replace(RACES[0], first=replace(RACES[0].first, kernel=name, stack=(frame,)))
+    witness = Witnessed("harmful", f"it differs in {name}", "t1", f"python -m repro check '{name}'")
+    checked = replace(CLEAN, races=[race], witnesses=[witness], unexercised=[name], unseen=[name], failure=name)
+    console = Terminal(file=io.StringIO())
+    screen.verdict(console, checked, Path("runs/it"))
+    lines = console.file.getvalue().splitlines()
+    assert any("::error" in line for line in lines)
+    assert not [line for line in lines if line.lstrip().startswith("::")]
