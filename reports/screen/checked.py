@@ -56,8 +56,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""
         # Outside of the frame no name begins a line: a workflow's log takes what begins with :: for a command.
-        told = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)
-        console.print(told, highlight=False, markup=False)
+        line = visible(f"Race {number} is {witness.verdict}: {witness.says}.{again}", lines=False)
+        console.print(line, highlight=False, markup=False)
         if witness.command:  # a line to copy
             command = visible(typed(witness.command), lines=False)
             console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)

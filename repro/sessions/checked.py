@@ -38,14 +38,15 @@ class Witnesses(Protocol):
 def judge(
     folder: Path, asked: Mapping[str, Any], *, failure: str | None, beside: Path, witnesses: Witnesses | None = None,
     dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
+    failed: bool = False,
 ) -> Checked:  # fmt: skip
     """Judge the traces in ``folder``; write all that is found there. ``beside``: where the script's modules are.
 
     ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: it was a
     dry run, which left this file if it came to its end. ``baseline``: what was known before.
-    ``keeping``: the name of a baseline that takes what was found, which is known from then on.
+    ``keeping``: the name of a baseline that takes what was found, which is known from then on. ``failed``: the program
+    ended with another status than 0.
     """
-    failed = failure is not None
     trace = folder / "trace"
     waits, count, rehearsed, using = Waits(), _Count(), DryMetrics(asked) if dry else None, detectors()
     races: list[Race] = []

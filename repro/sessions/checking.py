@@ -133,6 +133,7 @@ def conclude(
         found = judge(
             folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
             baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",
+            failed=bool(ended.status),
         )  # fmt: skip
     folders.forget_ranks(folder)
     if not interrupted:

@@ -100,6 +100,9 @@ def test_with_its_wait_the_same_program_is_clean(check: Any) -> None:
         "unexamined": 0,
         "unexercised": [],
         "unseen": [],
+        "own": {},
+        "status": 0,
+        "gone": None,
     }
     assert "Clean: every two accesses" in done.told
     assert "python -m repro report runs/it" in done.out
