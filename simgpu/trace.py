@@ -351,10 +351,26 @@ class End(NamedTuple):
     time: int
 
 
+class Asked(NamedTuple):
+    """The program makes a call that orders something, at this place: what it gave the device is recorded behind this.
+
+    ``operation``: one of :data:`simgpu.overrides.OPERATIONS`, or empty: a library of the device's own asked. ``block``:
+    of ``record_stream``, which is recorded once for a block and a ``stream``, however many ask. Only written where the
+    run was to tell its waits apart (:func:`simgpu.overrides.tell`).
+    """
+
+    operation: str
+    file: str
+    line: int
+    function: str
+    stream: int
+    block: int = NOBODY
+
+
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
-    | Seal | Reuse | Export
+    | Seal | Reuse | Export | Asked
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = get_args(TraceRecord)

@@ -125,12 +125,12 @@ def check(
         program,
         module=module,
         ranks=world.ranks if world else me.world if me else ranks or 1,
-        slow=_slow(slow),
+        slow=slowed(slow),
         timing=token,
         nodes=world.ranks // world.local if world else 0,
-        packages=_in_place(packages),
+        packages=in_place(packages),
     )
-    timing = _timing(token, what["slow"])
+    timing = timed(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
     beside = Program(program[0], module=module).folder
     began = me.began if me else datetime.now()
@@ -167,7 +167,7 @@ def check(
     checking.conclude(ended, folder, what, beside, again, report=report)
 
 
-def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
+def in_place(packages: tuple[str, ...]) -> dict[str, str]:
     """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
     if not packages:
         return {}
@@ -177,7 +177,7 @@ def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
     return ran_with(packages)
 
 
-def _slow(texts: tuple[str, ...]) -> dict[str, float]:
+def slowed(texts: tuple[str, ...]) -> dict[str, float]:
     try:
         found = flags.factors(texts, "kernel:aten::mm=20")
     except ValueError as error:
@@ -190,7 +190,7 @@ def _slow(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _timing(token: str, slow: dict[str, float]) -> Timing | None:
+def timed(token: str, slow: dict[str, float]) -> Timing | None:
     try:
         return timing_of(token, slow)
     except TokenError as problem:

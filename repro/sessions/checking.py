@@ -35,6 +35,7 @@ def work(
     world: World | None,
     *,
     record: bool,
+    tell_waits: bool = False,
 ) -> ProgramEnd:
     """In the child: the program, to its end."""
     from simgpu import launch
@@ -49,7 +50,15 @@ def work(
         os.environ[FOLDER] = str(said)
         starting.note_in(place.with_name(LACKED))
         status = launch.run(
-            words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
+            words,
+            module=module,
+            ranks=ranks,
+            trace=place,
+            slow=slow,
+            timing=timing,
+            record=record,
+            dry=world,
+            tell_waits=tell_waits,
         )
         if world:
             from simgpu import memory

@@ -1,0 +1,79 @@
+"""A live run of a program without the waits of some of its lines: which races are there then?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detectors import Race
+from detectors.files import find_races
+from detectors.race_detector import key_of
+from fuzz.live.examine import LiveWitness, examine
+from fuzz.live.runs import Runner
+from simgpu.timing import Timing
+from simgpu.trace import TraceError, file_of
+
+
+@dataclass(frozen=True)
+class WithoutWaits:
+    """``races``: those that the program does not have with all its waits. ``status``: how it ended, None where it had
+    to be ended. ``witness``: of the race that was looked for. ``failure``: why nothing can be said.
+    """
+
+    races: tuple[Race, ...] = ()
+    status: int | None = 0
+    witness: LiveWitness | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Runs ``program`` (its words behind ``python -m simgpu``, but for ``ranks``) in ``timing``, without some waits.
+
+    ``base``: the races that it has with all of them.
+    """
+
+    program: Sequence[str]
+    ranks: int
+    timing: Timing
+    base: Sequence[Race]
+    runner: Runner
+    patience_s: float
+
+    def run(self, places: Sequence[str], wanted: Sequence[Race] = ()) -> WithoutWaits:
+        """Without the waits at ``places`` (:func:`simgpu.overrides.leave_out`). With a witness of the first race of
+        ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
+        """
+        command = [
+            *(["--ranks", str(self.ranks)] if self.ranks else []),
+            *(word for place in places for word in ("--without", place)),
+            *self.program,
+        ]
+        with tempfile.TemporaryDirectory(prefix="without-") as made:
+            folder = Path(made)
+            place = folder if self.ranks else file_of(folder, 0)
+            options = ["--trace", str(place), "--timing", str(self.timing)]
+            status = self.runner.run([*options, *command], patience_s=self.patience_s)
+            if status is None:
+                return WithoutWaits(status=None, failure=f"it did not end within {self.patience_s:.0f} s")
+            try:
+                found = find_races(folder)
+            except TraceError as problem:
+                return WithoutWaits(status=status, failure=str(problem))
+            known = {key_of(one.first, one.second) for one in self.base}
+            races = [one for one in found if key_of(one.first, one.second) not in known]
+            keys = {key_of(one.first, one.second) for one in wanted}
+            again = [one for one in races if key_of(one.first, one.second) in keys]
+            witness = None
+            if again:
+                (witness,) = examine(
+                    folder,
+                    again[:1],
+                    command,
+                    timing=self.timing,
+                    runner=self.runner,
+                    patience_s=self.patience_s,
+                )
+            return WithoutWaits(tuple(races), status, witness)
