@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from detectors.base import Detector
+from detectors.confidence import removal
 from detectors.confidence.holding import Holding, holding
-from detectors.confidence.waits import Keep, Waits
+from detectors.confidence.waits import AsIf, Keep, Waits
 from detectors.order.races import Race
 from detectors.race_detector import EXAMPLES, RaceDetector
 from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
@@ -22,10 +23,6 @@ class Reader(Protocol):
     """Reads the records of all ranks, each rank's in order. A :class:`Detector` is one."""
 
     def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
-
-
-AsIf = Callable[[int, TraceRecord], TraceRecord]
-"""What a record of a rank is taken for."""
 
 
 def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None, as_if: AsIf | None = None) -> None:
@@ -73,6 +70,24 @@ def find_races(
 def rests_on(trace_folder: Path, waits: Waits) -> Holding:
     """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
     return holding(waits, lambda keep: find_races(trace_folder, keep=keep, examples=None))
+
+
+class _Folder:
+    """The traces of a folder, for :func:`take_away`."""
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._folder = trace_folder
+
+    def read(self, reader: Reader, keep: Keep | None = None) -> None:
+        read(self._folder, [reader], keep=keep)
+
+    def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
+        return find_races(self._folder, keep=keep, as_if=as_if, examples=None)
+
+
+def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
+    """Each line's waits taken away alone (:mod:`detectors.confidence.removal`). Raises as :func:`read`."""
+    return removal.take_away(_Folder(trace_folder), told)
 
 
 def _ranks(folder: Path) -> list[int]:

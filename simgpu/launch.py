@@ -148,8 +148,7 @@ def _run(
             overrides.leave_out(without)
         except ValueError as problem:
             raise WrongUse(str(problem)) from None
-        if tell_waits:
-            overrides.tell()
+        overrides.tell()  # also what was left out
     if slow:
         from simgpu import costs
 

@@ -16,7 +16,7 @@ import torch
 
 from simgpu import tracing
 from simgpu.library import Overridden, functions
-from simgpu.trace import NOBODY, Asked, Frame
+from simgpu.trace import LEFT_OUT, NOBODY, Asked, Frame
 
 OPERATIONS = (
     "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
@@ -52,11 +52,6 @@ class Site(NamedTuple):
     file: str
     line: int
     function: str
-
-    @property
-    def place(self) -> str:
-        """As :func:`leave_out` takes it."""
-        return f"{self.operation}@{self.file}:{self.line}"
 
 
 overrides: list[Override] = []
@@ -98,7 +93,7 @@ def tell() -> None:
 
 
 def leave_out(places: Iterable[str]) -> None:
-    """Do nothing at these places, each as :attr:`Site.place`. Raises ValueError where one is none."""
+    """Do nothing at these places, each as ``stream.wait_event@file.py:12``. Raises ValueError where one is none."""
     put([_left_out(place) for place in places])
 
 
@@ -126,6 +121,8 @@ def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = 
         return False
     for override in overrides:
         if override.operation == operation and override.stands_at(frame):
+            if _told:
+                tracing.note(Asked(f"{LEFT_OUT}{operation}", *frame, stream.stream_id))
             part(override.instead, stream)
             return True
     for counts in _counted:

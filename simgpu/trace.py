@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, NamedTuple, get_args
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
+LEFT_OUT = "without "  # in front of the operation of a call that was not made
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
@@ -354,9 +355,10 @@ class End(NamedTuple):
 class Asked(NamedTuple):
     """The program makes a call that orders something, at this place: what it gave the device is recorded behind this.
 
-    ``operation``: one of :data:`simgpu.overrides.OPERATIONS`, or empty: a library of the device's own asked. ``block``:
-    of ``record_stream``, which is recorded once for a block and a ``stream``, however many ask. Only written where the
-    run was to tell its waits apart (:func:`simgpu.overrides.tell`).
+    ``operation``: one of :data:`simgpu.overrides.OPERATIONS`, behind :data:`LEFT_OUT` where the call was left
+    out, or empty: a library of the device's own asked. ``block``: of ``record_stream``, which is recorded once for a
+    block and a ``stream``, however many ask. Only written where the run was to tell its waits apart
+    (:func:`simgpu.overrides.tell`).
     """
 
     operation: str

@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from detectors.confidence.chains import Link, Order
 from detectors.confidence.delays import Delays
-from detectors.confidence.waits import RECORDS, Keep, Waits, WaitSite, but_for, races_without
-from detectors.files import AsIf, find_races, read
+from detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
 from detectors.order.races import Race
 from detectors.race_detector import EXAMPLES
-from simgpu.trace import Free, TraceRecord
+from simgpu.trace import Free, TraceRecord, Wait
 
 
 class Load(StrEnum):
@@ -73,25 +71,38 @@ class _Pair(NamedTuple):
     second: int | None
 
 
-def take_away(folder: Path, told: Callable[[str], None] = lambda sentence: None) -> Removals:
-    """Judge the traces in ``folder`` without each line's waits. ``told`` gets what is done, now and then.
+class Traces(Protocol):
+    """The traces of a run, to be read as often as one likes (:func:`detectors.files.take_away`)."""
 
-    The run must have told its waits apart (:func:`simgpu.overrides.tell`). Raises as :func:`detectors.files.read`.
+    def read(self, reader: Waits | Delays | Order, keep: Keep | None = None) -> None: ...
+
+    def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
+        """The races, all occurrences of each."""
+        ...
+
+
+def take_away(traces: Traces, told: Callable[[str], None] = lambda sentence: None) -> Removals:
+    """Judge a run's traces without each line's waits. ``told`` gets what is done, now and then.
+
+    The run must have told its waits apart (:func:`simgpu.overrides.tell`).
     """
     waits = Waits(every=True)
-    read(folder, [waits])
-    return _Trace(folder, waits).all(told)
+    traces.read(waits)
+    return _Judged(traces, waits).all(told)
 
 
-class _Trace:
-    def __init__(self, folder: Path, waits: Waits) -> None:
-        self._folder, self._waits = folder, waits
-        self._base = find_races(folder, examples=None)
+class _Judged:
+    """A run, judged with all its waits."""
+
+    def __init__(self, traces: Traces, waits: Waits) -> None:
+        self._traces, self._waits = traces, waits
+        self._base = traces.races()
         self._known = _pairs(self._base)
         delays = Delays(waits)
-        read(folder, [delays])
+        traces.read(delays)
         self._held = delays.held
-        self._bare: list[Race] | None = None
+        self._reads = waits.own(waits.sites)
+        self._bare: list[list[Race]] = []  # of which _ordered_by chooses
 
     def all(self, told: Callable[[str], None]) -> Removals:
         sites = sorted(self._waits.sites, key=self._waits.sites.__getitem__)
@@ -99,7 +110,8 @@ class _Trace:
         for number, one in enumerate(sites, 1):
             told(f"{number} of {len(sites)}: without {one}")
             each.append(self._alone(one))
-        can_go = [one.site for one in each if one.load == Load.REDUNDANT]
+        # a read has its wait for its value, whatever else that orders
+        can_go = [one.site for one in each if one.load == Load.REDUNDANT and one.site.how != "read"]
         together: list[WaitSite] = []
         for one in sorted(can_go, key=lambda one: (-self._held[one], self._waits.sites[one])):
             if not self._without([*together, one]) and not self._given_early([*together, one]):
@@ -123,7 +135,7 @@ class _Trace:
         chain = None
         if example.first.op is not None and example.second.op is not None:
             order = Order()
-            read(self._folder, [order], keep=self._waits.without([one]))
+            self._traces.read(order, self._waits.without([one]))
             first, second = (example.first.op, pair.first.access), (example.second.op, pair.second.access)
             chain = order.chain(example.rank, first, second)
         return replace(made, pair=_shortened(pair), chain=chain)
@@ -132,7 +144,7 @@ class _Trace:
         """The races that come up without these."""
 
         def judge(keep: Keep) -> list[Race]:
-            return find_races(self._folder, keep=keep, as_if=as_if, examples=None)
+            return self._traces.races(keep, as_if)
 
         return self._new(races_without(self._waits, judge, sites), self._known)
 
@@ -147,20 +159,40 @@ class _Trace:
                 return record._replace(quiet=False)
             return record
 
-        before = _pairs(find_races(self._folder, as_if=noticed, examples=None))
+        before = _pairs(self._traces.races(as_if=noticed))
         return self._new(self._without(sites, as_if=noticed), before)
 
     def _ordered_by(self, one: WaitSite) -> Race | None:
-        """A race that is there without all lines' waits, and not with this one's alone."""
-        if self._bare is None:
-            self._bare = self._without(list(self._waits.sites))
-        left = _pairs(self._without([other for other in self._waits.sites if other != one]))
-        found = self._new(self._bare, left)
-        return next(iter(found), None)
+        """A race that is there without all waits, and not with this line's alone: first among what collectives and
+        autograd's engine do not order, either.
+        """
+        if not self._bare:
+            self._bare = [self._traces.races(_keeping(self._waits, None, other)) for other in (True, False)]
+        for bare, others in zip(self._bare, (True, False), strict=True):
+            left = _pairs(self._traces.races(_keeping(self._waits, one, others)))
+            if found := self._new(but_for(bare, self._own), left):
+                return found[0]
+        return None
+
+    def _own(self, race: Race, at: int) -> bool:
+        """Is it what a read is for?"""
+        return (race.examples[at].rank, race.examples[at].first.op) in self._reads
 
     @staticmethod
     def _new(races: Sequence[Race], known: set[_Pair]) -> list[Race]:
         return but_for(races, lambda race, at: _pair(race, at) in known)
+
+
+def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
+    """Of all waits only those of this line; and, of ``others``, those that no line asks for."""
+    without = waits.without([site for site in waits.sites if site != one])
+
+    def keep(rank: int, record: TraceRecord) -> bool:
+        if others or not isinstance(record, Wait):
+            return without(rank, record)
+        return one is not None and waits.site_of(rank, record) == one
+
+    return keep
 
 
 def _pair(race: Race, at: int) -> _Pair:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from detectors.order.races import Race, site
 from simgpu.trace import (
     HOST_STREAM,
+    LEFT_OUT,
     Asked,
     Collective,
     Frame,
@@ -57,6 +58,9 @@ RECORDS = "tensor.record_stream"
 Keep = Callable[[int, TraceRecord], bool]
 """Whether a record of a rank counts."""
 
+AsIf = Callable[[int, TraceRecord], TraceRecord]
+"""What a record of a rank is taken for."""
+
 _Key = tuple[int, str, int, int, int]  # rank, kind, marker, stream, stack
 
 
@@ -78,12 +82,18 @@ class WaitSite(NamedTuple):
         return self.how in (*_INCIDENTAL, "measurement")
 
 
+def place_of(operation: str, frame: Frame | None) -> str:
+    """As a live run leaves it out (:func:`simgpu.overrides.leave_out`); empty where none can."""
+    return f"{operation}@{frame.file}:{frame.line}" if operation and frame else ""
+
+
 class Waits:
     """The waits of a run. :meth:`feed` it all ranks' records, each rank's in order.
 
     ``every``: not only the incidental ones. ``sites``: each with where it waits first (which of its rank's, and the
     rank). ``operations``: how a site is taken out of a live run, of those where that can be done. ``counts``: how many
-    waits it made on all ranks. ``others``: waits that no line asked for.
+    waits it made on all ranks. ``others``: waits that no line asked for. ``left_out``: how often a call was left out of
+    this very run, by its operation and line (:func:`simgpu.overrides.leave_out`).
     """
 
     def __init__(self, *, every: bool = False) -> None:
@@ -92,6 +102,7 @@ class Waits:
         self.operations: dict[WaitSite, str] = {}
         self.counts: Counter[WaitSite] = Counter()
         self.others = 0
+        self.left_out: Counter[WaitSite] = Counter()
         self._ranks: dict[int, _Rank] = {}
         self._site_of: dict[_Key, WaitSite] = {}
         self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
@@ -128,6 +139,9 @@ class Waits:
     def _ask(self, rank: int, state: _Rank, record: Asked) -> None:
         state.claimed = None
         frame = Frame(record.file, record.line, record.function)
+        if record.operation.startswith(LEFT_OUT):
+            self.left_out[WaitSite(record.operation.removeprefix(LEFT_OUT), frame)] += 1
+            return
         if not record.operation.startswith("tensor.") and record.operation:
             state.asked[frame.file, frame.line] = record
             return

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detectors import Race
-from detectors.files import find_races
-from detectors.race_detector import key_of
+from detectors.confidence.waits import Waits, place_of
+from detectors.files import read
+from detectors.race_detector import RaceDetector, key_of
 from fuzz.live.examine import LiveWitness, examine
 from fuzz.live.runs import Runner
 from simgpu.timing import Timing
@@ -58,10 +59,14 @@ class Leaving:
             status = self.runner.run([*options, *command], patience_s=self.patience_s)
             if status is None:
                 return WithoutWaits(status=None, failure=f"it did not end within {self.patience_s:.0f} s")
+            waits, detector = Waits(every=True), RaceDetector()
             try:
-                found = find_races(folder)
+                read(folder, [waits, detector])
             except TraceError as problem:
                 return WithoutWaits(status=status, failure=str(problem))
+            if why := _not_left_out(waits, places):
+                return WithoutWaits(status=status, failure=why)
+            found = detector.races
             known = {key_of(one.first, one.second) for one in self.base}
             races = [one for one in found if key_of(one.first, one.second) not in known]
             keys = {key_of(one.first, one.second) for one in wanted}
@@ -77,3 +82,15 @@ class Leaving:
                     patience_s=self.patience_s,
                 )
             return WithoutWaits(tuple(races), status, witness)
+
+
+def _not_left_out(waits: Waits, places: Sequence[str]) -> str:
+    """Why this is no run without those waits; empty where it is one."""
+    gone = {place_of(one.how, one.frame) for one in waits.left_out}
+    left = {place_of(waits.operations.get(one, ""), one.frame) for one in waits.sites}
+    for place in places:
+        if place in left:
+            return f"{place} could not be left out"
+        if place not in gone:
+            return f"it does not come by {place}"
+    return ""

@@ -12,9 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from detectors.confidence.removal import Load
 from detectors.order.races import Race, describe, site
 from reports.data.schema import checked, read_json
+from reports.table import Cell, Table
+from reports.text import duration
 
 FILE = "waits.json"
 FORMAT, VERSION = "stream-race-waits", 1
+TONES = {"carries load": "bad", "fragile cover": "warn", "redundant": "good", "unknown": "soft"}
 Agreement = Literal["agrees", "disagrees", "not run"]
 Count = Annotated[int, Field(ge=0)]
 
@@ -135,3 +138,30 @@ def read(folder: Path) -> WaitsFile:
 
 def pairs(races: Sequence[Race]) -> list[RacePair]:
     return [RacePair.of(one) for one in races]
+
+
+def said(found: WaitsFile) -> str:
+    """What a live run without all that can go said of it."""
+    says = found.together_says or "That is by the trace alone"
+    return f"{says[0].upper()}{says[1:]}."
+
+
+def table(rows: Sequence[WaitRow]) -> Table:
+    """A row for each line."""
+    return Table(
+        "Each line's waits, taken away alone",
+        ["line", "verdict", "held up", "without it"],
+        [
+            [
+                Cell(row.place, "", f"{row.how}, {row.count} times"),
+                Cell(row.verdict, TONES[row.verdict], _live(row)),
+                duration(row.held_ns),
+                row.instead(),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _live(row: WaitRow) -> str:
+    return {"agrees": "and live", "disagrees": "NOT live"}.get(row.live, "by the trace")

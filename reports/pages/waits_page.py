@@ -8,10 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from detectors.confidence.removal import Load
-from reports.data.waits import WaitRow, WaitsFile, read
+from reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
 from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
-from reports.screen.waits import TONES, said, table
 from reports.text import duration
 
 _WORDS = (

@@ -62,7 +62,7 @@ STUDIES = {
     "redundant here": "Taken away alone, in this configuration, no race is found. Elsewhere it may be needed.",
     "fragile cover": "It is there for another reason, a read, a copy or a timer, and it orders something by chance.",
     "redundant": "Without it, too, all is ordered: in this program, on the branches that it took here.",
-    "held up": "How much earlier its stream or the host could have gone on without it alone, all of its waits together.",
+    "held up": "How much earlier its stream or the host could have gone on without it alone; of all its waits.",
     "site": "A line of source whose calls wait.",
     "breaks the run": "Without it the run did not end.",
     "diverges without a race": "Without it values differ from the reference, and no race explains it.",

@@ -14,7 +14,6 @@ from simgpu import processor
 from simgpu.frames import roomy
 from simgpu.untrusted import visible
 
-
 _UNCHANGED = ("check", "waits")  # run a program of the user's own, as it is, on a simulated GPU of its child
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detectors.confidence.removal import Load, Removal, Removals, take_away
-from detectors.confidence.waits import WaitSite
+from detectors.confidence.removal import Load, Removal, Removals
+from detectors.confidence.waits import WaitSite, place_of
+from detectors.files import take_away
 from fuzz.live.runs import Runner
 from fuzz.live.without import Leaving, WithoutWaits
 from reports.data.checked import Checked
 from reports.data.waits import Agreement, WaitRow, WaitsFile, pairs
-from simgpu.overrides import Site
 from simgpu.timing import Timing
 
 Told = Callable[[str], None]
@@ -116,8 +116,7 @@ def _unchained(one: Removal) -> str:
 def _place(found: Removals, site: WaitSite) -> str:
     """As a live run leaves it out; empty where none can."""
     one = next(each for each in found.each if each.site == site)
-    frame = one.site.frame
-    return Site(one.operation, frame.file, frame.line, frame.function).place if one.operation and frame else ""
+    return place_of(one.operation, one.site.frame)
 
 
 def _chosen(found: Removals, limit: int) -> list[WaitSite]:
@@ -141,9 +140,7 @@ def _why_not(one: Removal, program: Program) -> str:
 
 
 def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving) -> WaitRow:
-    frame = removal.site.frame
-    assert frame is not None
-    place = Site(removal.operation, frame.file, frame.line, frame.function).place
+    place = place_of(removal.operation, removal.site.frame)
     if removal.load in (Load.CARRIES, Load.FRAGILE):
         return row.model_copy(update=_carrying(leaving.run([place], removal.races), row))
     outcome = leaving.run([place])
