@@ -20,11 +20,13 @@ from simgpu.trace import TraceError, file_of
 @dataclass(frozen=True)
 class WithoutWaits:
     """``races``: those that the program does not have with all its waits. ``status``: how it ended, None where it had
-    to be ended. ``witness``: of the race that was looked for. ``failure``: why nothing can be said.
+    to be ended. ``again``: those of the ones that were looked for are among them, by their places; ``witness``: of the
+    first of these. ``failure``: why nothing can be said.
     """
 
     races: tuple[Race, ...] = ()
     status: int | None = 0
+    again: bool = False
     witness: LiveWitness | None = None
     failure: str = ""
 
@@ -43,8 +45,8 @@ class Leaving:
     runner: Runner
     patience_s: float
 
-    def run(self, places: Sequence[str], wanted: Sequence[Race] = ()) -> WithoutWaits:
-        """Without the waits at ``places`` (:func:`simgpu.overrides.leave_out`). With a witness of the first race of
+    def run(self, places: Sequence[str], wanted: Sequence[Race] = (), *, witness: bool = False) -> WithoutWaits:
+        """Without the waits at ``places`` (:func:`simgpu.overrides.leave_out`). ``witness``: of the first race of
         ``wanted`` that it has. Raises RuntimeError where there is no simulated GPU.
         """
         command = [
@@ -71,9 +73,9 @@ class Leaving:
             races = [one for one in found if key_of(one.first, one.second) not in known]
             keys = {key_of(one.first, one.second) for one in wanted}
             again = [one for one in races if key_of(one.first, one.second) in keys]
-            witness = None
-            if again:
-                (witness,) = examine(
+            shown = None
+            if again and witness:
+                (shown,) = examine(
                     folder,
                     again[:1],
                     command,
@@ -81,7 +83,7 @@ class Leaving:
                     runner=self.runner,
                     patience_s=self.patience_s,
                 )
-            return WithoutWaits(tuple(races), status, witness)
+            return WithoutWaits(tuple(races), status, bool(again), shown)
 
 
 def _not_left_out(waits: Waits, places: Sequence[str]) -> str:

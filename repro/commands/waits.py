@@ -34,6 +34,13 @@ _RACE, _FAILED, _UNKNOWN = 1, 3, 4
     show_default=True,
     help="Try so many verdicts in live runs without the wait, too. SCRIPT writes its files again.",
 )
+@click.option(
+    "--witnesses",
+    type=click.IntRange(0),
+    default=8,
+    show_default=True,
+    help="Of so many of the races that live runs have without a wait, find out whether they are harmful, with a token.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGUMENTS]...")
 @click.pass_obj
 def waits(
@@ -48,6 +55,7 @@ def waits(
     slow: tuple[str, ...],
     token: str,
     confirm: int,
+    witnesses: int,
     program: tuple[str, ...],
 ) -> None:
     """Take each wait, synchronisation, record_stream and blocking read of SCRIPT and its libraries away alone.
@@ -110,6 +118,7 @@ def waits(
         timing,
         max(_LEAST_S, _PATIENCE * took_s),
         confirm,
+        witnesses,
     )
     with console.status("each wait taken away alone") as status:
         made = waited.examine(folder, found, again, what, lambda text: status.update(screen.escaped(text)))

@@ -24,13 +24,16 @@ _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
 
 @dataclass(frozen=True)
 class Program:
-    """What is run again. ``words``: behind ``python -m simgpu``, but for ``ranks``. ``why_not``: it cannot be."""
+    """What is run again. ``words``: behind ``python -m simgpu``, but for ``ranks``. ``timing``: None where no token can
+    say it. ``confirm``: how many verdicts are tried live; ``witnesses``: of how many races a token is looked for.
+    """
 
     words: Sequence[str]
     ranks: int
     timing: Timing | None
     patience_s: float
     confirm: int
+    witnesses: int
 
 
 def examine(folder: Path, checked: Checked, program: Program, asked: Mapping[str, Any], told: Told) -> WaitsFile:
@@ -51,10 +54,12 @@ def examine(folder: Path, checked: Checked, program: Program, asked: Mapping[str
             leaving = Leaving(
                 program.words, program.ranks, program.timing or Timing(), found.base, runner, program.patience_s
             )
+            left = program.witnesses
             for number, one in enumerate(chosen, 1):
                 told(f"{number} of {len(chosen)}: a live run without {one}")
                 removal = next(each for each in found.each if each.site == one)
-                rows[one] = _confirmed(rows[one], removal, leaving)
+                rows[one] = _confirmed(rows[one], removal, leaving, witness=left > 0)
+                left -= bool(rows[one].harm)
             together = [one for one in together if rows[one].verdict == Load.REDUNDANT]
             alive = [one for one in together if _place(found, one)]
             if len(alive) > 1:
@@ -139,10 +144,10 @@ def _why_not(one: Removal, program: Program) -> str:
     return _NO_CALL if one.site.how in ("read", "copy") else _NOT_OURS
 
 
-def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving) -> WaitRow:
+def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving, *, witness: bool) -> WaitRow:
     place = place_of(removal.operation, removal.site.frame)
     if removal.load in (Load.CARRIES, Load.FRAGILE):
-        return row.model_copy(update=_carrying(leaving.run([place], removal.races), row))
+        return row.model_copy(update=_carrying(leaving.run([place], removal.races, witness=witness)))
     outcome = leaving.run([place])
     if removal.load == Load.UNKNOWN:
         return row.model_copy(update=_found_out(outcome))
@@ -157,7 +162,7 @@ def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving) -> WaitRow:
     return row.model_copy(update=update)
 
 
-def _carrying(outcome: WithoutWaits, row: WaitRow) -> dict[str, Any]:
+def _carrying(outcome: WithoutWaits) -> dict[str, Any]:
     witness = outcome.witness
     if witness is not None:
         return {
@@ -167,6 +172,8 @@ def _carrying(outcome: WithoutWaits, row: WaitRow) -> dict[str, Any]:
             "token": witness.token,
             "command": witness.command,
         }
+    if outcome.again:
+        return {"live": "agrees", "says": "a live run without it has the same race"}
     if outcome.failure:
         return {"live": "disagrees", "says": f"nothing is known of a live run without it: {outcome.failure}"}
     if outcome.races:
