@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from detectors.confidence.chains import Link, Order
 from detectors.confidence.delays import Delays
@@ -22,14 +21,13 @@ from detectors.order.races import Race
 from detectors.race_detector import EXAMPLES
 from simgpu.trace import Free, TraceRecord, Wait
 
+Load = Literal["carries load", "fragile cover", "redundant", "unknown"]
+"""What a wait is for the order of a run."""
 
-class Load(StrEnum):
-    """What a wait is for the order of a run."""
-
-    CARRIES = "carries load"
-    FRAGILE = "fragile cover"
-    REDUNDANT = "redundant"
-    UNKNOWN = "unknown"
+CARRIES: Final = "carries load"
+FRAGILE: Final = "fragile cover"
+REDUNDANT: Final = "redundant"
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class _Judged:
             told(f"{number} of {len(sites)}: without {one}")
             each.append(self._alone(one))
         # a read has its wait for its value, whatever else that orders
-        can_go = [one.site for one in each if one.load == Load.REDUNDANT and one.site.how != "read"]
+        can_go = [one.site for one in each if one.load == REDUNDANT and one.site.how != "read"]
         together: list[WaitSite] = []
         for one in sorted(can_go, key=lambda one: (-self._held[one], self._waits.sites[one])):
             if not self._without([*together, one]) and not self._given_early([*together, one]):
@@ -119,15 +117,13 @@ class _Judged:
         return Removals(tuple(each), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
 
     def _alone(self, one: WaitSite) -> Removal:
-        made = Removal(
-            one, Load.REDUNDANT, self._waits.counts[one], self._held[one], self._waits.operations.get(one, "")
-        )
+        made = Removal(one, REDUNDANT, self._waits.counts[one], self._held[one], self._waits.operations.get(one, ""))
         if races := self._without([one]):
-            load = Load.FRAGILE if one.incidental else Load.CARRIES
+            load: Load = FRAGILE if one.incidental else CARRIES
             return replace(made, load=load, races=tuple(map(_shortened, races)))
         if early := self._given_early([one]):
             why = "nobody got the memory too early in this run, and another allocation might"
-            return replace(made, load=Load.UNKNOWN, races=tuple(map(_shortened, early)), why=why)
+            return replace(made, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
         pair = self._ordered_by(one)
         if pair is None:
             return replace(made, why="it orders no two accesses by itself")

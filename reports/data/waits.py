@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,7 +59,7 @@ class WaitRow(_Part):
     file: str
     line: Count
     function: str
-    verdict: Literal["carries load", "fragile cover", "redundant", "unknown"]
+    verdict: Load
     count: Count
     held_ns: Count
     races: list[RacePair] = []
@@ -111,7 +111,7 @@ class WaitsFile(_Part):
 
     def sentence(self) -> str:
         """What came out, in one."""
-        counted = ", ".join(f"{count} {load}" for load in Load if (count := self.of(load)))
+        counted = ", ".join(f"{count} {load}" for load in get_args(Load) if (count := self.of(load)))
         ran = [one for one in self.waits if one.live != "not run"]
         agreed = sum(one.live == "agrees" for one in ran)
         lines = f"{len(self.waits)} line{'' if len(self.waits) == 1 else 's'} that wait"

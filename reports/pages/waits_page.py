@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from detectors.confidence.removal import Load
+from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
 from reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
 from reports.pages.study_page import Card, Study, StudyMetadata
 from reports.pages.summary import Fact
@@ -35,8 +35,8 @@ def load(folder: Path, ran: StudyMetadata) -> Study:
 def study(found: WaitsFile, ran: StudyMetadata) -> Study:
     """The report of what ``repro waits`` found."""
     rows = found.waits
-    carrying, redundant = found.of(Load.CARRIES), found.of(Load.REDUNDANT)
-    tone = "bad" if found.disagree else "warn" if found.of(Load.FRAGILE) or found.of(Load.UNKNOWN) else "good"
+    carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
+    tone = "bad" if found.disagree else "warn" if found.of(FRAGILE) or found.of(UNKNOWN) else "good"
     facts = [
         Fact("scope", found.scope),
         Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),

@@ -15,19 +15,22 @@ from reports.text import reports_on, typed
 
 def show(console: Console, found: WaitsFile) -> None:
     """The scope first: all that follows is of that alone."""
-    plain = {"highlight": False, "soft_wrap": True, "markup": False}
-    console.print(found.scope, **plain)
-    console.print(found.sentence(), **plain)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    say(found.scope)
+    say(found.sentence())
     if found.waits:
         console.print(table(found.waits))
     if found.together:
-        console.print(f"Together these can go: {', '.join(found.together)}. {said(found)}", **plain)
+        say(f"Together these can go: {', '.join(found.together)}. {said(found)}")
     for row in found.waits:
         if row.live == "disagrees":
             console.print(Text(f"Trace and live run differ at {row.place}: {row.says}.", "red"))
     commands = [row for row in found.waits if row.command]
     for row in commands:
-        console.print(f"Without {row.place} ({row.harm}):\n  {typed(row.command)}", **plain)
+        say(f"Without {row.place} ({row.harm}):\n  {typed(row.command)}")
 
 
 def where(console: Console, folder: Path, *, reported: bool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detectors.confidence.removal import Load, Removal, Removals
+from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals
 from detectors.confidence.waits import WaitSite, place_of
 from detectors.files import take_away
 from fuzz.live.runs import Runner
@@ -55,12 +55,12 @@ def examine(folder: Path, checked: Checked, program: Program, asked: Mapping[str
                 program.words, program.ranks, program.timing or Timing(), found.base, runner, program.patience_s
             )
             left = program.witnesses
-            for number, one in enumerate(chosen, 1):
-                told(f"{number} of {len(chosen)}: a live run without {one}")
-                removal = next(each for each in found.each if each.site == one)
-                rows[one] = _confirmed(rows[one], removal, leaving, witness=left > 0)
-                left -= bool(rows[one].harm)
-            together = [one for one in together if rows[one].verdict == Load.REDUNDANT]
+            for number, removal in enumerate([each for site in chosen for each in found.each if each.site == site], 1):
+                told(f"{number} of {len(chosen)}: a live run without {removal.site}")
+                row = _confirmed(rows[removal.site], removal, leaving, witness=left > 0)
+                rows[removal.site] = row
+                left -= bool(row.harm)
+            together = [one for one in together if rows[one].verdict == REDUNDANT]
             alive = [one for one in together if _place(found, one)]
             if len(alive) > 1:
                 told(f"a live run without all {len(alive)} that can go at once")
@@ -74,7 +74,7 @@ def examine(folder: Path, checked: Checked, program: Program, asked: Mapping[str
         base=len(found.base),
         others=found.others,
         waits=[rows[one.site] for one in found.each],
-        together=[rows[one].place for one in together if rows[one].verdict == Load.REDUNDANT],
+        together=[rows[one].place for one in together if rows[one].verdict == REDUNDANT],
         together_live=agreement,
         together_says=says,
     )
@@ -93,14 +93,14 @@ def _scope(checked: Checked, found: Removals, asked: Mapping[str, Any]) -> str:
 def _row(one: Removal, checked: Checked) -> WaitRow:
     frame = one.site.frame
     load, why = one.load, one.why
-    if load == Load.REDUNDANT and checked.unseen:
-        load, why = Load.UNKNOWN, f"not all that the program does was seen: {checked.unseen[0]}"
+    if load == REDUNDANT and checked.unseen:
+        load, why = UNKNOWN, f"not all that the program does was seen: {checked.unseen[0]}"
     return WaitRow(
         how=one.site.how,
         file=frame.file if frame else "",
         line=frame.line if frame else 0,
         function=frame.function if frame else "",
-        verdict=load.value,
+        verdict=load,
         count=one.count,
         held_ns=one.held_ns,
         races=pairs(one.races),
@@ -131,9 +131,9 @@ def _chosen(found: Removals, limit: int) -> list[WaitSite]:
     able = sorted(
         (one for one in found.each if _place(found, one.site)), key=lambda one: -one.held_ns
     )  # stable, so in the order of the program
-    first = [one.site for one in able if one.load == Load.UNKNOWN]
-    carrying = [one.site for one in able if one.load in (Load.CARRIES, Load.FRAGILE)]
-    redundant = [one.site for one in able if one.load == Load.REDUNDANT]
+    first = [one.site for one in able if one.load == UNKNOWN]
+    carrying = [one.site for one in able if one.load in (CARRIES, FRAGILE)]
+    redundant = [one.site for one in able if one.load == REDUNDANT]
     turns = [one for at in range(len(able)) for one in (*carrying[at : at + 1], *redundant[at : at + 1])]
     return [*first, *turns][:limit]
 
@@ -146,19 +146,19 @@ def _why_not(one: Removal, program: Program) -> str:
 
 def _confirmed(row: WaitRow, removal: Removal, leaving: Leaving, *, witness: bool) -> WaitRow:
     place = place_of(removal.operation, removal.site.frame)
-    if removal.load in (Load.CARRIES, Load.FRAGILE):
+    if removal.load in (CARRIES, FRAGILE):
         return row.model_copy(update=_carrying(leaving.run([place], removal.races, witness=witness)))
     outcome = leaving.run([place])
-    if removal.load == Load.UNKNOWN:
+    if removal.load == UNKNOWN:
         return row.model_copy(update=_found_out(outcome))
-    if row.verdict == Load.UNKNOWN:  # not all was seen, so a live run without a race shows nothing
+    if row.verdict == UNKNOWN:  # not all was seen, so a live run without a race shows nothing
         return row.model_copy(update={"says": "a live run would not see what this one did not"})
     agreement, says = _clean(outcome, None)
     update: dict[str, Any] = {"live": agreement, "says": says}
     if outcome.races:
-        update |= {"verdict": Load.CARRIES.value, "races": pairs(outcome.races), "chain": [], "pair": None}
+        update |= {"verdict": CARRIES, "races": pairs(outcome.races), "chain": [], "pair": None}
     elif agreement == "disagrees":
-        update |= {"verdict": Load.UNKNOWN.value, "why": says}
+        update |= {"verdict": UNKNOWN, "why": says}
     return row.model_copy(update=update)
 
 
@@ -186,7 +186,7 @@ def _found_out(outcome: WithoutWaits) -> dict[str, Any]:
     """Of a record_stream whose memory nobody got too early in the run that has it."""
     if outcome.races:
         return {
-            "verdict": Load.CARRIES.value,
+            "verdict": CARRIES,
             "races": pairs(outcome.races),
             "live": "agrees",
             "says": "found by a live run without it",

@@ -42,7 +42,7 @@ ZERO = """
     zero = {
         "zero2": {"stage": 2, "allgather_bucket_size": 4096, **small},
         "zero3": {"stage": 3, "stage3_param_persistence_threshold": 0, **small},
-        "hpz": {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 32, **small, **gathered},
+        "hpz": {"stage": 3, "zero_hpz_partition_size": 2, **small, **gathered},
     }
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed()

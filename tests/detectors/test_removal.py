@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from detectors import Race, RaceDetector
-from detectors.confidence.removal import Load, Removal, Removals, take_away
+from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN, Removal, Removals, take_away
 from detectors.confidence.waits import AsIf, Keep
 from simgpu.trace import Wait
 from tests.detectors.story import Story
@@ -48,7 +48,7 @@ def test_a_wait_without_which_there_is_a_race_carries_load() -> None:
     side.waits_for(compute, at=2)
     side.reads(weights, at=3)
     by_line, found = judged(story)
-    assert by_line[2].load == Load.CARRIES
+    assert by_line[2].load == CARRIES
     (race,) = by_line[2].races
     assert (race.first.stack[0].line, race.second.stack[0].line) == (1, 3)
     assert by_line[2].operation == "stream.wait_event"
@@ -65,7 +65,7 @@ def test_of_two_waits_each_is_redundant_and_only_one_can_go() -> None:
     side.waits(marker, at=3)
     side.reads(weights, at=4)
     by_line, found = judged(story)
-    assert {line: one.load for line, one in by_line.items()} == {2: Load.REDUNDANT, 3: Load.REDUNDANT}
+    assert {line: one.load for line, one in by_line.items()} == {2: REDUNDANT, 3: REDUNDANT}
     assert [str(link) for link in by_line[2].chain or ()] == [
         "stream 'side' waits for stream 'compute' (/src/model.py:3)"
     ]
@@ -82,12 +82,12 @@ def test_what_orders_it_instead_may_go_over_another_stream_and_the_host() -> Non
     story.synchronizes(third, at=5)
     side.reads(weights, at=6)
     by_line, found = judged(story)
-    assert by_line[2].load == Load.REDUNDANT
+    assert by_line[2].load == REDUNDANT
     assert [link.what for link in by_line[2].chain or ()] == [
         "stream 'third' waits for stream 'compute'",
         "the host waits for stream 'third'",
     ]
-    assert by_line[5].load == Load.REDUNDANT
+    assert by_line[5].load == REDUNDANT
     assert by_line[5].operation == "", "no call of torch.cuda, so no live run can leave it out"
     assert found.others == 1
 
@@ -107,7 +107,7 @@ def test_or_over_another_rank() -> None:
     side.collective(group, at=4)  # its peer knows of the first one
     side.reads(weights, at=5)
     by_line, _ = judged(story)
-    assert by_line[3].load == Load.REDUNDANT
+    assert by_line[3].load == REDUNDANT
     assert [link.what for link in by_line[3].chain or ()] == [
         "stream 'comm' waits for stream 'compute'",
         "all_gather of rank 0 with rank 1",
@@ -124,7 +124,7 @@ def test_a_read_on_which_something_rests_is_fragile_cover_and_never_asked_to_go(
     side.reads(weights, at=3)
     story.looks_at(loss, compute, at=4)
     by_line, found = judged(story)
-    assert {line: one.load for line, one in by_line.items()} == {2: Load.FRAGILE, 4: Load.REDUNDANT}
+    assert {line: one.load for line, one in by_line.items()} == {2: FRAGILE, 4: REDUNDANT}
     assert by_line[4].why == "it orders no two accesses by itself"
     assert found.together == ()
 
@@ -145,15 +145,15 @@ def freed(story: Story, *, at: int | None, knows: bool = False, again: bool = Fa
 
 
 def test_a_record_stream_carries_load_where_the_memory_is_handed_out_too_early_without_it() -> None:
-    assert freed(Story(), at=4, again=True) == {2: Load.CARRIES, 4: Load.CARRIES}
+    assert freed(Story(), at=4, again=True) == {2: CARRIES, 4: CARRIES}
 
 
 def test_nothing_is_known_of_one_whose_memory_nobody_got() -> None:
-    assert freed(Story(), at=4) == {2: Load.CARRIES, 4: Load.UNKNOWN}
+    assert freed(Story(), at=4) == {2: CARRIES, 4: UNKNOWN}
 
 
 def test_it_is_redundant_where_its_owner_waits_before_the_free() -> None:
-    expected = {2: Load.CARRIES, 4: Load.REDUNDANT, 5: Load.REDUNDANT}
+    expected = {2: CARRIES, 4: REDUNDANT, 5: REDUNDANT}
     assert freed(Story(), at=4, knows=True, again=True) == expected
     assert freed(Story(), at=4, knows=True) == expected
 
@@ -175,7 +175,7 @@ def test_a_record_stream_for_which_two_lines_ask_stays_without_one_of_them() -> 
     story.lets_go(buffer)
     compute.writes(story.again(buffer, on=compute, at=6), at=7)
     by_line, found = judged(story)
-    assert {line: one.load for line, one in by_line.items()} == {4: Load.REDUNDANT, 5: Load.REDUNDANT}
+    assert {line: one.load for line, one in by_line.items()} == {4: REDUNDANT, 5: REDUNDANT}
     assert len(found.together) == 1
 
 
@@ -188,12 +188,12 @@ def test_races_that_are_there_anyway_are_not_laid_to_a_wait() -> None:
     side.waits_for(compute, at=3)
     by_line, found = judged(story)
     assert len(found.base) == 1
-    assert by_line[3].load == Load.REDUNDANT
+    assert by_line[3].load == REDUNDANT
     compute.writes(other, at=4)
     side.waits_for(compute, at=5)
     side.reads(other, at=6)
     by_line, _ = judged(story)
-    assert by_line[5].load == Load.CARRIES
+    assert by_line[5].load == CARRIES
     assert [race.first.stack[0].line for race in by_line[5].races] == [4]
 
 
