@@ -112,7 +112,7 @@ test-other-processor: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_IC
 test-other-processor: test ## The same as on another processor: other kernels, fp16 where there is none, one core (or three)
 
 test-releases: $(READY) ## The tests that install other DeepSpeed releases (into .releases, once)
-	@$(PYTEST) -m release $(ARGS)
+	@$(PYTEST) -m "release and not wide" $(ARGS)
 
 test-sanitized: $(READY) ## The simulated GPU's C++ part under AddressSanitizer and UndefinedBehaviorSanitizer (some minutes)
 	@$(PYTEST) tests/simgpu/test_sanitized.py $(ARGS)

@@ -61,6 +61,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "step": _module("step"),
     "memory": _module("memory"),
     "release": _module("release"),
+    "catalogue": _module("catalogue"),
     "detector": _detector,
     "replay": _module("replay"),
     "fuzz": _module("fuzz"),

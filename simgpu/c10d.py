@@ -16,14 +16,13 @@ def install() -> None:
     from torch._C import _distributed_c10d as compiled
     from torch.distributed import distributed_c10d as c10d
 
-    from simgpu import collectives, refusals
+    from simgpu import collectives, refusals, versions
     from simgpu.nccl import ProcessGroupNCCL
 
     module: Any
     for module in (c10d, dist, compiled):
         module.ProcessGroupNCCL = ProcessGroupNCCL
-    module = ProcessGroupNCCL  # asked for when a group ends, before torch 2.7; a property, before 2.6
-    module._has_hooks, module._shutdown, module.options = lambda self: False, module.shutdown, None
+    versions.of_group(ProcessGroupNCCL)
     c10d._NCCL_AVAILABLE = True
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     made: Any = c10d._new_process_group_helper

@@ -58,6 +58,12 @@ def record(options: Any, tensors: Sequence[torch.Tensor], stream: torch.Stream) 
         tensor.record_stream(stream)
 
 
+def of_group(kind: Any) -> None:
+    """Give our process group what older versions ask of it: when it ends, and in place of a property of theirs."""
+    for name, value in {"_has_hooks": lambda _: False, "_shutdown": kind.shutdown, "options": None}.items():
+        setattr(kind, name, value)
+
+
 def _options() -> None:
     """Before 2.8 most collectives are not told whether the caller goes on at once: torch's Python waits, then."""
     from torch.distributed import distributed_c10d as c10d

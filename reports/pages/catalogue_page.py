@@ -134,6 +134,7 @@ def tidy(rows: Sequence[EntryRow]) -> pd.DataFrame:
                 "title": row.title,
                 "kind": row.kind,
                 "known": row.known,
+                "mechanism": row.mechanism,
                 "tried": row.tried,
                 "program": row.program,
                 "cost": row.cost,

@@ -202,22 +202,34 @@ struct Call {
   }
 };
 
+void call_boxed(const c10::OperatorHandle& handle, const Operator& op, Stack& stack) {
+#if !SIMGPU_TORCH_SINCE(12)
+  Stack held;  // torch drops its arguments before it takes a second "out=" of them as its result
+  if (!op.outs.empty()) held = stack;
+#endif
+  handle.callBoxed(stack);
+#if !SIMGPU_TORCH_SINCE(6)
+  // Some kernels leave "out=" as it was, where the numbers are of 16 bits, and return another tensor (mean).
+  for (size_t i = 0; i < op.returns.size() && !op.outs.empty(); ++i) {
+    if (op.returns[i] < 0 || !stack[i].isTensor()) continue;
+    Tensor out = held[op.returns[i]].toTensor(), result = stack[i].toTensor();
+    if (!out.is_same(result)) stack[i] = out.copy_(result);
+  }
+#endif
+}
+
 // Runs the CPU's kernel. `numbers`: the generator from which it draws, where it does.
 void execute(const c10::OperatorHandle& handle, const Operator& op, Stack& stack, at::ScalarType dtype, const at::Generator& numbers) {
   Executing quiet(dtype);
-#if !SIMGPU_TORCH_SINCE(12)
-  Stack held;  // torch drops its arguments before it takes a second "out=" of them as its result
-  if (op.outs.size() > 1) held = stack;
-#endif
-  if (!numbers.defined()) return handle.callBoxed(stack);
+  if (!numbers.defined()) return call_boxed(handle, op, stack);
   if (op.generator >= 0) {
     stack[op.generator] = numbers;
-    return handle.callBoxed(stack);
+    return call_boxed(handle, op, stack);
   }
   auto theirs = at::detail::getDefaultCPUGenerator();  // it draws from the CPU's own
   auto before = theirs.get_state();
   theirs.set_state(numbers.get_state());
-  handle.callBoxed(stack);
+  call_boxed(handle, op, stack);
   at::Generator(numbers).set_state(theirs.get_state());
   theirs.set_state(before);
 }

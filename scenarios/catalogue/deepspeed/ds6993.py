@@ -9,7 +9,7 @@ overwrites gradients that are being reduced.
 # mechanism = "bucket.clear() resets the index of the buffer in use, so the next bucket is copied on the compute stream into the buffer that the reduction stream still reduces."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/6993", "https://github.com/deepspeedai/DeepSpeed/issues/7188", "https://github.com/deepspeedai/DeepSpeed/pull/7371", "https://github.com/deepspeedai/DeepSpeed/pull/7805"]
 # kind = "race"
-# known = "0.17.2 to 0.17.4; from 0.17.5 the streams waited for each other, until 0.18.5 mended the cause; checked: 0.17.2, 0.17.4, and 0.17.5 has none"
+# known = "0.17.2 to 0.17.4; from 0.17.5 the streams waited for each other, until 0.18.5 mended the cause; checked: 0.17.2, 0.17.4, and 0.17.0 and 0.17.5 have none"
 # affected = { packages = ["deepspeed==0.17.4"] }
 # fixed = { packages = ["deepspeed==0.18.5"] }
 # ranks = 2

@@ -8,12 +8,13 @@ instead of the one that a gradient comes from, copies the gradient into a bucket
 # mechanism = "The reduction stream waits for the default stream, and not for the current one on which autograd computed the gradient that it copies into its bucket."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7898"]
 # kind = "race"
-# known = "0.16.3 (whose hooks run on the stream of the gradient) to 0.18.7; checked: 0.17.2, 0.17.5, 0.18.5, 0.18.7, and 0.14.3 has none"
+# known = "0.16.3 (whose hooks run on the stream of the gradient) to 0.18.7; checked: 0.16.3, 0.16.5, 0.17.2, 0.17.5, 0.18.5, 0.18.7, and 0.14.3, 0.15.4, 0.16.2 have none"
 # affected = { packages = ["deepspeed==0.18.7"] }
 # fixed = { packages = ["deepspeed==0.18.8"] }
 # ranks = 2
 # places = ["engine.py:forward", "stage3.py:__add_grad_to_ipg_bucket"]
 # harm = "harmful"
+# ci = true
 # ///
 
 import os

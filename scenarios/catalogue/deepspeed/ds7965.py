@@ -9,7 +9,7 @@ next work of the compute stream at once. Each parameter here is a group of its o
 # mechanism = "A gradient larger than reduce_bucket_size is reduced in place on the reduction stream and freed, without record_stream, so the compute stream gets its memory again before the reduction has ended."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7965"]
 # kind = "race"
-# known = "up to 0.18.9, as the thread says; checked: 0.13.4, 0.18.5, 0.18.9"
+# known = "up to 0.18.9, as the thread says; checked: 0.13.4, 0.14.3, 0.16.5, 0.17.4, 0.18.5, 0.18.9"
 # affected = { packages = ["deepspeed==0.18.9"] }
 # fixed = { packages = ["deepspeed==0.19.0"] }
 # ranks = 2

@@ -7,7 +7,7 @@ not copied back, so only the first and the last count. All is ordered: this is n
 # title = "ZeRO-1/2 with offload: gradients of the micro-steps between are dropped"
 # mechanism = "The sum of accumulated gradients is made on the GPU and copied to the host in the first micro-step only, so the step uses the gradients of the first and the last. No access is unordered."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7967", "https://github.com/deepspeedai/DeepSpeed/pull/6550"]
-# known = "up to 0.18.9; checked: 0.18.9, and 0.19.0 is right"
+# known = "0.15.2, with #6550, to 0.18.9; checked: 0.15.4, 0.16.5, 0.18.3, 0.18.9, and 0.14.3 and 0.19.0 are right"
 # kind = "arithmetic"
 # affected = { packages = ["deepspeed==0.18.9"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }

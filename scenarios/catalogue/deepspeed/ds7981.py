@@ -7,7 +7,7 @@ stored nowhere, and the last one overwrites the buffer. All is ordered: this is 
 # title = "ZeRO-1/2 with offload: of several backward passes only the last counts"
 # mechanism = "The gradient is accumulated on the host only if gradient_accumulation_steps is above 1; with boundaries that the program sets, the last backward pass overwrites the others. No access is unordered."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7981"]
-# known = "up to 0.18.9; checked: 0.18.9, and 0.19.0 is right"
+# known = "up to 0.18.9; checked: 0.14.3, 0.16.5, 0.18.3, 0.18.9, and 0.19.0 is right"
 # kind = "arithmetic"
 # affected = { packages = ["deepspeed==0.18.9"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }

@@ -9,7 +9,7 @@ full. Here one of two branches runs on a stream of its own, waited for as it sho
 # mechanism = "The reduction stream waits for the stream that is current when the bucket is full, and not for the other streams on which autograd's hooks copied gradients into it."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/issues/8061", "https://github.com/deepspeedai/DeepSpeed/pull/8080"]
 # kind = "race"
-# known = "up to 0.19.2; checked: 0.19.0, 0.19.2, and 0.19.3 has none"
+# known = "up to 0.19.2; checked: 0.17.4, 0.18.3, 0.18.5, 0.19.0, 0.19.2, and 0.14.3, 0.16.5 and 0.19.3 have none"
 # affected = { packages = ["deepspeed==0.19.0"] }
 # fixed = { packages = ["deepspeed==0.19.8"] }
 # ranks = 2

@@ -8,7 +8,7 @@ forward pass gathers from them on the all-gather stream, which never waits for t
 # mechanism = "GatheredParameters copies an edit into the partitions on the compute stream, and the next forward pass gathers them on the all-gather stream, which does not wait for it."
 # threads = []
 # kind = "open"
-# known = "today: 0.19.8"
+# known = "today: 0.19.8; checked too: 0.13.5, 0.14.3, 0.18.3, 0.19.0"
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 2

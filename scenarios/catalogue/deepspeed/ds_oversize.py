@@ -9,7 +9,7 @@ the compute stream gets the memory again before the gradient was divided and rea
 # mechanism = "record_stream is called on the ranks that own a part of an oversize gradient only; the others free it, and the compute stream overwrites it before the reduction stream has read it."
 # threads = ["https://github.com/deepspeedai/DeepSpeed/pull/7965"]
 # kind = "open"
-# known = "0.19.0 to today's 0.19.8; checked: both"
+# known = "0.19.0 to today's 0.19.8; checked: both, 0.19.4"
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 3

@@ -10,7 +10,7 @@ skips it all the same, as it also looks at the norm.
 # mechanism = "The flag is computed on the reduction stream, for which the default stream waits, and not the current one, from which its all-reduce is issued. In 0.19.0 the loss becomes NaN; 0.19.8 reads a wrong flag, and skips the step all the same, as the norm is not finite."
 # threads = []
 # kind = "open"
-# known = "in each release read from 0.13.4 to today's 0.19.8; checked: 0.19.0, 0.19.8"
+# known = "in each release read from 0.13.4 to today's 0.19.8; checked: 0.13.5, 0.14.3, 0.17.4, 0.19.0, 0.19.8"
 # affected = { packages = ["deepspeed==0.19.8"] }
 # fixed = { packages = ["deepspeed==0.19.8"], arguments = ["--cured"] }
 # ranks = 2

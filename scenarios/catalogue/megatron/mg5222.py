@@ -7,7 +7,7 @@
 # wait that the side stream makes, not compute, and backward writes the next gradient into it while it is reduced."""
 # threads = ["https://github.com/NVIDIA/Megatron-LM/pull/5222", "https://github.com/NVIDIA/Megatron-LM/pull/4054"]
 # kind = "race"
-# known = "0.5.1 (0.6.1 is clean with two units; with three see mg_double_buffer)"
+# known = "0.5.0 and 0.5.1 (0.4.0 and 0.6.0 are clean with two units; with three see mg_double_buffer)"
 # affected = { packages = ["megatron-fsdp==0.5.1"] }
 # fixed = { packages = ["megatron-fsdp==0.6.1"] }
 # ranks = 2

@@ -9,7 +9,7 @@ stream."""
 # for nothing."""
 # threads = ["https://github.com/NVIDIA/Megatron-LM/pull/5222"]
 # kind = "open"
-# known = "0.5.1, 0.6.1: the newest release, after the fix of mg5222"
+# known = "0.5.0 to 0.6.1: the newest release, after the fix of mg5222"
 # affected = { packages = ["megatron-fsdp==0.6.1"] }
 # fixed = { packages = ["megatron-fsdp==0.6.1"], arguments = ["--cured"] }
 # ranks = 2

@@ -8,7 +8,7 @@ backward pass, in which the current stream waits for the gradients.
 # mechanism = "backward_maybe_with_nosync calls FSDP2's post_backward by hand and not its final callback, so the current stream never waits for the reduce-scatter stream: the optimizer reads .grad while it is written."
 # threads = ["https://github.com/pytorch/pytorch/pull/144535"]
 # kind = "race"
-# known = "2.5.1 to 2.6.0"
+# known = "2.6.0; as the thread says, before it too"
 # affected = { packages = ["torch==2.6.0"] }
 # fixed = { packages = ["torch==2.8.0"] }
 # ranks = 2

@@ -8,7 +8,7 @@ backward pass is recorded on the reduce-scatter stream.
 # mechanism = "foreach_reduce copies the gradient to pinned memory on the all-reduce stream and records the event for the host on the reduce-scatter stream: the optimizer on the host reads while the copy is under way."
 # threads = ["https://github.com/pytorch/pytorch/issues/160291", "https://github.com/pytorch/pytorch/pull/160481"]
 # kind = "race"
-# known = "2.8.0"
+# known = "2.6.0 and 2.8.0 (both run)"
 # affected = { packages = ["torch==2.8.0"] }
 # fixed = { packages = ["torch==2.9.1"] }
 # ranks = 2

@@ -1,21 +1,23 @@
-"""FSDP2 with HSDP and CPU offload: a gradient's memory is said to be used again while it is copied to the host."""
+"""FSDP2 with HSDP and CPU offload: a gradient's memory is used again while it is copied to the host."""
 # /// catalogue
 # title = "HSDP with CPU offload: a gradient's memory is used again while it is copied to the host"
-# mechanism = "As the thread says: the reduced gradient is freed when its copy to the host is issued on the all-reduce stream, and the next reduce-scatter gets the memory without waiting for that stream."
+# mechanism = "The reduced gradient is freed when its copy to the host is issued on the all-reduce stream, and the next reduce-scatter gets the memory without waiting for that stream."
 # threads = ["https://github.com/pytorch/pytorch/pull/180665"]
-# kind = "not-shown"
-# known = "as the thread says: before its fix, which was closed and is in no release here"
-# affected = { packages = [] }
+# kind = "race"
+# known = "2.5.1; the thread reports it of 2026's main, but 2.9.1, 2.12.1 and 2.13.0 hold the memory (_all_reduce_state)"
+# affected = { packages = ["torch==2.5.1"] }
+# fixed = { packages = ["torch==2.9.1"] }
 # ranks = 4
-# tried = "This program, 2 x 2 ranks, under 2.9.1, 2.12.1 and 2.13.0: clean. Each group holds the memory in _all_reduce_state until the end of the backward pass (#140044), and the host waits for the copy there: it is not given to another reduce-scatter."
+# places = ["_fsdp_collectives.py:foreach_reduce", "_fsdp_collectives.py:foreach_reduce"]
+# harm = "harmful"
 # ///
 
 import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed._composable.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("cpu:gloo,cuda:nccl")

@@ -8,7 +8,7 @@ register_post_accumulate_grad_hook right after; the host waits for the copy at t
 # mechanism = "foreach_reduce calls the post-accumulate-grad hook while its non-blocking copy of the gradient to pinned memory is under way, and the host waits for that copy at the end of the backward pass only."
 # threads = ["https://github.com/pytorch/pytorch/pull/180666"]
 # kind = "race"
-# known = "2.12.1"
+# known = "2.8.0, 2.9.1 and 2.12.1 (all run)"
 # affected = { packages = ["torch==2.12.1"] }
 # fixed = { packages = [] }  # 2.13.0, as it is
 # ranks = 2

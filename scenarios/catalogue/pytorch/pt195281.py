@@ -1,7 +1,6 @@
 """The threaded process group of torch's own tests: collectives from a side stream are not ordered.
 
-The thread of rank 0 moves the data of all ranks, on its own current stream. Nothing orders that behind the stream on
-which another rank wrote its part, nor that rank's later work behind it.
+Rank 0's thread moves the data of all ranks on its own current stream, behind nothing of what the others do on theirs.
 """
 # /// catalogue
 # title = "Threaded process group: rank 0 reads another rank's part before it is written"
@@ -29,14 +28,14 @@ store, called = dist.HashStore(), threading.Event()
 tensors = [torch.ones(4096, device="cuda"), torch.zeros(4096, device="cuda")]
 torch.cuda.synchronize()
 join = multi_threaded_pg.Collective.join
+events, recorded = {}, threading.Event()
 
 
-def cured(self, rank, data):  # rank 0 waits for the streams of the others; what they do afterwards is not shown here
-    self.events = getattr(self, "events", {})
-    self.events[rank] = torch.cuda.current_stream().record_event()
-    for other in range(1, self._world_size) if rank == 0 else ():
-        called.wait()
-        torch.cuda.current_stream().wait_event(self.events[other])
+def cured(self, rank, data):  # rank 0 waits for the stream of the other; what that does afterwards is not shown here
+    events[rank] = torch.cuda.current_stream().record_event()
+    (recorded.set if rank else recorded.wait)()
+    if not rank:
+        torch.cuda.current_stream().wait_event(events[1])
     return join(self, rank, data)
 
 

@@ -7,7 +7,7 @@
 # Nothing makes the second wait for the first."""
 # threads = ["https://github.com/meta-pytorch/torchrec/pull/4497"]
 # kind = "race"
-# known = "1.8.0 (1.9.0 is clean)"
+# known = "1.8.0, earlier ones not tried; 1.9.0 is clean"
 # affected = { packages = ["torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0"] }
 # fixed = { packages = ["torchrec==1.9.0", "fbgemm-gpu-cpu==1.8.0"] }
 # ranks = 1

@@ -7,7 +7,7 @@
 # the copy to the host waits for a stream without work, and saves an activation before it is computed."""
 # threads = ["https://github.com/huggingface/trl/pull/7195"]
 # kind = "race"
-# known = "1.13.0 (1.12.0 has the same lines; 1.14.0 is clean)"
+# known = "1.12.0 and 1.13.0, earlier ones not tried; 1.14.0 is clean"
 # affected = { packages = ["trl==1.13.0"] }
 # fixed = { packages = ["trl==1.14.0"] }
 # ranks = 1

@@ -8,12 +8,13 @@
 # the clone is being made."""
 # threads = ["https://github.com/huggingface/trl/pull/7195"]
 # kind = "race"
-# known = "1.13.0 (1.12.0 has the same lines; 1.14.0 is clean)"
+# known = "1.12.0 and 1.13.0, earlier ones not tried; 1.14.0 is clean"
 # affected = { packages = ["trl==1.13.0"] }
 # fixed = { packages = ["trl==1.14.0"] }
 # ranks = 1
 # places = ["activation_offloading.py:pack_tensor", "trl7195_clone.py:<module>"]
 # harm = "harmful"
+# ci = true
 # ///
 
 import torch
