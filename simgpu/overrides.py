@@ -76,7 +76,7 @@ def put(more: Iterable[Override]) -> None:
 
 def count() -> dict[Site, int]:
     """From here on: where such calls are made, in the order of the program, and how often. Those that an override takes
-    out are not among them. The caller may change the numbers.
+    out are not among them, nor is ``record_stream``, which orders no work. The caller may change the numbers.
     """
     if not _counted:
         _counted.append({})
@@ -125,7 +125,7 @@ def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = 
                 tracing.note(Asked(f"{LEFT_OUT}{operation}", *frame, stream.stream_id))
             part(override.instead, stream)
             return True
-    for counts in _counted:
+    for counts in _counted if operation != "tensor.record_stream" else ():
         site = Site(operation, frame.file, frame.line, frame.function)
         counts[site] = counts.get(site, 0) + 1
     if _told:

@@ -34,7 +34,8 @@ UNKNOWN: Final = "unknown"
 class Removal:
     """What a trace says of a line's waits. ``count``: of all ranks. ``held_ns``: see :class:`Delays`.
 
-    ``races``: those that are there without it. ``pair``: one that it would order if it were alone, and ``chain``, what
+    ``by_chance``: without it only waits of the host that are there for another reason order the same. ``races``: those
+    that are there without it. ``pair``: one that it would order if it were alone, and ``chain``, what
     orders that instead (None: a ``record_stream``, or the order goes over what no chain says). ``operation``: how a
     live run leaves it out; empty where none can.
     """
@@ -48,11 +49,13 @@ class Removal:
     pair: Race | None = None
     chain: tuple[Link, ...] | None = None
     why: str = ""
+    by_chance: bool = False
 
 
 @dataclass(frozen=True)
 class Removals:
-    """``together``: the redundant ones that can go at once, the costly ones first. ``others``: waits of collectives and
+    """``together``: the redundant ones that can go at once, the costly ones first, and nothing rests on chance for it.
+    ``others``: waits of collectives and
     of autograd's engine, which no line asks for. ``base``: races that are there with all waits.
     """
 
@@ -99,6 +102,8 @@ class _Judged:
         delays = Delays(waits)
         traces.read(delays)
         self._held = delays.held
+        self._chance = [one for one in waits.sites if one.incidental]
+        self._known_by_chance = _pairs(self._without(self._chance))
         self._reads = waits.own(waits.sites)
         self._bare: list[list[Race]] = []  # of which _ordered_by chooses
 
@@ -108,11 +113,10 @@ class _Judged:
         for number, one in enumerate(sites, 1):
             told(f"{number} of {len(sites)}: without {one}")
             each.append(self._alone(one))
-        # a read has its wait for its value, whatever else that orders
-        can_go = [one.site for one in each if one.load == REDUNDANT and one.site.how != "read"]
+        can_go = [one.site for one in each if one.load == REDUNDANT and not (one.site.incidental or one.by_chance)]
         together: list[WaitSite] = []
         for one in sorted(can_go, key=lambda one: (-self._held[one], self._waits.sites[one])):
-            if not self._without([*together, one]) and not self._given_early([*together, one]):
+            if not self._rests_on_chance([*together, one]) and not self._given_early([*together, one]):
                 together.append(one)
         return Removals(tuple(each), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
 
@@ -124,6 +128,8 @@ class _Judged:
         if early := self._given_early([one]):
             why = "nobody got the memory too early in this run, and another allocation might"
             return replace(made, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
+        if not one.incidental and self._rests_on_chance([one]):
+            made = replace(made, by_chance=True)
         pair = self._ordered_by(one)
         if pair is None:
             return replace(made, why="it orders no two accesses by itself")
@@ -143,6 +149,10 @@ class _Judged:
             return self._traces.races(keep, as_if)
 
         return self._new(races_without(self._waits, judge, sites), self._known)
+
+    def _rests_on_chance(self, sites: Sequence[WaitSite]) -> list[Race]:
+        """The races that come up without these as soon as the incidental waits go, too."""
+        return self._new(self._without([*sites, *self._chance]), self._known_by_chance)
 
     def _given_early(self, sites: Sequence[WaitSite]) -> list[Race]:
         """What the next owner of memory could do too early without these lines' ``record_stream``, whoever that is."""

@@ -51,8 +51,9 @@ class WaitRow(_Part):
     cost (:mod:`detectors.confidence.delays`).
 
     ``races``: those that are there without it. ``pair``: what it would order if it were alone, and ``chain``, what
-    orders that instead. ``why``: a sentence without a full stop where there is neither. ``live``: what a live run
-    without it said of this verdict; ``says``: in words. ``harm``, ``token``, ``command``: of a witness of its race.
+    orders that instead, only ``by_chance`` where no wait for order would be left. ``why``: a sentence without a full
+    stop where there is neither. ``live``: what a live run without it said of this verdict; ``says``: in words.
+    ``harm``, ``token``, ``command``: of a witness of its race.
     """
 
     how: str
@@ -65,6 +66,7 @@ class WaitRow(_Part):
     races: list[RacePair] = []
     pair: RacePair | None = None
     chain: list[str] = []
+    by_chance: bool = False
     why: str = ""
     live: Agreement = "not run"
     says: str = ""
@@ -81,10 +83,10 @@ class WaitRow(_Part):
         if self.races:
             more = len(self.races) - 1
             one = self.races[0]
-            return f"{one.kind}: {one.first}; {one.second}{f' (and {more} more)' if more else ''}"
-        if self.chain:
-            return f"ordered by {', then '.join(self.chain)}"
-        return self.why
+            together = f"{self.why}: " if self.why else ""
+            return f"{together}{one.kind}: {one.first}; {one.second}{f' (and {more} more)' if more else ''}"
+        instead = f"ordered by {', then '.join(self.chain)}" if self.chain else self.why
+        return f"{instead}; only by chance: a read, a copy or a timer" if self.by_chance else instead
 
 
 class WaitsFile(_Part):

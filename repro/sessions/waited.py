@@ -92,7 +92,12 @@ def _scope(checked: Checked, found: Removals, asked: Mapping[str, Any]) -> str:
 
 def _row(one: Removal, checked: Checked) -> WaitRow:
     frame = one.site.frame
-    load, why = one.load, one.why
+    load, why, races = one.load, one.why, one.races
+    for held in checked.holding.held:
+        if one.site in held.sites and not races:
+            others = len(held.sites) - 1
+            load, races = FRAGILE, held.races
+            why = f"without it and {others} more, each of which is enough"
     if load == REDUNDANT and checked.unseen:
         load, why = UNKNOWN, f"not all that the program does was seen: {checked.unseen[0]}"
     return WaitRow(
@@ -103,9 +108,10 @@ def _row(one: Removal, checked: Checked) -> WaitRow:
         verdict=load,
         count=one.count,
         held_ns=one.held_ns,
-        races=pairs(one.races),
+        races=pairs(races),
         pair=pairs([one.pair])[0] if one.pair else None,
         chain=[str(link) for link in one.chain or ()],
+        by_chance=one.by_chance,
         why=why or ("" if one.chain else _unchained(one)),
     )
 

@@ -129,6 +129,19 @@ def test_a_read_on_which_something_rests_is_fragile_cover_and_never_asked_to_go(
     assert found.together == ()
 
 
+def test_a_wait_that_only_a_read_makes_redundant_is_said_to_be_and_cannot_go() -> None:
+    story = Story()
+    compute, side = story.streams("compute", "side")
+    weights, loss = story.block(), story.block()
+    compute.writes(weights, at=1)
+    story.looks_at(loss, compute, at=2)
+    side.waits_for(compute, at=3)
+    side.reads(weights, at=4)
+    by_line, found = judged(story)
+    assert (by_line[3].load, by_line[3].by_chance) == (REDUNDANT, True)
+    assert found.together == ()
+
+
 def freed(story: Story, *, at: int | None, knows: bool = False, again: bool = False) -> dict[int, str]:
     compute, side = story.streams("compute", "side")
     buffer = story.block(on=compute)
