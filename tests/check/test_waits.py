@@ -127,12 +127,9 @@ FSDP = (ROOT / "examples" / "fsdp2.py").read_text()
 
 @pytest.mark.wide
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("text", "kind"), [(FSDP, "fsdp2"), (ZERO, "zero2"), (ZERO, "zero3"), (ZERO, "hpz")], ids=lambda one: one[-5:]
-)
-def test_every_verdict_of_stock_sharding_agrees_with_a_live_run_without_the_wait(
-    waits: Run, text: str, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["fsdp2", "zero2", "zero3", "hpz"])
+def test_every_verdict_of_stock_sharding_agrees_with_a_live_run_without_the_wait(waits: Run, kind: str) -> None:
+    text = FSDP if kind == "fsdp2" else ZERO
     done, found = waits(text, "--ranks", "2", "--confirm", "99", "--witnesses", "0", arguments=(kind,))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     tried = [one for one in found["waits"] if one["how"] not in ("read", "copy")]
