@@ -7,6 +7,7 @@ compile are kernels for a GPU that is not there, so the same operators run one b
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -177,13 +178,16 @@ def extensions(module: ModuleType) -> None:
 
     def guard(name: str) -> None:
         plain = getattr(cpp, name)
+        signature = inspect.signature(plain)
 
         @functools.wraps(plain)
-        def call(of: str, sources: Any = (), *arguments: Any, **how: Any) -> Any:
-            files = [] if name != "load" else [sources] if isinstance(sources, str) else list(sources)
-            if how.get("with_cuda") or how.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
-                refuse(f"the CUDA extension '{of}' (torch.utils.cpp_extension.{name})")
-            return plain(of, sources, *arguments, **how)
+        def call(*arguments: Any, **how: Any) -> Any:
+            given = signature.bind(*arguments, **how).arguments  # by name or by place
+            sources = given.get("sources", ())
+            files = [sources] if isinstance(sources, str) else list(sources)
+            if given.get("with_cuda") or given.get("cuda_sources") or any(map(cpp._is_cuda_file, files)):
+                refuse(f"the CUDA extension '{given['name']}' (torch.utils.cpp_extension.{name})")
+            return plain(*arguments, **how)
 
         setattr(cpp, name, call)
 

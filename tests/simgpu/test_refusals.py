@@ -38,6 +38,12 @@ def extension(name: str, **how: Any) -> Any:
     return getattr(cpp_extension, name)("mine", ["mine.cpp", "mine.cu"], **how)
 
 
+def named_extension(name: str, **how: Any) -> Any:
+    from torch.utils import cpp_extension
+
+    return getattr(cpp_extension, name)(name="theirs", **how)
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "CUDA graphs": torch.cuda.CUDAGraph,
     "CUDA graphs cannot": lambda: torch.cuda.make_graphed_callables(torch.nn.ReLU(), (device(),)),
@@ -45,6 +51,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "the CUDA extension 'mine' (torch.utils.cpp_extension.load)": lambda: extension("load"),
     "the CUDA extension 'mine' (torch.utils.cpp_extension.load_inline)": lambda: extension(
         "load_inline", cuda_sources="__global__ void f() {}"
+    ),
+    # as most libraries call it, megatron-core 0.15.2 while it is imported
+    "the CUDA extension 'theirs' (torch.utils.cpp_extension.load)": lambda: named_extension("load", sources="a.cu"),
+    "the CUDA extension 'theirs' (torch.utils.cpp_extension.load_inline)": lambda: named_extension(
+        "load_inline", cpp_sources=["int f();"], functions=[], with_cuda=True
     ),
     "the CUDA extension 'mine' (CUDAExtension)": lambda: extension("CUDAExtension"),
     "a kernel compiled at run time": lambda: torch.cuda.jiterator._create_jit_fn(
