@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from simgpu import tracing
+from simgpu.asked import LEFT_OUT, Asked
 from simgpu.library import Overridden, functions
-from simgpu.trace import LEFT_OUT, NOBODY, Asked, Frame
+from simgpu.trace import NOBODY, Frame
 
 OPERATIONS = (
     "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",

@@ -14,10 +14,8 @@ Everything is reduced to four ordering primitives, so that a detector needs no m
 A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
 with their arguments), :class:`Initial` (memory that the host brought along), :class:`Probe` and :class:`Probed` (values
 that training used). :mod:`replay` reads these; detectors pass over them.
-
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
 twice) and byte offsets within it.
-
 On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
 
@@ -28,9 +26,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
+from simgpu.asked import Asked
+
 FORMAT = "stream-race-trace"
 NOBODY = -1
-LEFT_OUT = "without "  # in front of the operation of a call that was not made
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
@@ -350,23 +349,6 @@ class End(NamedTuple):
     """Last record of a trace that was closed in good order."""
 
     time: int
-
-
-class Asked(NamedTuple):
-    """The program makes a call that orders something, at this place: what it gave the device is recorded behind this.
-
-    ``operation``: one of :data:`simgpu.overrides.OPERATIONS`, behind :data:`LEFT_OUT` where the call was left
-    out, or empty: a library of the device's own asked. ``block``: of ``record_stream``, which is recorded once for a
-    block and a ``stream``, however many ask. Only written where the run was to tell its waits apart
-    (:func:`simgpu.overrides.tell`).
-    """
-
-    operation: str
-    file: str
-    line: int
-    function: str
-    stream: int
-    block: int = NOBODY
 
 
 TraceRecord = (

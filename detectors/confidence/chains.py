@@ -30,7 +30,7 @@ Touched = tuple[int, AccessKind]
 """An operation, and what it does to memory: a collective reads when it begins, and writes at its end."""
 
 
-class Order:
+class OrderGraph:
     """The order of a run as a graph. :meth:`feed` it all ranks' records, each rank's in order.
 
     An event is a number. ``_ahead`` are its edges: to a later event, and what they cost: 0, or 1 with the link's words.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Protocol
 
-from detectors.confidence.chains import Link, Order
+from detectors.confidence.chains import Link, OrderGraph
 from detectors.confidence.delays import Delays
 from detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
 from detectors.order.races import Race
@@ -75,7 +75,7 @@ class _Pair(NamedTuple):
 class Traces(Protocol):
     """The traces of a run, to be read as often as one likes (:func:`detectors.files.take_away`)."""
 
-    def read(self, reader: Waits | Delays | Order, keep: Keep | None = None) -> None: ...
+    def read(self, reader: Waits | Delays | OrderGraph, keep: Keep | None = None) -> None: ...
 
     def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
         """The races, all occurrences of each."""
@@ -136,7 +136,7 @@ class _Judged:
         example = pair.examples[0]
         chain = None
         if example.first.op is not None and example.second.op is not None:
-            order = Order()
+            order = OrderGraph()
             self._traces.read(order, self._waits.without([one]))
             first, second = (example.first.op, pair.first.access), (example.second.op, pair.second.access)
             chain = order.chain(example.rank, first, second)

@@ -26,10 +26,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from detectors.order.races import Race, site
+from simgpu.asked import LEFT_OUT, Asked
 from simgpu.trace import (
     HOST_STREAM,
-    LEFT_OUT,
-    Asked,
     Collective,
     Frame,
     HostWait,

@@ -112,7 +112,7 @@ def waits(
         places.keep(folder)
         console.print(screen.nothing(found), highlight=False, soft_wrap=True, markup=False)
         raise SystemExit(_FAILED if ended.status else _UNKNOWN)
-    again = waited.Program(
+    again = waited.RunAgain(
         [*(["-m"] if module else []), *words],
         ranks or 0,
         timing,

@@ -23,7 +23,7 @@ _BEYOND = "by the trace alone: only so many are tried live (--confirm)"
 
 
 @dataclass(frozen=True)
-class Program:
+class RunAgain:
     """What is run again. ``words``: behind ``python -m simgpu``, but for ``ranks``. ``timing``: None where no token can
     say it. ``confirm``: how many verdicts are tried live; ``witnesses``: of how many races a token is looked for.
     """
@@ -36,7 +36,7 @@ class Program:
     witnesses: int
 
 
-def examine(folder: Path, checked: Checked, program: Program, asked: Mapping[str, Any], told: Told) -> WaitsFile:
+def examine(folder: Path, checked: Checked, program: RunAgain, asked: Mapping[str, Any], told: Told) -> WaitsFile:
     """All waits of the run in ``folder``, which told them apart and came to its end. Raises as :func:`take_away`."""
     found = take_away(folder / "trace", told)
     rows = {one.site: _row(one, checked) for one in found.each}
@@ -144,7 +144,7 @@ def _chosen(found: Removals, limit: int) -> list[WaitSite]:
     return [*first, *turns][:limit]
 
 
-def _why_not(one: Removal, program: Program) -> str:
+def _why_not(one: Removal, program: RunAgain) -> str:
     if one.operation:
         return _BEYOND
     return _NO_CALL if one.site.how in ("read", "copy") else _NOT_OURS

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors import Race, RaceDetector
+from simgpu.asked import Asked
 from simgpu.trace import (
     Access,
     Alloc,
-    Asked,
     Collective,
     Frame,
     Free,
