@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from detectors.base import Detector
-from detectors.confidence.holding import Holding, Keep, Waits, holding
+from detectors.confidence import removal
+from detectors.confidence.holding import Holding, holding
+from detectors.confidence.waits import AsIf, Keep, Waits
 from detectors.order.races import Race
 from detectors.race_detector import EXAMPLES, RaceDetector
 from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
@@ -23,10 +25,10 @@ class Reader(Protocol):
     def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
 
 
-def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None) -> None:
+def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None, as_if: AsIf | None = None) -> None:
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
-    ``keep`` says which records of a rank count.
+    ``keep`` says which records of a rank count, ``as_if`` what those are taken for.
     A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
     those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
@@ -44,7 +46,11 @@ def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = N
                 batch = list(islice(left[rank], _BATCH))
                 if len(batch) < _BATCH:
                     del left[rank]
-                _feed(readers, rank, [one for one in batch if keep(rank, one)] if keep else batch, paths[rank])
+                if keep:
+                    batch = [one for one in batch if keep(rank, one)]
+                if as_if:
+                    batch = [as_if(rank, one) for one in batch]
+                _feed(readers, rank, batch, paths[rank])
     finally:
         for trace in traces.values():
             trace.close()
@@ -52,16 +58,36 @@ def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = N
         one.finish()
 
 
-def find_races(trace_folder: Path, *, keep: Keep | None = None, examples: int | None = EXAMPLES) -> list[Race]:
+def find_races(
+    trace_folder: Path, *, keep: Keep | None = None, as_if: AsIf | None = None, examples: int | None = EXAMPLES
+) -> list[Race]:
     """The races alone. ``examples``: how many occurrences of each are kept (None: all). Raises as :func:`read`."""
     detector = RaceDetector(examples)
-    read(trace_folder, [detector], keep=keep)
+    read(trace_folder, [detector], keep=keep, as_if=as_if)
     return detector.findings()
 
 
 def rests_on(trace_folder: Path, waits: Waits) -> Holding:
     """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
     return holding(waits, lambda keep: find_races(trace_folder, keep=keep, examples=None))
+
+
+class _Folder:
+    """The traces of a folder, for :func:`take_away`."""
+
+    def __init__(self, trace_folder: Path) -> None:
+        self._folder = trace_folder
+
+    def read(self, reader: Reader, keep: Keep | None = None) -> None:
+        read(self._folder, [reader], keep=keep)
+
+    def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
+        return find_races(self._folder, keep=keep, as_if=as_if, examples=None)
+
+
+def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence: None) -> removal.Removals:
+    """Each line's waits taken away alone (:mod:`detectors.confidence.removal`). Raises as :func:`read`."""
+    return removal.take_away(_Folder(trace_folder), told)
 
 
 def _ranks(folder: Path) -> list[int]:

@@ -123,7 +123,7 @@ class Work(dist.Work):
 
     def __del__(self) -> None:
         for tensor in self._held if self._stream is not None else ():
-            tensor.record_stream(self._stream)  # type: ignore[arg-type]
+            part(tensor.record_stream, self._stream)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the current stream wait. Only a barrier's wait blocks the host."""

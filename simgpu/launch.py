@@ -6,6 +6,8 @@ The device is loaded before torch is imported, then ``torch.cuda`` gets its face
 ``-m module`` runs a module. ``--trace`` writes what the device did (:mod:`simgpu.trace`). ``--ranks`` runs the script
 in N processes, as ``torchrun --nproc-per-node N -m simgpu script.py`` does too; ``--trace`` then names a folder.
 ``--record`` lets the traces be replayed (:mod:`simgpu.recording`): in a folder too.
+``--without stream.wait_event@file.py:12`` leaves the waits of that line out (:mod:`simgpu.overrides`); it may be given
+several times.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from simgpu.trace import TraceRecord, TraceWriter, file_of
 
 _USAGE = (
     "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
-    "[--trace FILE [--record]] [--timing TOKEN] (script.py | -m module) [arguments]"
+    "[--trace FILE [--record]] [--timing TOKEN] [--without PLACE]... (script.py | -m module) [arguments]"
 )
 
 
@@ -98,6 +100,7 @@ def run(
     timing: Timing | None = None,
     record: bool = False,
     dry: World | None = None,
+    tell_waits: bool = False,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
@@ -105,14 +108,15 @@ def run(
     as the interpreter tells it. ``ranks``: so many processes, forked here; 0: this process, which may be a launcher's
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
     ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
-    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded.
+    ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
+    also say which of its lines asked for each wait.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device or no trace, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
-    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry)
+    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits)
 
 
 def _run(
@@ -124,6 +128,8 @@ def _run(
     *,
     record: bool = False,
     dry: World | None = None,
+    tell_waits: bool = False,
+    without: Sequence[str] = (),
 ) -> int:
     _ = program.folder
     here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
@@ -135,6 +141,14 @@ def _run(
     program.find()
     if hidden := starting.hidden(sys.path):
         raise WrongUse(hidden)
+    if tell_waits or without:
+        from simgpu import overrides
+
+        try:
+            overrides.leave_out(without)
+        except ValueError as problem:
+            raise WrongUse(str(problem)) from None
+        overrides.tell()  # also what was left out
     if slow:
         from simgpu import costs
 
@@ -228,15 +242,20 @@ def _join_threads() -> None:
 def main(arguments: list[str]) -> int:
     """The command line. Gives an exit status: 2 for a wrong call."""
     given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
-    needs = {"--trace": "file", "--timing": "token", "--hardware": "profile"}
+    needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
     flags = {"--dry": False, "--record": False}
-    while arguments and arguments[0] in (*given, *flags):
+    without: list[str] = []
+    while arguments and arguments[0] in (*given, *flags, "--without"):
         if arguments[0] in flags:
             flags[arguments[0]], arguments = True, arguments[1:]
             continue
         if len(arguments) < 2:
             return _wrong(f"{arguments[0]} needs a {needs.get(arguments[0], 'number')}")
-        given[arguments[0]], arguments = arguments[1], arguments[2:]
+        if arguments[0] == "--without":
+            without.append(arguments[1])
+        else:
+            given[arguments[0]] = arguments[1]
+        arguments = arguments[2:]
     trace, ranks = given["--trace"], given["--ranks"]
     dry, record = flags.values()
     if record and not trace:
@@ -281,6 +300,7 @@ def main(arguments: list[str]) -> int:
             timing=timing,
             record=record,
             dry=world if dry else None,
+            without=without,
         )
     except WrongUse as problem:
         return _wrong(str(problem))

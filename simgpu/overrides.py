@@ -1,9 +1,9 @@
 """Calls that order something, taken out of a program that is not edited: by the place that they are made from.
 
 A :class:`Override` says what happens there instead. What asks: the methods of :class:`simgpu.streams.Stream`,
-``torch.cuda.synchronize`` and ``Work.wait``; for an event's own ``wait`` and ``synchronize``, which are compiled, the
-device (``csrc/guard.cpp``) where an override or :func:`count` needs it. What is a part of another of these calls, or of
-autograd's engine, is no call of its own.
+``torch.cuda.synchronize``, ``Work.wait`` and ``Tensor.record_stream``; for an event's own ``wait`` and
+``synchronize``, which are compiled, the device (``csrc/guard.cpp``) where an override, :func:`count` or :func:`tell`
+needs it. What is a part of another of these calls, or of autograd's engine, is no call of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import torch
 
 from simgpu import tracing
+from simgpu.asked import LEFT_OUT, Asked
 from simgpu.library import Overridden, functions
-from simgpu.trace import Frame
+from simgpu.trace import NOBODY, Frame
 
 OPERATIONS = (
     "stream.synchronize", "stream.wait_stream", "stream.wait_event", "event.synchronize", "event.wait",
-    "device.synchronize", "work.wait",
+    "device.synchronize", "work.wait", "tensor.record_stream",
 )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ overrides: list[Override] = []
 """Those of this process. They hold while its work is traced: call sites are known then."""
 
 _counted: list[dict[Site, int]] = []
+_told = False
 _here = threading.local()
 
 
@@ -75,7 +77,7 @@ def put(more: Iterable[Override]) -> None:
 
 def count() -> dict[Site, int]:
     """From here on: where such calls are made, in the order of the program, and how often. Those that an override takes
-    out are not among them. The caller may change the numbers.
+    out are not among them, nor is ``record_stream``, which orders no work. The caller may change the numbers.
     """
     if not _counted:
         _counted.append({})
@@ -83,22 +85,52 @@ def count() -> dict[Site, int]:
     return _counted[0]
 
 
-def overridden(operation: str, stream: torch.Stream) -> bool:
-    """Does an override stand at this place? Then it was done instead of the call."""
-    if not _counted and not any(override.operation == operation for override in overrides):
+def tell() -> None:
+    """From here on the trace says from where each such call is made (:class:`simgpu.trace.Asked`)."""
+    global _told
+    if not _told:
+        _told = True
+        _listen()
+
+
+def leave_out(places: Iterable[str]) -> None:
+    """Do nothing at these places, each as ``stream.wait_event@file.py:12``. Raises ValueError where one is none."""
+    put([_left_out(place) for place in places])
+
+
+def _left_out(place: str) -> Override:
+    operation, _, rest = place.partition("@")
+    file, _, line = rest.rpartition(":")
+    if not file or not (line.isdecimal() and line.isascii()) or len(line) > 9:
+        raise ValueError(f"'{place}' is no place of a wait: it is stream.wait_event@file.py:12")
+    return Override(operation, "", file, lambda _: None, int(line))
+
+
+def overridden(operation: str, stream: torch.Stream, block: Callable[[], int] = lambda: NOBODY) -> bool:
+    """Does an override stand at this place? Then it was done instead of the call.
+
+    ``block``: the number of the one that the call is about.
+    """
+    if not _counted and not _told and not any(override.operation == operation for override in overrides):
         return False
     if getattr(_here, "inside", False):
+        if _told and operation == "tensor.record_stream":
+            tracing.note(Asked("", "", 0, "", stream.stream_id, block()))
         return False
     frame = tracing.caller()
     if frame is None:
         return False
     for override in overrides:
         if override.operation == operation and override.stands_at(frame):
+            if _told:
+                tracing.note(Asked(f"{LEFT_OUT}{operation}", *frame, stream.stream_id))
             part(override.instead, stream)
             return True
-    for counts in _counted:
+    for counts in _counted if operation != "tensor.record_stream" else ():
         site = Site(operation, frame.file, frame.line, frame.function)
         counts[site] = counts.get(site, 0) + 1
+    if _told:
+        tracing.note(Asked(operation, *frame, stream.stream_id, block()))
     return False
 
 

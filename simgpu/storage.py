@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from simgpu.overrides import overridden
 from simgpu.sanitizer import unseen
+from simgpu.work import place
 
 
 def install() -> None:
@@ -22,7 +24,8 @@ def install() -> None:
         return self
 
     def record_stream(self: torch.Tensor, stream: torch.Stream) -> None:
-        torch.ops.aten.record_stream.default(self, stream)
+        if self.device.type != "cuda" or not overridden("tensor.record_stream", stream, lambda: place(self)[0]):
+            torch.ops.aten.record_stream.default(self, stream)
 
     plain_new = torch.UntypedStorage.__new__
 

@@ -14,10 +14,8 @@ Everything is reduced to four ordering primitives, so that a detector needs no m
 A trace that was *recorded to be replayed* also holds what the work was: :class:`Call` and :class:`Transfer` (operators
 with their arguments), :class:`Initial` (memory that the host brought along), :class:`Probe` and :class:`Probed` (values
 that training used). :mod:`replay` reads these; detectors pass over them.
-
 Times are integers, virtual nanoseconds. Memory is named by *block* (an allocation, numbered by the rank, never used
 twice) and byte offsets within it.
-
 On disk: msgpack, one array per record, the first element says which. Nothing is ever evaluated.
 """
 
@@ -27,6 +25,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
+
+from simgpu.asked import Asked
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
@@ -354,7 +354,7 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
-    | Seal | Reuse | Export
+    | Seal | Reuse | Export | Asked
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = get_args(TraceRecord)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from detectors import Race, Unseen, read, registry
 from detectors.base import found_by
-from detectors.confidence.holding import Waits
+from detectors.confidence.waits import Waits
 from detectors.files import rests_on
 from detectors.order.races import describe
 from fuzz.live.draw import draw

@@ -62,6 +62,10 @@ def _load(folder: Path, read: StudyMetadata) -> Study:
         from reports.pages.catalogue_page import load as read_catalogue
 
         return read_catalogue(folder, read)
+    if read.study == "waits":
+        from reports.pages.waits_page import load as read_waits
+
+        return read_waits(folder, read)
     from reports.pages.releases_page import load as read_releases
 
     return read_releases(folder, read)

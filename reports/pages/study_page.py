@@ -52,7 +52,7 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "why", "placements", "releases", "catalogue"]
+    study: Literal["sweep", "why", "placements", "releases", "catalogue", "waits"]
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}

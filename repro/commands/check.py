@@ -140,12 +140,12 @@ def check(
         program,
         module=module,
         ranks=world.ranks if world else me.world if me else ranks or 1,
-        slow=_slow(slow),
+        slow=slowed(slow),
         timing=token,
         nodes=world.ranks // world.local if world else 0,
-        packages=_in_place(packages),
+        packages=in_place(packages),
     )
-    timing = _timing(token, what["slow"])
+    timing = timed(token, what["slow"])
     words = (program[0], *([argument] if argument else []), *program[1:])
     beside = Program(program[0], module=module).folder
     began = me.began if me else datetime.now()
@@ -205,7 +205,7 @@ def _by_file(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is click.core.ParameterSource.DEFAULT_MAP
 
 
-def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
+def in_place(packages: tuple[str, ...]) -> dict[str, str]:
     """What stands in place of the environment's packages: of this process, or of the one that it becomes."""
     if not packages:
         return {}
@@ -215,7 +215,7 @@ def _in_place(packages: tuple[str, ...]) -> dict[str, str]:
     return ran_with(packages)
 
 
-def _slow(texts: tuple[str, ...]) -> dict[str, float]:
+def slowed(texts: tuple[str, ...]) -> dict[str, float]:
     try:
         found = flags.factors(texts, "kernel:aten::mm=20")
     except ValueError as error:
@@ -228,7 +228,7 @@ def _slow(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _timing(token: str, slow: dict[str, float]) -> Timing | None:
+def timed(token: str, slow: dict[str, float]) -> Timing | None:
     try:
         return timing_of(token, slow)
     except TokenError as problem:

@@ -16,6 +16,8 @@ from simgpu import processor
 from simgpu.frames import roomy
 from simgpu.untrusted import visible
 
+_UNCHANGED = ("check", "waits")  # run a program of the user's own, as it is, on a simulated GPU of its child
+
 
 class _Lazy(click.Group):
     """Commands are imported when they are asked for: torch takes seconds."""
@@ -29,9 +31,9 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        # watch runs the user's own training, as it is; check asks for its own accelerator
+        # watch runs the user's own training, as it is; the others that do ask for its own accelerator
         if name != "watch" and self.answers:
-            processor.answer(deepspeed=name != "check")
+            processor.answer(deepspeed=name not in _UNCHANGED)
         if COMMANDS[name].gpu and not self.helping:
             from simgpu.launch import start
 
@@ -55,7 +57,7 @@ def group() -> None:
 
 
 def _on_gpu(name: str) -> bool:
-    return name == "check" or (name in COMMANDS and COMMANDS[name].gpu)
+    return name in _UNCHANGED or (name in COMMANDS and COMMANDS[name].gpu)
 
 
 def run(arguments: list[str], launched: str | None = None) -> int | None:

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from detectors import Race, Unexercised, Unseen, read
 from detectors.base import found_by
-from detectors.confidence.holding import Holding, Waits
+from detectors.confidence.holding import Holding
+from detectors.confidence.waits import Waits
 from detectors.files import rests_on
 from detectors.values import answers
 from reports.data import checked as checked_file

@@ -42,6 +42,7 @@ def work(
     *,
     record: bool,
     aside: bool = False,
+    tell_waits: bool = False,
 ) -> ProgramEnd:
     """In the child: the program, to its end. ``aside``: what it prints goes to standard error."""
     if aside:
@@ -58,7 +59,15 @@ def work(
         os.environ[FOLDER] = str(said)
         starting.note_in(place.with_name(LACKED))
         status = launch.run(
-            words, module=module, ranks=ranks, trace=place, slow=slow, timing=timing, record=record, dry=world
+            words,
+            module=module,
+            ranks=ranks,
+            trace=place,
+            slow=slow,
+            timing=timing,
+            record=record,
+            dry=world,
+            tell_waits=tell_waits,
         )
         if world:
             from simgpu import memory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from detectors import Finding, Race, RaceDetector, Uncovered, Unexercised, Unseen, Values, compare, find_stale
 from detectors.base import found_by
-from detectors.confidence.holding import Waits
+from detectors.confidence.waits import Waits
 from detectors.files import Reader, rests_on
 from frameworks.deepspeed.releases import PINNED
 from metrics import EndMetrics

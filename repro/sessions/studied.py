@@ -17,10 +17,13 @@ _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
 
 
+Kind = Literal["sweep", "why", "placements", "releases", "catalogue", "waits"]
+
+
 def report(
     console: Console,
     folder: Path,
-    study: Literal["sweep", "why", "placements", "releases", "catalogue"],
+    study: Kind,
     *,
     options: Mapping[str, Any] | None = None,
     hardware: str = "",
@@ -37,19 +40,33 @@ def report(
     from reports.screen.terminal import doing
 
     with doing(console, "writing the report"):
-        ran = study_page.StudyMetadata(
-            study=study,
-            command=command(click.get_current_context(), more),
-            versions=installed(*_PACKAGES),
-            options=dict(options or {}),
-            hardware=hardware,
-        )
-        study_folder.note(folder, ran)
+        noted(folder, study, options=options, hardware=hardware, more=more)
         found = study_folder.load(folder)
         page = study_page.write(found, folder / "report")
     for table in found.tables if shown else ():
         console.print(table)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def noted(
+    folder: Path,
+    study: Kind,
+    *,
+    options: Mapping[str, Any] | None = None,
+    hardware: str = "",
+    more: tuple[str, ...] = (),
+) -> None:
+    """Write ``folder/study.json``, of which a report can be made later. As :func:`report`."""
+    from reports.pages import study_folder, study_page
+
+    ran = study_page.StudyMetadata(
+        study=study,
+        command=command(click.get_current_context(), more),
+        versions=installed(*_PACKAGES),
+        options=dict(options or {}),
+        hardware=hardware,
+    )
+    study_folder.note(folder, ran)
 
 
 def command(context: click.Context, more: tuple[str, ...] = ()) -> str:

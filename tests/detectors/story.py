@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from detectors import Race, RaceDetector
+from simgpu.asked import Asked
 from simgpu.trace import (
     Access,
     Alloc,
@@ -115,11 +116,14 @@ class StoryStream:
         self.host.adds(Record(marker, self.number))
         return marker
 
-    def waits(self, marker: int) -> None:
-        self.host.adds(Wait(self.number, marker, 0))
+    def waits(self, marker: int, *, at: int | None = None) -> None:
+        """``at``: the line that asks for it."""
+        if at is not None:
+            self.host.asks("stream.wait_event", self, at)
+        self.host.adds(Wait(self.number, marker, 0 if at is None else self.host.stack(at)))
 
-    def waits_for(self, other: StoryStream) -> None:
-        self.waits(other.records())
+    def waits_for(self, other: StoryStream, *, at: int | None = None) -> None:
+        self.waits(other.records(), at=at)
 
 
 class StoryHost:
@@ -179,7 +183,13 @@ class StoryHost:
         self.adds(Reuse(new.block, former.block, 0, new.hi, former.lo, stack, last))
         return new
 
-    def record_stream(self, view: View, stream: StoryStream) -> None:
+    def asks(self, operation: str, stream: StoryStream, at: int, block: int = -1) -> None:
+        """A line makes a call that orders something."""
+        self.adds(Asked(operation, "/src/model.py", at, "forward", stream.number, block))
+
+    def record_stream(self, view: View, stream: StoryStream, *, at: int | None = None) -> None:
+        if at is not None:
+            self.asks("tensor.record_stream", stream, at, view.block)
         self.adds(RecordStream(view.block, stream.number))
 
     def labels(self, view: View, kind: str, name: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detectors import Race, RaceDetector
-from detectors.confidence.holding import Holding, Keep, Waits, holding
+from detectors.confidence.holding import Holding, holding
+from detectors.confidence.waits import Keep, Waits
 from simgpu.trace import HOST_STREAM
 from tests.detectors.story import Story, View
 

@@ -166,6 +166,7 @@ KINDS = {
     "a campaign": FileKind(lambda folder: campaign(folder, fix="none", diverged=2, timings=9), _REPORT),
     "a sweep": FileKind(_sweep, _REPORT),
     "placements": FileKind(_placements, _REPORT),
+    "waits": FileKind(lambda folder: study_folders.waits_folder(folder, study_folders.wait_row()), _REPORT),
     "releases": FileKind(
         lambda folder: study_folders.releases_folder(
             folder, {"0.19.8": ("clean", "race"), "0.13.1": ("stale", "uncovered")}

@@ -98,7 +98,12 @@ def why(place: Path) -> Path:
     return folder_of(place, pd.DataFrame(ROWS))
 
 
-FOLDERS = (run, clean, fuzzed, checked, fragile, sweep, placements, releases, why, dry_folder)
+def waits(place: Path) -> Path:
+    place_of = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:494"
+    return make.waits_folder(place, make.wait_row(), make.wait_row(**make.REDUNDANT), together=[place_of] * 4)
+
+
+FOLDERS = (run, clean, fuzzed, checked, fragile, sweep, placements, releases, why, waits, dry_folder)
 
 
 @pytest.fixture(scope="module")

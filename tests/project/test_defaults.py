@@ -28,6 +28,7 @@ _WORDS = {
     *(
         "the time",
         "dry- and the time",
+        "waits-, the script's and the time",
         "bisect-, its name and the time",
         "the script's and the time",
         "the cores",

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from reports.data import waits
+from reports.data.waits import RacePair, WaitRow
 from reports.pages.study_folder import note
 from reports.pages.study_page import StudyMetadata
 from tests.reports.run_folders import run_folder
@@ -141,6 +143,28 @@ def releases_folder(folder: Path, kinds: Mapping[str, tuple[str, str] | str]) ->
             rows[name] = {"plain": plain, "edited": edited}
     (folder.parent / f"{folder.name}.json").write_text(json.dumps(rows), encoding="utf-8")
     return _noted(folder, "releases", {})
+
+
+def wait_row(**other: Any) -> WaitRow:
+    """A line that carries load, or what ``other`` makes of it."""
+    race = RacePair(kind="write-read", first="write by add (train.py:6 step)", second="read by mul (m.py:9 f)", times=3)
+    row: dict[str, Any] = {
+        **{"how": "stream.wait_event", "file": "torch/distributed/fsdp/_fully_shard/_fsdp_state.py", "line": 153},
+        **{"function": "FSDPState._root_pre_forward", "verdict": "carries load", "count": 6, "held_ns": 1_359_000},
+        **{"races": [race], "live": "agrees", "says": "a live run without it has the same race, harmful"},
+        **{"harm": "harmful", "token": "t1,0/0/aten::addcdiv/1+128us", "command": "python -m simgpu train.py"},
+    }
+    return WaitRow(**{**row, **other})
+
+
+REDUNDANT = {"verdict": "redundant", "races": [], "chain": ["stream 'a' waits for stream 'b' (train.py:3)"]}
+
+
+def waits_folder(folder: Path, *rows: WaitRow, scope: str = "This program.", **other: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {"asked": {"program": "train.py"}, "versions": VERSIONS, "base": 0, "others": 2, "together": []}
+    waits.write(waits.WaitsFile(scope=scope, waits=list(rows), **{**given, **other}), folder)
+    return _noted(folder, "waits", {})
 
 
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from detectors import Divergence
-from detectors.confidence.holding import Held, Holding, WaitSite
+from detectors.confidence.holding import Held, Holding
+from detectors.confidence.waits import WaitSite
 from reports.data.checked import Checked, Seen, Witnessed, write
 from reports.data.findings import Findings
 from reports.data.loading import load

@@ -6,8 +6,10 @@ import pytest
 import torch
 from judged import story
 
-from simgpu.overrides import OPERATIONS, Override, Site, count, put
+from simgpu.overrides import OPERATIONS, Override, Site, count, leave_out, put
 from simgpu.trace import HostWait
+
+OF_WORK = [one for one in OPERATIONS if one != "tensor.record_stream"]
 
 
 def order(side: torch.cuda.Stream, operation: str) -> None:
@@ -26,7 +28,7 @@ def order(side: torch.cuda.Stream, operation: str) -> None:
         torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one != "work.wait"])
+@pytest.mark.parametrize("operation", [one for one in OF_WORK if one != "work.wait"])
 @pytest.mark.parametrize(("function", "races"), [("order", 1), ("another", 0)])
 def test_the_operation_at_the_place_is_taken_out_and_no_other(operation: str, function: str, races: int) -> None:
     put([Override(operation, function, "test_gpu_overrides.py", lambda stream: None)])
@@ -55,6 +57,34 @@ def test_an_override_for_another_file_or_operation_takes_out_nothing_and_a_read_
     assert told.races == []
 
 
+@pytest.mark.parametrize(
+    "place", ["", "wait", "stream.wait_event@train.py", "nowhere@train.py:3", "stream.wait_event@:3", "event.wait@a:-1"]
+)
+def test_a_place_that_is_none_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="place of a wait|no override"):
+        leave_out([place])
+
+
+def test_a_record_stream_is_left_out_by_its_line_and_the_memory_is_handed_out_too_early() -> None:
+    found = []
+    for function in ("nowhere", "used_beside"):
+        put([Override("tensor.record_stream", function, "test_gpu_overrides.py", lambda stream: None)])
+        with story(mul=1000) as told:
+            used_beside(torch.cuda.Stream())
+            torch.ones(1 << 20, device="cuda").add_(1)
+        found.append([race.kind for race in told.races])
+    assert found[0] == []
+    assert set(found[1]) == {"reused"}
+
+
+def used_beside(side: torch.cuda.Stream) -> None:
+    buffer = torch.ones(1 << 20, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        buffer * 2
+    buffer.record_stream(side)
+
+
 def test_what_stands_there_instead_is_done() -> None:
     side = torch.cuda.Stream()
     put([Override("stream.synchronize", "order", "test_gpu_overrides.py", side.wait_stream)])
@@ -78,7 +108,7 @@ def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() 
     side = torch.cuda.Stream()
     weight = torch.ones(4, device="cuda", requires_grad=True)
     with story():
-        for operation in OPERATIONS:
+        for operation in OF_WORK:
             order(side, operation)
             order(side, operation)
         with torch.cuda.stream(side):
@@ -86,7 +116,7 @@ def test_each_call_is_counted_once_by_its_place_and_what_it_is_made_of_is_not() 
         loss.backward()  # autograd's engine waits for events by itself
     here = {site: number for site, number in counts.items() if site.function == "order"}
     assert sorted((site.operation, number) for site, number in here.items()) == sorted(
-        (one, 4 if one == "device.synchronize" else 2) for one in OPERATIONS if one != "work.wait"
+        (one, 4 if one == "device.synchronize" else 2) for one in OF_WORK if one != "work.wait"
     )
     assert {site.operation for site in counts if site not in here} <= {"device.synchronize"}
 

@@ -98,6 +98,13 @@ def test_a_wrong_call_is_one_sentence() -> None:
     assert done.stderr.startswith("simgpu: there is no script 'nowhere.py'\n")
 
 
+def test_a_place_of_a_wait_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('it ran')")
+    done = python("-m", "simgpu", "--without", "wait", str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("simgpu: 'wait' is no place of a wait: it is stream.wait_event@file.py:12")
+
+
 def test_too_late_is_said() -> None:
     done = python("-c", "import torch, simgpu.launch as launch; launch.start()")
     assert "torch is imported already" in done.stderr.splitlines()[-1]

@@ -1,0 +1,179 @@
+"""The shortest chain of order between two pieces of work: what comes after what, because of which waits.
+
+The edges are those of happens-before (:mod:`detectors.order`): work of one stream in its turn, the host to what it
+gives, a record to who waits for it, a collective's members to each other. A chain is short where few of them are waits
+or collectives: that one thing follows another on its stream, or is issued later by the host, needs no call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from detectors.order.races import AccessKind, describe, site
+from simgpu.trace import Collective, Frame, Group, HostWait, Launch, Record, Stack, StreamName, TraceRecord, Wait
+
+
+class Link(NamedTuple):
+    """A call that is part of a chain. ``what``: in words, without a full stop."""
+
+    what: str
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.file}:{self.line})" if self.file else self.what
+
+
+Touched = tuple[int, AccessKind]
+"""An operation, and what it does to memory: a collective reads when it begins, and writes at its end."""
+
+
+class OrderGraph:
+    """The order of a run as a graph. :meth:`feed` it all ranks' records, each rank's in order.
+
+    An event is a number. ``_ahead`` are its edges: to a later event, and what they cost: 0, or 1 with the link's words.
+    """
+
+    def __init__(self) -> None:
+        self._ahead: list[list[tuple[int, Link | None]]] = []
+        self._ranks: dict[int, _Rank] = {}
+        self._groups: dict[int, tuple[int, ...]] = {}
+        self._collectives: dict[tuple[int, int], list[_Part]] = {}
+        self._joined = 0
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        state = self._ranks.setdefault(rank, _Rank())
+        for record in records:
+            if isinstance(record, Launch):
+                state.works[record.op] = (self._on(state, record.stream),) * 2
+            elif isinstance(record, Collective):
+                self._collective(rank, state, record)
+            elif isinstance(record, Record):
+                state.markers[record.marker] = self._on(state, record.stream), record.stream
+            elif isinstance(record, Wait):
+                marked = state.markers.get(record.marker)
+                waiting = self._on(state, record.stream)
+                if marked is not None:
+                    words = f"{state.name(record.stream)} waits for {state.name(marked[1])}"
+                    self._edge(marked[0], waiting, state.link(words, record.stack))
+            elif isinstance(record, HostWait):
+                marked = state.markers.get(record.marker)
+                host = self._event()
+                if state.host is not None:
+                    self._edge(state.host, host)
+                state.host = host
+                if marked is not None:
+                    words = f"the host waits for {state.name(marked[1])}"
+                    self._edge(marked[0], host, state.link(words, record.stack))
+            elif isinstance(record, Stack):
+                state.frames[record.id] = record.frames
+            elif isinstance(record, StreamName):
+                state.names[record.stream] = record.name
+            elif isinstance(record, Group):
+                self._groups[record.group] = record.ranks
+
+    def chain(self, rank: int, first: Touched, second: Touched) -> tuple[Link, ...] | None:
+        """The waits and collectives that put the access ``second`` behind ``first``, both of ``rank``, as few as there
+        may be. None: nothing does. Empty: they are of one stream.
+        """
+        self._meet()
+        works = self._ranks[rank].works
+        if first[0] not in works or second[0] not in works:
+            return None
+        start, goal = (works[op][access != "read"] for op, access in (first, second))
+        came: dict[int, tuple[int, Link | None]] = {start: (start, None)}
+        cost = {start: 0}
+        queue = deque([start])
+        while queue:
+            event = queue.popleft()
+            if event == goal:
+                break
+            for ahead, link in self._ahead[event]:
+                now = cost[event] + (link is not None)
+                if now < cost.get(ahead, now + 1):
+                    cost[ahead], came[ahead] = now, (event, link)
+                    queue.append(ahead) if link else queue.appendleft(ahead)
+        if goal not in came:
+            return None
+        links = []
+        event = goal
+        while event != start:
+            event, link = came[event]
+            if link is not None:
+                links.append(link)
+        return tuple(reversed(links))
+
+    def _event(self) -> int:
+        self._ahead.append([])
+        return len(self._ahead) - 1
+
+    def _edge(self, before: int, behind: int, link: Link | None = None) -> None:
+        self._ahead[before].append((behind, link))
+
+    def _on(self, state: _Rank, stream: int) -> int:
+        """A new event of a stream: behind its last, and behind what the host has waited for."""
+        event = self._event()
+        if stream in state.tails:
+            self._edge(state.tails[stream], event)
+        if state.host is not None:
+            self._edge(state.host, event)
+        state.tails[stream] = event
+        return event
+
+    def _collective(self, rank: int, state: _Rank, record: Collective) -> None:
+        reads = self._on(state, record.stream)
+        writes = self._on(state, record.stream)
+        state.works[record.op] = reads, writes
+        part = _Part(rank, record, reads, writes, state.frames.get(record.stack, ()))
+        self._collectives.setdefault((record.group, record.number), []).append(part)
+
+    def _meet(self) -> None:
+        """The edges between the members of each collective (:mod:`detectors.order.rendezvous`)."""
+        for parts in self._collectives.values():
+            for one in parts:
+                for other in parts:
+                    if one.rank != other.rank and _tells(one, other):
+                        words = f"{describe(one.record.kernel, ())} of rank {one.rank} with rank {other.rank}"
+                        frame = site(one.frames)
+                        link = Link(words, frame.file, frame.line) if frame else Link(words)
+                        self._edge(one.reads, other.writes, link)
+        self._collectives.clear()
+
+
+class _Part(NamedTuple):
+    """A rank's part of a collective."""
+
+    rank: int
+    record: Collective
+    reads: int
+    writes: int
+    frames: tuple[Frame, ...]
+
+
+def _tells(one: _Part, other: _Part) -> bool:
+    """Does the other come to know of the one, as the kind of collective has it?"""
+    root, kernel = one.record.root, one.record.kernel
+    if root < 0:
+        return True
+    if "send" in kernel or "recv" in kernel or "broadcast" in kernel or "scatter" in kernel:
+        return one.rank == root
+    return other.rank == root if "reduce" in kernel or "gather" in kernel else True
+
+
+class _Rank:
+    def __init__(self) -> None:
+        self.works: dict[int, tuple[int, int]] = {}  # where an operation begins and ends
+        self.markers: dict[int, tuple[int, int]] = {}
+        self.tails: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.frames: dict[int, tuple[Frame, ...]] = {}
+        self.host: int | None = None
+
+    def name(self, stream: int) -> str:
+        return f"stream '{self.names.get(stream, f'stream {stream}')}'"
+
+    def link(self, words: str, stack: int) -> Link:
+        frame = site(self.frames.get(stack, ()))
+        return Link(words, frame.file, frame.line) if frame else Link(words)

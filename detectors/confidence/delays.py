@@ -1,0 +1,74 @@
+"""What each wait of a run costs in virtual time: how much earlier things could have gone on without it alone.
+
+* of a stream: the next work that the stream was given begins when it is issued, what the stream had before is done,
+  and all that the stream waits for is. How much earlier could it have begun without this one? (Of two waits that hold
+  it up equally, neither costs anything alone.)
+* of the host: how long the host stood still in it;
+* ``record_stream``: how long memory was kept behind its free for the streams that were named. Nothing stands still for
+  that, so it is no time of the program's.
+
+That is how long each was held up there, and not how much longer the program took: work that waited elsewhere instead
+would have been no faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from detectors.confidence.waits import Waits, WaitSite
+from simgpu.trace import Collective, Free, HostWait, Launch, Record, RecordStream, TraceRecord, Wait
+
+
+class Delays:
+    """:meth:`feed` it all ranks' records, each rank's in order, once ``waits`` has them all.
+
+    ``held``: nanoseconds by site, of all ranks together.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self.held: Counter[WaitSite] = Counter()
+        self._waits = waits
+        self._ranks: dict[int, _Rank] = defaultdict(_Rank)
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        state = self._ranks[rank]
+        for record in records:
+            if isinstance(record, (Launch, Collective)):
+                self._work(state, record)
+            elif isinstance(record, Record):
+                waited = [done for _, done in state.pending[record.stream]]
+                state.markers[record.marker] = max([state.done[record.stream], *waited])
+            elif isinstance(record, Wait):
+                done = state.markers.get(record.marker, 0)
+                state.pending[record.stream].append((self._waits.site_of(rank, record), done))
+            elif isinstance(record, HostWait):
+                found = self._waits.site_of(rank, record)
+                if found is not None and record.began >= 0:
+                    self.held[found] += record.time - record.began
+            elif isinstance(record, RecordStream):
+                state.recorded[record.block].append(record.stream)
+            elif isinstance(record, Free):
+                self._free(rank, state, record)
+
+    def _work(self, state: _Rank, record: Launch | Collective) -> None:
+        pending = state.pending.pop(record.stream, [])
+        before = max(state.done[record.stream], record.issued)
+        for at, (found, done) in enumerate(pending):
+            others = max([before, *(other for place, (_, other) in enumerate(pending) if place != at)])
+            if found is not None and done > others:
+                self.held[found] += done - others
+        state.done[record.stream] = max(record.end, state.done[record.stream])
+
+    def _free(self, rank: int, state: _Rank, record: Free) -> None:
+        for stream in state.recorded.pop(record.block, ()):
+            for found in self._waits.askers(rank, record.block, stream):
+                self.held[found] += max(0, state.done[stream] - record.time)
+
+
+class _Rank:
+    def __init__(self) -> None:
+        self.done: dict[int, int] = defaultdict(int)  # by stream: when its work is
+        self.pending: dict[int, list[tuple[WaitSite | None, int]]] = defaultdict(list)
+        self.markers: dict[int, int] = {}
+        self.recorded: dict[int, list[int]] = defaultdict(list)

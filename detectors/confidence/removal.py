@@ -1,0 +1,214 @@
+"""Each wait of a run taken away alone, in its trace: does it carry load, or does something else order the same?
+
+An edge of order less, and the trace is judged again. What comes out is exact for the order of this run: where no two
+accesses race without a wait, every timing of the program computes the same without it, as long as it does not ask what
+time it is (a ``query``, a clock), and takes the same branches. A ``record_stream`` changes more: without it the
+allocator hands memory out earlier, to whoever asks first. So it is redundant only where all that it protects comes
+before the free on the streams that the allocator follows anyway; where that is not so and nobody of this run got the
+memory too early, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, Protocol
+
+from detectors.confidence.chains import Link, OrderGraph
+from detectors.confidence.delays import Delays
+from detectors.confidence.waits import RECORDS, AsIf, Keep, Waits, WaitSite, but_for, races_without
+from detectors.order.races import Race
+from detectors.race_detector import EXAMPLES
+from simgpu.trace import Free, TraceRecord, Wait
+
+Load = Literal["carries load", "fragile cover", "redundant", "unknown"]
+"""What a wait is for the order of a run."""
+
+CARRIES: Final = "carries load"
+FRAGILE: Final = "fragile cover"
+REDUNDANT: Final = "redundant"
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a trace says of a line's waits. ``count``: of all ranks. ``held_ns``: see :class:`Delays`.
+
+    ``by_chance``: without it only waits of the host that are there for another reason order the same. ``races``: those
+    that are there without it. ``pair``: one that it would order if it were alone, and ``chain``, what
+    orders that instead (None: a ``record_stream``, or the order goes over what no chain says). ``operation``: how a
+    live run leaves it out; empty where none can.
+    """
+
+    site: WaitSite
+    load: Load
+    count: int
+    held_ns: int
+    operation: str = ""
+    races: tuple[Race, ...] = ()
+    pair: Race | None = None
+    chain: tuple[Link, ...] | None = None
+    why: str = ""
+    by_chance: bool = False
+
+
+@dataclass(frozen=True)
+class Removals:
+    """``together``: the redundant ones that can go at once, the costly ones first, and nothing rests on chance for it.
+    ``others``: waits of collectives and
+    of autograd's engine, which no line asks for. ``base``: races that are there with all waits.
+    """
+
+    each: tuple[Removal, ...]
+    together: tuple[WaitSite, ...] = ()
+    others: int = 0
+    base: tuple[Race, ...] = ()
+
+
+class _Pair(NamedTuple):
+    rank: int
+    block: int
+    first: int | None
+    second: int | None
+
+
+class Traces(Protocol):
+    """The traces of a run, to be read as often as one likes (:func:`detectors.files.take_away`)."""
+
+    def read(self, reader: Waits | Delays | OrderGraph, keep: Keep | None = None) -> None: ...
+
+    def races(self, keep: Keep | None = None, as_if: AsIf | None = None) -> list[Race]:
+        """The races, all occurrences of each."""
+        ...
+
+
+def take_away(traces: Traces, told: Callable[[str], None] = lambda sentence: None) -> Removals:
+    """Judge a run's traces without each line's waits. ``told`` gets what is done, now and then.
+
+    The run must have told its waits apart (:func:`simgpu.overrides.tell`).
+    """
+    waits = Waits(every=True)
+    traces.read(waits)
+    return _Judged(traces, waits).all(told)
+
+
+class _Judged:
+    """A run, judged with all its waits."""
+
+    def __init__(self, traces: Traces, waits: Waits) -> None:
+        self._traces, self._waits = traces, waits
+        self._base = traces.races()
+        self._known = _pairs(self._base)
+        delays = Delays(waits)
+        traces.read(delays)
+        self._held = delays.held
+        self._chance = [one for one in waits.sites if one.incidental]
+        self._known_by_chance = _pairs(self._without(self._chance))
+        self._reads = waits.own(waits.sites)
+        self._bare: list[list[Race]] = []  # of which _ordered_by chooses
+
+    def all(self, told: Callable[[str], None]) -> Removals:
+        sites = sorted(self._waits.sites, key=self._waits.sites.__getitem__)
+        each = []
+        for number, one in enumerate(sites, 1):
+            told(f"{number} of {len(sites)}: without {one}")
+            each.append(self._alone(one))
+        can_go = [one.site for one in each if one.load == REDUNDANT and not (one.site.incidental or one.by_chance)]
+        together: list[WaitSite] = []
+        for one in sorted(can_go, key=lambda one: (-self._held[one], self._waits.sites[one])):
+            if not self._rests_on_chance([*together, one]) and not self._given_early([*together, one]):
+                together.append(one)
+        return Removals(tuple(each), tuple(together), self._waits.others, tuple(map(_shortened, self._base)))
+
+    def _alone(self, one: WaitSite) -> Removal:
+        made = Removal(one, REDUNDANT, self._waits.counts[one], self._held[one], self._waits.operations.get(one, ""))
+        if races := self._without([one]):
+            load: Load = FRAGILE if one.incidental else CARRIES
+            return replace(made, load=load, races=tuple(map(_shortened, races)))
+        if early := self._given_early([one]):
+            why = "nobody got the memory too early in this run, and another allocation might"
+            return replace(made, load=UNKNOWN, races=tuple(map(_shortened, early)), why=why)
+        if not one.incidental and self._rests_on_chance([one]):
+            made = replace(made, by_chance=True)
+        pair = self._ordered_by(one)
+        if pair is None:
+            return replace(made, why="it orders no two accesses by itself")
+        example = pair.examples[0]
+        chain = None
+        if example.first.op is not None and example.second.op is not None:
+            order = OrderGraph()
+            self._traces.read(order, self._waits.without([one]))
+            first, second = (example.first.op, pair.first.access), (example.second.op, pair.second.access)
+            chain = order.chain(example.rank, first, second)
+        return replace(made, pair=_shortened(pair), chain=chain)
+
+    def _without(self, sites: Sequence[WaitSite], *, as_if: AsIf | None = None) -> list[Race]:
+        """The races that come up without these."""
+
+        def judge(keep: Keep) -> list[Race]:
+            return self._traces.races(keep, as_if)
+
+        return self._new(races_without(self._waits, judge, sites), self._known)
+
+    def _rests_on_chance(self, sites: Sequence[WaitSite]) -> list[Race]:
+        """The races that come up without these as soon as the incidental waits go, too."""
+        return self._new(self._without([*sites, *self._chance]), self._known_by_chance)
+
+    def _given_early(self, sites: Sequence[WaitSite]) -> list[Race]:
+        """What the next owner of memory could do too early without these lines' ``record_stream``, whoever that is."""
+        blocks = self._waits.recorded(one for one in sites if one.how == RECORDS)
+        if not blocks:
+            return []
+
+        def noticed(rank: int, record: TraceRecord) -> TraceRecord:
+            if isinstance(record, Free) and record.quiet and (rank, record.block) in blocks:
+                return record._replace(quiet=False)
+            return record
+
+        before = _pairs(self._traces.races(as_if=noticed))
+        return self._new(self._without(sites, as_if=noticed), before)
+
+    def _ordered_by(self, one: WaitSite) -> Race | None:
+        """A race that is there without all waits, and not with this line's alone: first among what collectives and
+        autograd's engine do not order, either.
+        """
+        if not self._bare:
+            self._bare = [self._traces.races(_keeping(self._waits, None, other)) for other in (True, False)]
+        for bare, others in zip(self._bare, (True, False), strict=True):
+            left = _pairs(self._traces.races(_keeping(self._waits, one, others)))
+            if found := self._new(but_for(bare, self._own), left):
+                return found[0]
+        return None
+
+    def _own(self, race: Race, at: int) -> bool:
+        """Is it what a read is for?"""
+        return (race.examples[at].rank, race.examples[at].first.op) in self._reads
+
+    @staticmethod
+    def _new(races: Sequence[Race], known: set[_Pair]) -> list[Race]:
+        return but_for(races, lambda race, at: _pair(race, at) in known)
+
+
+def _keeping(waits: Waits, one: WaitSite | None, others: bool) -> Keep:
+    """Of all waits only those of this line; and, of ``others``, those that no line asks for."""
+    without = waits.without([site for site in waits.sites if site != one])
+
+    def keep(rank: int, record: TraceRecord) -> bool:
+        if others or not isinstance(record, Wait):
+            return without(rank, record)
+        return one is not None and waits.site_of(rank, record) == one
+
+    return keep
+
+
+def _pair(race: Race, at: int) -> _Pair:
+    one = race.examples[at]
+    return _Pair(one.rank, one.block, one.first.op, one.second.op)
+
+
+def _pairs(races: Iterable[Race]) -> set[_Pair]:
+    return {_pair(race, at) for race in races for at in range(len(race.examples))}
+
+
+def _shortened(race: Race) -> Race:
+    return replace(race, examples=race.examples[:EXAMPLES])

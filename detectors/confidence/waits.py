@@ -1,0 +1,305 @@
+"""The waits of a run by *site*, a line of source: which records they are, so that a trace can be judged without them.
+
+All that orders something, and that a line of the program or of a library asks for, is of one of these kinds:
+
+* waits of streams (``wait_stream``, ``wait_event``, ``Work.wait``) and *deliberate* waits of the host: every
+  ``synchronize`` of a device, a stream or an event, a barrier. There is no other reason to ask for these;
+* ``record_stream``, which makes the allocator wait;
+* *incidental* waits of the host: those of a read (``.item()``, ``.tolist()``, a blocking copy to the host, a result
+  whose size the host needs), of a blocking copy to the device, and any synchronisation in a file that measures: a
+  timer's.
+
+What is incidental a trace says by itself. Which line asked for another wait it says where the run was to
+(:func:`simgpu.overrides.tell`): collectives and autograd's engine make waits of their own at lines of the program, and
+those cannot be taken away. A ``query`` is none of these: it is asked again until it says yes.
+
+A read's wait is always there for the read itself: a program that overwrites a tensor after ``.cpu()``, or uses what it
+gave, relies on the purpose of that call. So pairs whose first access is the read's own are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from detectors.order.races import Race, site
+from simgpu.asked import LEFT_OUT, Asked
+from simgpu.trace import (
+    HOST_STREAM,
+    Collective,
+    Frame,
+    HostWait,
+    Launch,
+    Record,
+    RecordStream,
+    Stack,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
+
+_INCIDENTAL = ("read", "copy")
+_MEASURES = re.compile(r"(^|[/_])(timer|timers|timing|profiler|profiling)\.py$")
+_WORDS = {
+    "read": "the read",
+    "copy": "the blocking copy to the device",
+    "measurement": "the timer's wait",
+    "synchronize": "the host's wait",
+}
+_OF_STREAMS = ("stream.wait_event", "stream.wait_stream", "event.wait", "work.wait")
+_OF_HOST = ("stream.synchronize", "event.synchronize", "device.synchronize", "work.wait")
+_SEVERAL = ("device.synchronize", "work.wait")  # whose call may make several records, one behind the other
+RECORDS = "tensor.record_stream"
+
+Keep = Callable[[int, TraceRecord], bool]
+"""Whether a record of a rank counts."""
+
+AsIf = Callable[[int, TraceRecord], TraceRecord]
+"""What a record of a rank is taken for."""
+
+_Key = tuple[int, str, int, int, int]  # rank, kind, marker, stream, stack
+
+
+class WaitSite(NamedTuple):
+    """A line whose calls wait, and how: an operation of :mod:`simgpu.overrides`, or read, copy, measurement,
+    synchronize (of the host, by a call that no override can take out).
+    """
+
+    how: str
+    frame: Frame | None
+
+    def __str__(self) -> str:
+        words, frame = _WORDS.get(self.how, self.how), self.frame
+        return f"{words} at {frame.file}:{frame.line} {frame.function}" if frame else words
+
+    @property
+    def incidental(self) -> bool:
+        """It is there for another reason than order."""
+        return self.how in (*_INCIDENTAL, "measurement")
+
+
+def place_of(operation: str, frame: Frame | None) -> str:
+    """As a live run leaves it out (:func:`simgpu.overrides.leave_out`); empty where none can."""
+    return f"{operation}@{frame.file}:{frame.line}" if operation and frame else ""
+
+
+class Waits:
+    """The waits of a run. :meth:`feed` it all ranks' records, each rank's in order.
+
+    ``every``: not only the incidental ones. ``sites``: each with where it waits first (which of its rank's, and the
+    rank). ``operations``: how a site is taken out of a live run, of those where that can be done. ``counts``: how many
+    waits it made on all ranks. ``others``: waits that no line asked for. ``left_out``: how often a call was left out of
+    this very run, by its operation and line (:func:`simgpu.overrides.leave_out`).
+    """
+
+    def __init__(self, *, every: bool = False) -> None:
+        self.every = every
+        self.sites: dict[WaitSite, tuple[int, int]] = {}
+        self.operations: dict[WaitSite, str] = {}
+        self.counts: Counter[WaitSite] = Counter()
+        self.others = 0
+        self.left_out: Counter[WaitSite] = Counter()
+        self._ranks: dict[int, _Rank] = {}
+        self._site_of: dict[_Key, WaitSite] = {}
+        self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
+        self._own: dict[WaitSite, set[tuple[int, int]]] = defaultdict(set)
+        self._places: dict[int, list[tuple[int, WaitSite]]] = defaultdict(list)
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        state = self._ranks.setdefault(rank, _Rank())
+        for record in records:
+            if isinstance(record, (HostWait, Wait)):
+                if isinstance(record, HostWait):
+                    self._host_wait(rank, state, record)
+                elif self.every:
+                    self._wait(rank, state, record)
+                continue
+            if isinstance(record, (Launch, Collective)):
+                state.last, state.ops = record, record.op
+                if state.asked and (frame := state.frames.get(record.stack)):
+                    state.asked.pop((frame.file, frame.line), None)
+                state.claimed = None
+            elif isinstance(record, Record):
+                state.marked = record
+            elif isinstance(record, Stack):
+                state.frames[record.id] = site(record.frames)
+            elif isinstance(record, StreamName):
+                state.names[record.stream] = record.name
+            elif isinstance(record, Asked):
+                self._ask(rank, state, record)
+            elif isinstance(record, RecordStream):
+                askers = self._asked[rank, record.block, record.stream]
+                if not askers:  # no line asked: a library of the device's own
+                    askers.add(None)
+
+    def _ask(self, rank: int, state: _Rank, record: Asked) -> None:
+        state.claimed = None
+        frame = Frame(record.file, record.line, record.function)
+        if record.operation.startswith(LEFT_OUT):
+            self.left_out[WaitSite(record.operation.removeprefix(LEFT_OUT), frame)] += 1
+            return
+        if not record.operation.startswith("tensor.") and record.operation:
+            state.asked[frame.file, frame.line] = record
+            return
+        found = WaitSite(record.operation, frame) if record.operation else None
+        self._asked[rank, record.block, record.stream].add(found)
+        if found is not None and self.every:
+            self._add(rank, state, found, record.operation)
+
+    def _wait(self, rank: int, state: _Rank, record: Wait) -> None:
+        asked = self._claim(state, record.stack, _OF_STREAMS)
+        if asked is None:
+            self.others += 1
+            return
+        found = WaitSite(asked.operation, Frame(asked.file, asked.line, asked.function))
+        self._add(rank, state, found, asked.operation, (rank, "wait", record.marker, record.stream, record.stack))
+
+    def _host_wait(self, rank: int, state: _Rank, record: HostWait) -> None:
+        frame = state.frames.get(record.stack)
+        marked = state.marked if state.marked is not None and state.marked.marker == record.marker else None
+        if marked is not None and state.names.get(marked.stream) == HOST_STREAM:
+            return  # the host's own access to pinned memory, which is ordered by being the host's
+        operation = ""
+        if record.how in _INCIDENTAL:
+            found = WaitSite(record.how, frame)
+        elif record.how == "synchronize":
+            asked = self._claim(state, record.stack, _OF_HOST)
+            operation = asked.operation if asked else ""
+            if asked is not None:
+                frame = Frame(asked.file, asked.line, asked.function)
+            if frame is not None and _MEASURES.search(frame.file):
+                found = WaitSite("measurement", frame)
+            elif self.every:
+                found = WaitSite(operation or "synchronize", frame)
+            else:
+                return
+        else:
+            return
+        self._add(rank, state, found, operation, (rank, "host", record.marker, -1, record.stack))
+        last = state.last
+        its = marked is not None and last is not None and last.stream == marked.stream and last.stack == record.stack
+        if its and last is not None and found.incidental:
+            self._own[found].add((rank, last.op))
+
+    @staticmethod
+    def _claim(state: _Rank, stack: int, operations: Sequence[str]) -> Asked | None:
+        """The call that made this record: the one that was asked for at its place, and has made none yet."""
+        frame = state.frames.get(stack)
+        if frame is None:
+            return None
+        place = frame.file, frame.line
+        before = state.claimed
+        if before is not None and (before.file, before.line) == place and before.operation in _SEVERAL:
+            return before if before.operation in operations else None
+        asked = state.asked.get(place)
+        if asked is None or asked.operation not in operations:
+            return None
+        state.claimed = state.asked.pop(place)
+        return asked
+
+    def _add(self, rank: int, state: _Rank, found: WaitSite, operation: str, key: _Key | None = None) -> None:
+        state.waits += 1
+        self.sites[found] = min((state.waits, rank), self.sites.get(found, (state.waits, rank)))
+        self.counts[found] += 1
+        if operation:
+            self.operations.setdefault(found, operation)
+        if key is not None:
+            self._site_of[key] = found
+        self._places[rank].append((state.ops, found))
+
+    def site_of(self, rank: int, record: TraceRecord) -> WaitSite | None:
+        """The line that asked for this wait, if there is one."""
+        if isinstance(record, Wait):
+            return self._site_of.get((rank, "wait", record.marker, record.stream, record.stack))
+        if isinstance(record, HostWait):
+            return self._site_of.get((rank, "host", record.marker, -1, record.stack))
+        return None
+
+    def without(self, sites: Iterable[WaitSite]) -> Keep:
+        """The trace as if these lines made no wait. A ``record_stream`` that another line asks for, too, stays."""
+        dropped = frozenset(sites)
+
+        def keep(rank: int, record: TraceRecord) -> bool:
+            if isinstance(record, (Wait, HostWait)):
+                return self.site_of(rank, record) not in dropped
+            if isinstance(record, RecordStream):
+                askers = self._asked.get((rank, record.block, record.stream))
+                return not askers or not askers <= dropped
+            return True
+
+        return keep
+
+    def recorded(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
+        """Rank and number of the blocks for which these lines say ``record_stream``."""
+        wanted = set(sites)
+        return {(rank, block) for (rank, block, _), askers in self._asked.items() if askers & wanted}
+
+    def askers(self, rank: int, block: int, stream: int) -> list[WaitSite]:
+        """The lines that say ``record_stream`` of this block and stream, if nobody else does."""
+        askers = self._asked.get((rank, block, stream), set())
+        return [] if None in askers else [one for one in askers if one is not None]
+
+    def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
+        """Rank and operation of what these waits are for."""
+        return set().union(*(self._own[one] for one in sites))
+
+    def between(self, race: Race) -> Counter[WaitSite]:
+        """The sites whose waits come between the two accesses, with the occurrences in which they do.
+
+        None may: the pair is ordered by what another rank's host waits for.
+        """
+        found: Counter[WaitSite] = Counter()
+        for one in race.examples:
+            first, second = one.first.op, one.second.op
+            if first is not None:
+                found.update(
+                    {place for at, place in self._places[one.rank] if first <= at and (second is None or at < second)}
+                )
+        return found
+
+
+class _Rank:
+    """Where a rank's host is."""
+
+    __slots__ = ("asked", "claimed", "frames", "last", "marked", "names", "ops", "waits")
+
+    def __init__(self) -> None:
+        self.frames: dict[int, Frame | None] = {}
+        self.names: dict[int, str] = {}
+        self.last: Launch | Collective | None = None
+        self.marked: Record | None = None
+        self.asked: dict[tuple[str, int], Asked] = {}  # calls that have made no record yet, by place
+        self.claimed: Asked | None = None  # the call of the wait that was read last
+        self.ops = self.waits = 0
+
+
+def but_for(races: Sequence[Race], forgiven: Callable[[Race, int], bool]) -> list[Race]:
+    """The races without those of their examples, by number, that are ``forgiven``."""
+    kept = []
+    for race in races:
+        examples = tuple(one for at, one in enumerate(race.examples) if not forgiven(race, at))
+        if examples:
+            kept.append(
+                replace(
+                    race,
+                    occurrences=len(examples),
+                    manifested=sum(one.manifested for one in examples),
+                    slack_ns=min(one.slack_ns for one in examples),
+                    ranks=tuple(sorted({one.rank for one in examples})),
+                    examples=examples,
+                )
+            )
+    return kept
+
+
+def races_without(waits: Waits, judge: Callable[[Keep], Sequence[Race]], sites: Iterable[WaitSite]) -> list[Race]:
+    """The races that are there without these waits, but for those of the reads that they are for."""
+    dropped = tuple(sites)
+    own = waits.own(dropped)
+    return but_for(
+        judge(waits.without(dropped)),
+        lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
+    )

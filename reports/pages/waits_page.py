@@ -1,0 +1,95 @@
+"""The report of a program's waits: each line's taken away alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from detectors.confidence.removal import CARRIES, FRAGILE, REDUNDANT, UNKNOWN
+from reports.data.waits import TONES, WaitRow, WaitsFile, read, said, table
+from reports.pages.study_page import Card, Study, StudyMetadata
+from reports.pages.summary import Fact
+from reports.text import duration
+
+_WORDS = (
+    "carries load",
+    "fragile cover",
+    "redundant",
+    "held up",
+    "race",
+    "witness",
+    "token",
+    "stream",
+    "rank",
+    "virtual time",
+)
+
+
+def load(folder: Path, ran: StudyMetadata) -> Study:
+    """The waits of a folder. Raises :class:`reports.data.schema.ReportError`."""
+    return study(read(folder), ran)
+
+
+def study(found: WaitsFile, ran: StudyMetadata) -> Study:
+    """The report of what ``repro waits`` found."""
+    rows = found.waits
+    carrying, redundant = found.of(CARRIES), found.of(REDUNDANT)
+    tone = "bad" if found.disagree else "warn" if found.of(FRAGILE) or found.of(UNKNOWN) else "good"
+    facts = [
+        Fact("scope", found.scope),
+        Fact("held up", "how much earlier its stream or the host could have gone on without it alone", "held up"),
+        Fact("together", f"{', '.join(found.together)}. {said(found)}" if found.together else "none can go"),
+        Fact("not taken away", f"{found.others} waits that collectives and autograd's engine make by themselves"),
+    ]
+    return Study(
+        kind="waits",
+        title=f"{len(rows)} line{'' if len(rows) == 1 else 's'} that wait",
+        verdict=f"{carrying} carr{'ies' if carrying == 1 else 'y'} load, {redundant} redundant",
+        sentence=found.sentence(),
+        tone=tone,
+        facts=facts,
+        charts={},
+        tables=[table(rows)] if rows else [],
+        cards=[_card(number, row) for number, row in enumerate(rows, 1)],
+        command=ran.command,
+        versions=found.versions,
+        configuration={},
+        metrics=tidy(rows),
+        words=_WORDS,
+    )
+
+
+def tidy(rows: Sequence[WaitRow]) -> pd.DataFrame:
+    """A row for each line."""
+    columns = [
+        "how", "file", "line", "function", "verdict", "count", "held_ns", "races", "instead", "live", "says", "harm",
+        "token", "command",
+    ]  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                **row.model_dump(exclude={"races", "pair", "chain", "why"}),
+                "races": len(row.races),
+                "instead": row.instead(),
+            }
+            for row in rows
+        ],
+        columns=columns,
+    )
+
+
+def _card(number: int, row: WaitRow) -> Card:
+    facts = [Fact("call", f"{row.how} in {row.function}"), Fact("made", f"{row.count} times on all ranks")]
+    facts.append(Fact("held up", duration(row.held_ns), "held up"))
+    for race in row.races:
+        facts.append(Fact(race.kind, f"{race.first}; {race.second}; {race.times} times", "race"))
+    if row.pair:
+        facts.append(Fact("alone it would order", f"{row.pair.first}; {row.pair.second}"))
+    facts += [Fact("instead", link) for link in row.chain]
+    facts += [Fact("why", row.why)] if row.why else []
+    facts += [Fact("live", row.says)] if row.says else []
+    facts += [Fact("witness", row.token, "witness")] if row.token else []
+    key = f"wait-{number}"
+    return Card(key, row.place, row.verdict, TONES[row.verdict], row.instead(), facts, (), row.command)

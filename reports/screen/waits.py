@@ -1,0 +1,49 @@
+"""What ``repro waits`` found, in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from reports.data.checked import Checked
+from reports.data.waits import FILE, WaitsFile, said, table
+from reports.text import reports_on, typed
+
+
+def show(console: Console, found: WaitsFile) -> None:
+    """The scope first: all that follows is of that alone."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    say(found.scope)
+    say(found.sentence())
+    if found.waits:
+        console.print(table(found.waits))
+    if found.together:
+        say(f"Together these can go: {', '.join(found.together)}. {said(found)}")
+    for row in found.waits:
+        if row.live == "disagrees":
+            console.print(Text(f"Trace and live run differ at {row.place}: {row.says}.", "red"))
+    commands = [row for row in found.waits if row.command]
+    for row in commands:
+        say(f"Without {row.place} ({row.harm}):\n  {typed(row.command)}")
+
+
+def where(console: Console, folder: Path, *, reported: bool) -> None:
+    """Where it all lies."""
+    console.print(f"Files: {folder}/{FILE}, findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
+    if not reported:
+        console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def nothing(checked: Checked) -> str:
+    """Why nothing is said of any wait."""
+    return f"Nothing is said of its waits. {checked.sentence()}"
+
+
+def escaped(text: str) -> str:
+    return escape(text)
