@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from detectors.confidence.holding import WaitSite
+from detectors.confidence.waits import WaitSite
 from detectors.order.races import Race, Side, site
 from reports.data.checkout import portable
 from reports.data.comments import Comment

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from detectors import Race
-from detectors.confidence.holding import How
 from detectors.values.answers import Kind
 from reports.data.findings import Verdict
 from simgpu import untrusted
@@ -140,7 +139,7 @@ def _known(verdict: str) -> str:
 
 
 class _Site(_Part):
-    how: How
+    how: Literal["read", "copy", "measurement"]
     frame: Frame | None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from detectors.confidence.holding import WaitSite
+from detectors.confidence.waits import WaitSite
 from detectors.order.races import Side
 from reports.data import known, schema
 from reports.data.checked import FAILED, STATUSES
