@@ -73,6 +73,7 @@ def test_fuzz_finds_the_race_makes_it_small_and_confirms_it_live(runs: Path, rep
     assert "an earlier campaign knew it" in " ".join(second.stdout.split())
 
 
+@pytest.mark.wide  # recorded/test_campaign.py says the same of the fix each time
 def test_fuzz_with_the_fix_finds_nothing(runs: Path, repro: Repro) -> None:
     fixed = ("--fix", "stream-sync", "--size", "tiny", "--runs", str(runs))
     done = repro("fuzz", "hpz-short", *fixed, "--examples", "8", "--workers", "1", "--expect", "clean")
