@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +9,10 @@ from packaging.version import Version
 
 from detectors import Race
 from detectors.order.races import Side
-from reports.data.findings import FORMAT, VERSION
-from reports.data.schema import FindingsFile, ReportError, checked, read_json
-from repro.sessions.folders import BY_ITSELF
+from repro.sessions import apart
 from simgpu.packages import index
 from simgpu.packages.names import PackageError, parse
-from simgpu.ranks import bound
 from studies.bisection import Showing
-
-_STATUS = (0, 1, 4, 5)  # of which there is a verdict
-_LAST = 300  # characters of what a failed one said
 
 
 def between(package: str, oldest: str, newest: str) -> list[str]:
@@ -47,22 +38,10 @@ def show(packages: Sequence[str], words: Sequence[str], folder: Path, name: str)
 
     ``folder`` takes the run as ``name``, and what it said as NAME.log.
     """
-    command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
-    command += ["--witnesses", "0", *(word for one in packages for word in ("--package", one)), *words]
-    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
-    log = folder / f"{name}.log"
-    with log.open("w", encoding="utf-8") as said:
-        done = subprocess.run(
-            bound.command(command), stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment, check=False
-        )
-    file = folder / name / "findings.json"
     try:
-        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
-    except (ReportError, OSError) as error:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return Showing(failure=(lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:])
-    if found.failure or done.returncode not in _STATUS:
-        return Showing(failure=f"{(found.failure or f'exit status {done.returncode}').rstrip('.')} (see {log.name})")
+        found = apart.check(["--witnesses", "0", *words], packages, folder, name)
+    except apart.NoVerdict as failure:
+        return Showing(failure=str(failure))
     return Showing(found.verdict, frozenset(map(said_of, found.races)))
 
 

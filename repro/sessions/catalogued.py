@@ -5,9 +5,6 @@ Each side is a process of its own, with its own releases in front of the import 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -16,18 +13,13 @@ from pathlib import Path
 from detectors import Race
 from detectors.order.races import Side
 from reports.data.catalogue import EntryRow, RanSide
-from reports.data.findings import FORMAT, VERSION
-from reports.data.schema import FindingsFile, ReportError, checked, read_json
-from repro.sessions.folders import BY_ITSELF
+from repro.sessions import apart
 from repro.sessions.witnessed import at
 from scenarios.catalogue.entry import CONTROLS, Entry, Setup
-from simgpu.ranks import bound
 from simgpu.trace import file_of
 
 LIMIT_S = 600  # of one side, its installation and the runs of its witness with it
 _CLEAN = ("clean", "fragile")
-_STATUS = {0: "", 1: "", 4: "", 5: ""}  # of which there is a verdict
-_LAST = 300  # characters of what a failed side said
 
 
 def run(
@@ -77,34 +69,14 @@ def row(entry: Entry, folder: Path) -> EntryRow:
 
 def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool) -> RanSide:
     """Run one side, and read what it found. ``folder`` takes its run as ``name``, and what it said as NAME.log."""
-    command = [sys.executable, "-m", "repro", "check", "--ranks", str(entry.ranks)]
-    command += [word for package in which.packages for word in ("--package", package)]
-    command += ["--runs", str(folder), "--name", name, "--overwrite", "--witnesses", "1" if witnesses else "0"]
-    command += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
-    command += ["--report"] if entry.kind == "open" and witnesses else []  # what its maintainers need
-    command += [str(_shown(entry.path)), *which.arguments]
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"{name}.log"
-    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
+    words = ["--ranks", str(entry.ranks), "--witnesses", "1" if witnesses else "0"]
+    words += [word for place in entry.places if witnesses for word in ("--witness-of", place)]
+    words += ["--report"] if entry.kind == "open" and witnesses else []  # what its maintainers need
+    words += [str(_shown(entry.path)), *which.arguments]
     try:
-        with log.open("w", encoding="utf-8") as said:
-            done = subprocess.run(
-                bound.command(command),
-                stdout=said,
-                stderr=said,
-                stdin=subprocess.DEVNULL,
-                timeout=LIMIT_S,
-                env=environment,
-            )
-    except subprocess.TimeoutExpired:
-        return _failed(which, f"it took over {LIMIT_S} s")
-    if done.returncode not in _STATUS:
-        return _failed(which, _end(log) or f"it ended with exit status {done.returncode}")
-    file = folder / name / "findings.json"
-    try:
-        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
-    except ReportError as error:
-        return _failed(which, str(error))
+        found = apart.check(words, which.packages, folder, name, limit_s=LIMIT_S)
+    except apart.NoVerdict as failure:
+        return RanSide(ran=str(which), verdict="unknown", sentence="", failure=str(failure))
     meant = next((race for race in found.races if is_at(race, entry.places)), None)
     witness = meant.witness if meant else None
     return RanSide(
@@ -167,16 +139,6 @@ def _line(race: Race, side: Side, places: Sequence[str]) -> str:
     )
     file, function = frame.file.rpartition("/")[2], frame.function
     return f"{side.access} by {side.kernel.rpartition('::')[2]} ({file}:{frame.line} {function})"
-
-
-def _failed(which: Setup, why: str) -> RanSide:
-    return RanSide(ran=str(which), verdict="unknown", sentence="", failure=why)
-
-
-def _end(log: Path) -> str:
-    """The last words of what a side said, on one line."""
-    lines = [line.strip("│╭╰─╮╯ ") for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    return " ".join(line for line in lines[-12:] if line)[-_LAST:]
 
 
 def _shown(path: Path) -> Path:

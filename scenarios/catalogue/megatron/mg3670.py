@@ -7,7 +7,7 @@
 # two instances of the distributed optimizer, start_grad_sync lets the stream of the reductions wait for \
 # torch.cuda.default_stream() alone: it may reduce main_grad before the hook has added to it."""
 # threads = ["https://github.com/NVIDIA/Megatron-LM/issues/3670"]
-# kind = "race"
+# kind = "open"
 # known = "0.13.1 (the oldest tried) to 0.16.1; 0.17.0, which wants Python 3.12, waits for the current stream: the cure here"
 # affected = { packages = ["megatron-core==0.16.1"] }
 # fixed = { packages = ["megatron-core==0.16.1"], arguments = ["--cured"] }

@@ -1,0 +1,59 @@
+"""``repro check`` in a process of its own, with other releases in front of the import path, and what it found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.data.findings import FORMAT, VERSION
+from reports.data.schema import FindingsFile, ReportError, checked, read_json
+from repro.sessions.folders import BY_ITSELF
+from simgpu.ranks import bound
+
+_STATUS = (0, 1, 4, 5)  # of which there is a verdict
+_LAST = 300  # characters of what a failed one said
+
+
+class NoVerdict(Exception):
+    """The check came to none. The end of a sentence, which says why."""
+
+
+def check(
+    words: Sequence[str], packages: Sequence[str], folder: Path, name: str, *, limit_s: float | None = None
+) -> FindingsFile:
+    """What ``repro check`` finds with ``packages``. ``words``: further options, the program and its arguments.
+
+    ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
+    then. Raises :class:`NoVerdict`.
+    """
+    command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
+    command += [*(word for one in packages for word in ("--package", one)), *words]
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    try:
+        with log.open("w", encoding="utf-8") as said:
+            done = subprocess.run(
+                bound.command(command),
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                timeout=limit_s,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        raise NoVerdict(f"it took over {limit_s:.0f} s") from None
+    file = folder / name / "findings.json"
+    try:
+        found = checked(FindingsFile, file, read_json(file), named=FORMAT, version=VERSION)
+    except (ReportError, OSError) as error:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise NoVerdict((lines[-1] if lines else str(error)).removeprefix("Error: ")[-_LAST:]) from None
+    if found.failure or done.returncode not in _STATUS:
+        why = (found.failure or f"exit status {done.returncode}").rstrip(".")
+        raise NoVerdict(f"{why} (see {log.name})")
+    return found
