@@ -1,0 +1,124 @@
+"""One race of a run that lies in a folder, chosen as a person names it: by its number, or by where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detectors import Race
+from repro.sessions.witnessed import at
+from simgpu.scripts import WrongUse
+from simgpu.trace import file_of
+
+if TYPE_CHECKING:
+    from reports.data.loading import Run
+    from reports.data.schema import Judged
+
+_LISTED = 12  # races in a sentence
+BETWEEN = ","  # of two places
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A race of the run in ``folder``, its number counting from 1. ``trace``: the folder of its traces.
+
+    ``held_by``: nothing is wrong with this pair but that chance alone orders it: what does, a sentence without a full
+    stop. Empty: it is a race.
+    """
+
+    folder: Path
+    run: Run
+    number: int
+    race: Judged
+    held_by: str = ""
+
+    @property
+    def trace(self) -> Path:
+        return self.folder / "trace"
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What ran: of a program of the user's own ``program``, ``ranks``, ``slow``, ``timing``, ``packages``
+        (:func:`repro.sessions.folders.asked`).
+        """
+        return self.run.file.scenario
+
+    @property
+    def own(self) -> bool:
+        """It is a run of ``repro check``, not of a scenario."""
+        return self.run.file.checked is not None
+
+    @property
+    def traced(self) -> bool:
+        """Has the rank of its first occurrence a trace here?"""
+        return file_of(self.trace, self.race.examples[0].rank if self.race.examples else 0).is_file()
+
+
+def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) -> Chosen:
+    """The race of a run's folder that ``race`` names: its number (as 'repro check' counts them), or its place, as
+    file.py:function or file.py:line, or both places with a comma between them.
+
+    ``traced``: the run has to have its traces still. ``held``: the pairs that are ordered by chance alone may be chosen
+    too, counting from 1 where there is no race. Raises :class:`WrongUse`,
+    :class:`reports.data.schema.ReportError`.
+    """
+    from reports.data import loading
+
+    run = loading.load(folder)
+    pairs: list[tuple[Judged, str]] = [(one, "") for one in run.file.races]
+    if held and not pairs and run.file.basis:
+        pairs = [(one, group.sentence) for group in run.file.basis.held for one in group.races]
+    if not pairs:
+        raise WrongUse(f"{folder} has no race: its verdict is {run.file.verdict}")
+    number = _number(folder, [one for one, _ in pairs], race.strip())
+    it, held_by = pairs[number - 1]
+    found = Chosen(folder, run, number, it, held_by)
+    if traced and not found.traced:
+        raise WrongUse(
+            f"{folder} has no traces any more (the catalogue, for one, removes them): run the program again with "
+            "'repro check', and name the folder of that run"
+        )
+    return found
+
+
+def _number(folder: Path, races: Sequence[Race], wanted: str) -> int:
+    if wanted.isascii() and wanted.isdigit():
+        if not 1 <= int(wanted[:9]) <= len(races):
+            raise WrongUse(f"{folder} has no race {wanted}. It has {_list(races)}")
+        return int(wanted)
+    places = [one.strip() for one in wanted.split(BETWEEN)]
+    if len(places) > 2 or not all(all(one.rpartition(":")[::2]) for one in places):
+        raise WrongUse(
+            f"'{wanted}' is no race: give its number, a place of it (file.py:function or file.py:line), or both places "
+            f"with a comma between them. {folder} has {_list(races)}"
+        )
+    places = [one.rpartition("/")[2] for one in places]
+    found = [number for number, race in enumerate(races, 1) if _lies(race, places)]
+    if not found:
+        raise WrongUse(f"{folder} has no race at {' and '.join(places)}. It has {_list(races)}")
+    if len(found) > 1:
+        there = _list(races, found)
+        raise WrongUse(f"{len(found)} races of {folder} are at {' and '.join(places)}: give the number. {there}")
+    return found[0]
+
+
+def _lies(race: Race, places: Sequence[str]) -> bool:
+    """Of two places one has to be that of each access."""
+    if len(places) == 1:
+        return at(race, places[0])
+    one, other = places
+    first, second = race.first, race.second
+    return (at(race, one, first) and at(race, other, second)) or (at(race, other, first) and at(race, one, second))
+
+
+def _list(races: Sequence[Race], numbers: Sequence[int] = ()) -> str:
+    wanted = numbers or range(1, len(races) + 1)
+    told = [f"{number}: {_short(races[number - 1])}" for number in wanted[:_LISTED]]
+    more = f"; and {len(wanted) - _LISTED} more" if len(wanted) > _LISTED else ""
+    return "; ".join(told) + more
+
+
+def _short(race: Race) -> str:
+    return f"{race.kind}, {race.first.place or 'no place known'} and {race.second.place or 'no place known'}"
