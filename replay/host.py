@@ -97,6 +97,7 @@ class HostNodes:
     begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
     starts: dict[tuple[int, int], int] = field(default_factory=dict)  # by group and number: where a collective starts
     arrivals: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    firsts: dict[int, list[int]] = field(default_factory=dict)  # by rank, of each record: which node was next before it
 
     def add(self, rank: int, stream: int, *preds: int) -> int:
         self.preds.append(preds)
@@ -149,8 +150,10 @@ class Host:
             StreamName: self._stream_name,
             Phase: self._phase,
         }
+        firsts = self._nodes.firsts.setdefault(self._rank, [])
         for record in records:
             self._seq += 1
+            firsts.append(len(self._nodes.preds))
             handle = handlers.get(type(record))
             if handle is not None:
                 handle(record)

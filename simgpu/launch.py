@@ -47,8 +47,9 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
     Raises RuntimeError or :class:`simgpu.build.BuildError`.
     """
-    from simgpu import library
+    from simgpu import library, overlay
 
+    overlay.install()
     if library.active():
         return
     f = library.load()

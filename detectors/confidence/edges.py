@@ -1,0 +1,251 @@
+"""Order put into a recorded run: its records as if lines stood in the program that record, wait or synchronise.
+
+A line is put in front of a statement or behind it (:class:`Spot`), at every occurrence in every rank's records. What
+the trace says of a statement are the stacks of its records: those that follow each other, all of them with a call at
+its lines, are an occurrence. Two occurrences with no other work between them are taken for one: that is as little
+order as there may be, so a race that is gone here is gone in the program, too.
+
+Which stream is current there is not recorded: it is that of the statement's own work, of a collective that from which
+it was issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from detectors.order.races import Race
+from detectors.race_detector import RaceDetector
+from simgpu.trace import (
+    HOST_STREAM,
+    Begin,
+    Collective,
+    Export,
+    Frame,
+    HostStep,
+    HostWait,
+    Launch,
+    Record,
+    RecordStream,
+    Reuse,
+    Stack,
+    StreamName,
+    TraceRecord,
+    Wait,
+)
+
+CURRENT = ""  # the stream that is current at a spot, where else the name of one stands
+_FIRST_MARKER = 1 << 40  # of those that are put in: no run has so many
+_BACKWARD = " (backward)"
+_WITH_STACKS = (Launch, Collective, Wait, HostWait, Reuse, Export)
+
+Act = Literal["record", "wait", "wait for stream", "synchronize event", "synchronize stream", "synchronize device",
+              "record_stream"]  # fmt: skip
+
+
+class Spot(NamedTuple):
+    """A statement: lines ``first`` to ``last`` of ``file`` in ``function``, as frames name them."""
+
+    file: str
+    first: int
+    last: int
+    function: str
+
+    def has(self, frame: Frame) -> bool:
+        return frame.file == self.file and self.first <= frame.line <= self.last and frame.function == self.function
+
+
+class Line(NamedTuple):
+    """A line that is put in, ``behind`` the statement or in front of it.
+
+    ``act``: record or wait for *the* event (one, whoever records it last), wait for a stream, synchronise the host with
+    the event, a stream or the device, or record_stream. ``stream``: who waits, records or is synchronised; ``awaited``:
+    of a wait for a stream, that one. ``kernel``: of the access that the line is about.
+    """
+
+    spot: Spot
+    behind: bool
+    act: Act
+    kernel: str
+    stream: str = CURRENT
+    awaited: str = CURRENT
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A run's records with what was put in. ``inserted``: by rank, where among them that stands.
+
+    ``reached``: how often each line was come by, on all ranks.
+    """
+
+    records: Mapping[int, Sequence[TraceRecord]]
+    inserted: Mapping[int, frozenset[int]]
+    reached: tuple[int, ...]
+
+    @property
+    def races(self) -> list[Race]:
+        """All races that are there, all occurrences of each."""
+        return races_of(self.records)
+
+
+def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
+    """All races of a run, all occurrences of each. Raises as :class:`RaceDetector` does."""
+    detector = RaceDetector(None)
+    for rank, those in records.items():
+        detector.feed(rank, those)
+    detector.finish()
+    return detector.findings()
+
+
+def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[Line]) -> Changed:
+    """The records as if these lines stood in the program; of two at one place the first comes first."""
+    made: dict[int, Sequence[TraceRecord]] = {}
+    inserted: dict[int, frozenset[int]] = {}
+    reached = [0] * len(lines)
+    for rank, those in records.items():
+        one = _Rank(those)
+        found = [list(one.occurrences(line)) for line in lines]
+        for number, occurrences in enumerate(found):
+            reached[number] += len(occurrences)
+        made[rank], inserted[rank] = one.with_lines(lines, found)
+    return Changed(made, inserted, tuple(reached))
+
+
+class _At(NamedTuple):
+    """Where a line comes in, in front of which record, and what it is about there."""
+
+    place: int
+    stream: int
+    stack: int
+    blocks: tuple[int, ...]
+
+
+class _Rank:
+    """One rank's records."""
+
+    def __init__(self, records: Sequence[TraceRecord]) -> None:
+        self._records = records
+        self._stacks = {one.id: one.frames for one in records if isinstance(one, Stack)}
+        self._numbers: dict[str, int] = {}
+        self._hosts: set[int] = set()
+        names: dict[int, str] = {}
+        for one in records:
+            if isinstance(one, StreamName):
+                names[one.stream] = one.name
+            elif isinstance(one, (Launch, Collective)):
+                names.setdefault(one.stream, f"stream {one.stream}")
+        for number, name in names.items():
+            self._numbers.setdefault(name, number)
+            if name == HOST_STREAM:
+                self._hosts.add(number)
+
+    def occurrences(self, line: Line) -> Iterator[_At]:
+        spot, records = line.spot, self._records
+        inside = {number for number, frames in self._stacks.items() if any(map(spot.has, frames))}
+        first, works, last = -1, list[Launch | Collective](), -1
+        for index, record in enumerate(records):
+            if not isinstance(record, _WITH_STACKS) or not record.stack:
+                continue
+            if record.stack in inside:
+                if first < 0:
+                    first, works = index, []
+                last = index
+                if isinstance(record, (Launch, Collective)):
+                    works.append(record)
+            elif first >= 0:
+                yield from self._occurrence(line, first, works, last)
+                first = -1
+        if first >= 0:
+            yield from self._occurrence(line, first, works, last)
+
+    def _occurrence(self, line: Line, first: int, works: Sequence[Launch | Collective], last: int) -> Iterator[_At]:
+        meant = [one for one in works if one.kernel == line.kernel] or works
+        if not meant:
+            return
+        one = meant[-1 if line.behind else 0]
+        stream = one.issuer if isinstance(one, Collective) and one.issuer >= 0 else one.stream
+        if stream in self._hosts:  # what the host does itself says nothing of streams
+            stream = 0
+        blocks = tuple(dict.fromkeys(access[0] for each in meant for access in (*each.reads, *each.writes)))
+        place = last + 1 if line.behind else self._in_front(first)
+        yield _At(place, stream, one.stack, blocks)
+
+    def _in_front(self, first: int) -> int:
+        """A statement that begins with a wait for a marker begins with that marker's record, too."""
+        record, at = self._records[first], first - 1
+        while isinstance(record, (Wait, HostWait)) and at >= 0 and not isinstance(self._records[at], _WITH_STACKS):
+            before = self._records[at]
+            if isinstance(before, Record) and before.marker == record.marker:
+                return at
+            at -= 1
+        return first
+
+    def with_lines(
+        self, lines: Sequence[Line], found: Sequence[Sequence[_At]]
+    ) -> tuple[Sequence[TraceRecord], frozenset[int]]:
+        at: dict[int, list[tuple[Line, _At]]] = {}
+        for line, occurrences in zip(lines, found, strict=True):
+            for one in occurrences:
+                at.setdefault(one.place, []).append((line, one))
+        made: list[TraceRecord] = []
+        inserted: set[int] = set()
+        marker, event, time = _FIRST_MARKER, -1, 0
+        streams: dict[int, None] = {}
+        for index in range(len(self._records) + 1):
+            for line, one in at.get(index, ()):
+                before = len(made)
+                marker, event = self._act(line, one, made, marker, event, time, list(streams))
+                inserted.update(range(before, len(made)))
+            if index == len(self._records):
+                break
+            record = self._records[index]
+            made.append(record)
+            if isinstance(record, Begin):
+                time = int(record.info.get("began", 0))
+            if isinstance(record, (Launch, Collective)):
+                time, streams[record.stream] = record.issued, None
+            elif isinstance(record, (HostWait, HostStep)):
+                time = record.time
+        return made, frozenset(inserted)
+
+    def _act(
+        self, line: Line, one: _At, made: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
+    ) -> tuple[int, int]:
+        """Gives the next free marker, and that of the event."""
+        stream = self._number(line.stream, one)
+        if line.act == "record":
+            made.append(Record(marker, stream))
+            return marker + 1, marker
+        if line.act == "wait" and event >= 0:
+            made.append(Wait(stream, event, one.stack))
+        elif line.act == "wait for stream":
+            made += [Record(marker, self._number(line.awaited, one)), Wait(stream, marker, one.stack)]
+            marker += 1
+        elif line.act == "synchronize event" and event >= 0:
+            made.append(HostWait(event, "synchronize", one.stack, time))
+        elif line.act == "synchronize stream":
+            made += [Record(marker, stream), HostWait(marker, "synchronize", one.stack, time)]
+            marker += 1
+        elif line.act == "synchronize device":
+            for each in streams:
+                began = -1 if each == streams[0] else time  # it is one call
+                made += [Record(marker, each), HostWait(marker, "synchronize", one.stack, time, began)]
+                marker += 1
+        elif line.act == "record_stream":
+            made += [RecordStream(block, stream) for block in one.blocks]
+        return marker, event
+
+    def _number(self, name: str, one: _At) -> int:
+        """Of a stream; one that this rank never used comes to be."""
+        return one.stream if name == CURRENT else self._numbers.setdefault(name, max(self._numbers.values()) + 1)
+
+
+def line_function(frame: Frame) -> str:
+    """The function of a frame, without what says that autograd runs it."""
+    return frame.function.removesuffix(_BACKWARD)
+
+
+def by_autograd(frame: Frame) -> bool:
+    """Is it the forward line of what autograd does? No line of the program is executed then."""
+    return frame.function.endswith(_BACKWARD)
