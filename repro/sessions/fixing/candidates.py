@@ -1,0 +1,310 @@
+"""The lines that could put two racing accesses in order, from the weakest, and how they would be written.
+
+What a line does to the run's order is :mod:`detectors.confidence.edges`; where it may stand :mod:`statements`. They are
+looked for at the innermost calls of both accesses, and a call further out where the current stream is the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from detectors.confidence.edges import CURRENT, Act, Line, Spot, by_autograd
+from detectors.order.races import Race, Side
+from repro.sessions.fixing.statements import Block, Module, Statement, find, is_own
+from simgpu.overlay import Insertion
+from simgpu.trace import HOST_STREAM, Frame
+
+How = Literal["event", "stream wait", "record_stream", "event synchronisation", "stream synchronisation",
+              "device synchronisation"]  # fmt: skip
+HOST: Final[tuple[How, ...]] = ("event synchronisation", "stream synchronisation", "device synchronisation")
+_DEFAULT = "default"  # the name of the stream that is always there
+_DEEPEST = 6  # calls of a stack that are looked at
+_MOST = 2  # places of an access
+_TENSORS = 4
+
+Patch = Mapping[Path, Sequence[Insertion]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """``lines``: what it is in the trace. ``words``: what it is, a sentence without a full stop.
+
+    ``patch``: what is put into which file; None: it cannot be written down, and ``why`` says why. ``supposes``: what
+    has to be so, that no trace says; only a live run tells.
+    """
+
+    how: How
+    lines: tuple[Line, ...]
+    words: str
+    patch: Patch | None = None
+    why: str = ""
+    supposes: str = ""
+    files: Mapping[Path, Module] = field(default_factory=dict)
+
+
+def candidates(race: Race, module_of: Callable[[str], Module | None], script: Path | None) -> list[Candidate]:
+    """All that can be thought of, from the weakest. ``module_of``: of a frame's file. ``script``: which is imported
+    by no name.
+    """
+    return list(_Candidates(race, module_of, script).all())
+
+
+class _Candidates:
+    def __init__(self, race: Race, module_of: Callable[[str], Module | None], script: Path | None) -> None:
+        self._race, self._module_of, self._script = race, module_of, script
+        self._first = self._places(race.first, lambda one: one.behind)
+        self._second = self._places(race.second, lambda one: one.front)
+        self._fronts = self._places(race.first, lambda one: one.front)
+
+    def all(self) -> Iterator[Candidate]:
+        """A host's own access is ordered by nothing but the host's waits."""
+        reused = self._race.kind in ("reused", "freed")
+        if self._race.second.stream != HOST_STREAM:
+            if reused:
+                yield from self._record_stream()
+            yield from self._events("wait")
+            yield from self._stream_waits()
+        yield from self._events("synchronize event")
+        for one in self._first:
+            yield self._host(one, self._race.first, "synchronize stream", behind=True)
+        for one in self._second:
+            yield self._host(one, self._race.second, "synchronize device", behind=False)
+        for one in self._first:
+            yield self._host(one, self._race.first, "synchronize device", behind=True)
+
+    # -- places ---------------------------------------------------------------------------------------
+
+    def _places(self, side: Side, able: Callable[[Statement], bool]) -> list[Statement]:
+        """Statements of the access's calls, the innermost first, where its stream is the current one."""
+        found: list[Statement] = []
+        if not side.stack or by_autograd(side.stack[0]):
+            return found
+        for frame in filter(is_own, side.stack[:_DEEPEST]):
+            statement = self._statement(frame)
+            if statement is not None and able(statement):
+                found.append(statement)
+            if len(found) == _MOST or statement is None or statement.switches:
+                break
+        return found
+
+    def _statement(self, frame: Frame) -> Statement | None:
+        module = self._module_of(frame.file)
+        return find(frame, module) if module else None
+
+    def _switched(self, side: Side) -> Statement | None:
+        """The innermost of the access's statements that lies in a ``with`` that makes a stream current."""
+        if not side.stack or by_autograd(side.stack[0]):
+            return None
+        for frame in filter(is_own, side.stack[:_DEEPEST]):
+            statement = self._statement(frame)
+            if statement is None or statement.switches:
+                return statement
+        return None
+
+    # -- candidates -----------------------------------------------------------------------------------
+
+    def _events(self, act: Act) -> Iterator[Candidate]:
+        race = self._race
+        how: How = "event" if act == "wait" else "event synchronisation"
+        waits = "the current stream waits" if act == "wait" else "the host waits"
+        for first in self._first:
+            for second in self._second:
+                lines = (
+                    Line(_spot(first), True, "record", race.first.kernel),
+                    Line(_spot(second), False, act, race.second.kernel),
+                )
+                words = f"an event recorded behind {_at(first)}, for which {waits} in front of {_at(second)}"
+                yield self._with_event(how, lines, words, first, second, act)
+
+    def _with_event(
+        self, how: How, lines: tuple[Line, ...], words: str, first: Statement, second: Statement, act: Act
+    ) -> Candidate:
+        torch = "torch" if second.module.torch is None else second.module.torch[0]
+        name = self._name(first, second)
+
+        def awaited(event: str) -> str:
+            return f"{torch}.cuda.current_stream().wait_event({event})" if act == "wait" else f"{event}.synchronize()"
+
+        patch = _Patch()
+        if first.always_before(second):
+            patch.torch(second.module)
+            patch.behind(first, f"{name} = {torch}.cuda.current_stream().record_event()")
+            patch.front(second, awaited(name))
+            return patch.candidate(how, lines, words)
+        if first.module.path == second.module.path or self._importable(first.module):
+            home = first.module
+        elif self._importable(second.module):
+            home = second.module
+        else:
+            why = "the two places share no module in which both would find the event"
+            return Candidate(how, lines, words, why=why)
+        made = home.torch[0] if home.torch else "torch"
+        patch.top(home, f"{name} = {made}.cuda.Event()")
+        for one in (first, second):
+            if one.module.path != home.path:
+                text = f"from {_dotted(home.name)} import {name}"
+                patch.behind(one, text) if one is first else patch.front(one, text)
+        patch.torch(second.module)
+        patch.behind(first, f"{name}.record()")
+        patch.front(second, awaited(name))
+        return patch.candidate(how, lines, words)
+
+    def _importable(self, module: Module) -> bool:
+        parts = module.name.removesuffix(".py").split("/")
+        return module.path != self._script and module.name.endswith(".py") and all(map(str.isidentifier, parts))
+
+    @staticmethod
+    def _name(first: Statement, second: Statement) -> str:
+        function = first.function.rpartition(".")[2].strip("_<>") or "access"
+        name, number = f"_{function}_done", 2
+        while name in first.module.names | second.module.names | first.module.globals | second.module.globals:
+            name, number = f"_{function}_done_{number}", number + 1
+        return name
+
+    def _stream_waits(self) -> Iterator[Candidate]:
+        race = self._race
+        first_name, second_name = race.first.stream, race.second.issuer or race.second.stream
+        done, waiting = self._switched(race.first), self._switched(race.second)
+        for second in self._second:  # in front of the second, for the first's stream
+            lines = (Line(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
+            words = f"in front of {_at(second)} the current stream waits for stream {first_name!r}"
+            expression = self._stream(first_name, done, second)
+            yield self._line(lines, words, second, f"TORCH.cuda.current_stream().wait_stream({expression})", expression)
+        for first in self._first:  # behind the first, the second's stream
+            lines = (Line(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
+            words = f"behind {_at(first)} stream {second_name!r} waits for the current stream"
+            expression = self._stream(second_name, waiting, first)
+            yield self._line(
+                lines, words, first, f"{expression}.wait_stream(TORCH.cuda.current_stream())", expression, behind=True
+            )
+        if waiting is not None and waiting.switches and waiting.switches[0].block.front:
+            block = waiting.switches[0].block
+            lines = (
+                Line(_spot(waiting, block), False, "wait for stream", race.second.kernel, second_name, first_name),
+            )
+            words = f"in front of the with at {waiting.frame.file}:{block.first} its stream waits for the current one"
+            expression = waiting.switches[0].stream
+            yield self._line(
+                lines,
+                words,
+                waiting,
+                f"{expression}.wait_stream(TORCH.cuda.current_stream())",
+                expression,
+                block=block,
+                supposes=f"that stream {first_name!r} is the current one there",
+            )
+        if done is not None and done.switches and done.switches[0].block.behind:
+            block = done.switches[0].block
+            lines = (Line(_spot(done, block), True, "wait for stream", race.first.kernel, second_name, first_name),)
+            words = f"behind the with at {done.frame.file}:{block.first} the current stream waits for that of the with"
+            expression = done.switches[0].stream
+            yield self._line(
+                lines,
+                words,
+                done,
+                f"TORCH.cuda.current_stream().wait_stream({expression})",
+                expression,
+                behind=True,
+                block=block,
+                supposes=f"that stream {second_name!r} is the current one there",
+            )
+
+    @staticmethod
+    def _stream(name: str, of: Statement | None, here: Statement) -> str:
+        """How a stream is called at a place; empty where that is not known."""
+        if name == _DEFAULT:
+            return "TORCH.cuda.default_stream()"
+        expression = of.switches[0].stream if of is not None and of.switches else ""
+        return expression if of is not None and expression and here.may_say(expression, of) else ""
+
+    def _record_stream(self) -> Iterator[Candidate]:
+        race = self._race
+        for one, behind in [*((each, True) for each in self._first), *((each, False) for each in self._fronts)][:_MOST]:
+            lines = (Line(_spot(one), behind, "record_stream", race.first.kernel),)
+            where = "behind" if behind else "in front of"
+            words = f"record_stream of the current stream {where} {_at(one)}, on what is used there"
+            expressions = one.tensors()[:_TENSORS]
+            if not expressions:
+                yield Candidate("record_stream", lines, words, why="no name of the tensor is known there")
+            for expression in expressions:
+                text = f"{expression}.record_stream(TORCH.cuda.current_stream())"
+                more = f"record_stream of the current stream on {expression}, {where} {_at(one)}"
+                yield self._line(lines, more, one, text, expression, behind=behind, how="record_stream")
+
+    def _host(self, one: Statement, side: Side, act: Act, *, behind: bool) -> Candidate:
+        stream = act == "synchronize stream"
+        text = f"TORCH.cuda{'.current_stream()' if stream else ''}.synchronize()"
+        how: How = "stream synchronisation" if stream else "device synchronisation"
+        where = "behind" if behind else "in front of"
+        words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(one)}"
+        lines = (Line(_spot(one), behind, act, side.kernel, CURRENT),)
+        return self._line(lines, words, one, text, "TORCH", behind=behind, how=how)
+
+    def _line(
+        self, lines: tuple[Line, ...], words: str, one: Statement, text: str, expression: str,
+        *, behind: bool = False, block: Block | None = None, supposes: str = "", how: How = "stream wait",
+    ) -> Candidate:  # fmt: skip
+        """A candidate that is one line. ``expression``: which has to have a name there."""
+        if not expression:
+            return Candidate(how, lines, words, why="no name of that stream is known there", supposes=supposes)
+        patch = _Patch()
+        name = patch.torch(one.module) if "TORCH" in text else ""
+        where = block or one
+        (patch.behind if behind else patch.front)(one, text.replace("TORCH", name), where)
+        return patch.candidate(how, lines, words, supposes)
+
+
+class _Patch:
+    """What is put into which file."""
+
+    def __init__(self) -> None:
+        self._of: dict[Path, list[Insertion]] = {}
+        self._files: dict[Path, Module] = {}
+        self._imported: set[Path] = set()
+
+    def front(self, one: Statement, text: str, block: Block | None = None) -> None:
+        where = block or one
+        self._put(one.module, Insertion(where.first, f"{where.indent}{text}", where.first))
+
+    def behind(self, one: Statement, text: str, block: Block | None = None) -> None:
+        where = block or one
+        self._put(one.module, Insertion(where.last + 1, f"{where.indent}{text}", where.last))
+
+    def torch(self, module: Module) -> str:
+        """How the module calls torch; it imports it, if it does not."""
+        if module.torch:
+            return module.torch[0]
+        if module.path not in self._imported:
+            self._imported.add(module.path)
+            self._put(module, Insertion(module.top, "import torch", max(1, module.top - 1)), first=True)
+        return "torch"
+
+    def top(self, module: Module, text: str) -> None:
+        """A line of the module's own, behind its import of torch."""
+        self.torch(module)
+        line = module.torch[1] if module.torch else module.top
+        self._put(module, Insertion(line, text, max(1, line - 1)))
+
+    def candidate(self, how: How, lines: tuple[Line, ...], words: str, supposes: str = "") -> Candidate:
+        return Candidate(how, lines, words, self._of, "", supposes, self._files)
+
+    def _put(self, module: Module, one: Insertion, *, first: bool = False) -> None:
+        those = self._of.setdefault(module.path, [])
+        those.insert(0 if first else len(those), one)
+        self._files[module.path] = module
+
+
+def _spot(one: Statement, block: Block | None = None) -> Spot:
+    where = block or one
+    return Spot(one.frame.file, where.first, where.last, one.frame.function)
+
+
+def _at(one: Statement) -> str:
+    return f"{one.frame.file}:{one.first}"
+
+
+def _dotted(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")

@@ -1,0 +1,151 @@
+"""Each candidate as an edge in the trace: is the race gone with it, does another come, how much longer does it take?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detectors.confidence.edges import put_in, races_of
+from detectors.confidence.waits import Waits, but_for
+from detectors.order.races import Race, site
+from detectors.race_detector import RaceKey, key_of
+from replay.faults import ReplayError
+from replay.retimed import Deadlock, Schedule
+from repro.sessions.fixing.candidates import Candidate
+from simgpu.trace import Begin, Free, Reuse, TraceError, TraceReader, TraceRecord
+
+Records = Mapping[int, Sequence[TraceRecord]]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a candidate does to the trace. ``gone``: the race is. ``more``: other races that are gone, too; ``new``:
+    those that come. ``longer_ns``: by how much the run ends later (None: the schedule does not say). ``reached``: how
+    often its lines are come by. ``by_chance``: gone only with waits that are there for another reason. ``this_owner``:
+    of memory that was freed: gone for the one who got it in this run alone. ``why``: it is none, a sentence without a
+    full stop.
+    """
+
+    candidate: Candidate
+    gone: bool = False
+    more: int = 0
+    new: int = 0
+    longer_ns: int | None = None
+    reached: tuple[int, ...] = ()
+    by_chance: bool = False
+    this_owner: bool = False
+    why: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """It removes the race, and adds nothing."""
+        return self.gone and not self.new and not self.why
+
+
+class Prover:
+    """The traces of a run. Raises :class:`TraceError`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._records = _load(folder)
+        self._base = races_of(self._records)
+        self._keys = {key_of(one.first, one.second) for one in self._base}
+        begins = [those[0] for those in self._records.values() if those]
+        mirrored = any(isinstance(one, Begin) and bool(one.info.get("mirrored")) for one in begins)
+        self._schedule: Schedule | None = None
+        self.no_schedule = ""
+        try:
+            self._schedule = Schedule(self._records, mirrored=mirrored)
+        except ReplayError as problem:
+            self.no_schedule = str(problem)
+        if self._schedule is not None and not self._schedule.exact:
+            self._schedule, self.no_schedule = None, "what waits for what does not give the recorded times"
+        self._waits = Waits()
+        for rank, those in self._records.items():
+            self._waits.feed(rank, those)
+
+    @property
+    def end_ns(self) -> int | None:
+        """When the run ended; None where its schedule is not known."""
+        return self._schedule.end_ns if self._schedule else None
+
+    def has(self, race: Race) -> bool:
+        """Is it in these traces?"""
+        return key_of(race.first, race.second) in self._keys
+
+    def prove(self, race: Race, candidate: Candidate) -> Proof:
+        """Judge the records with the candidate's lines."""
+        key = key_of(race.first, race.second)
+        changed = put_in(self._records, candidate.lines)
+        if not all(changed.reached):
+            return Proof(candidate, reached=changed.reached, why="the run does not come by there")
+        after = {key_of(one.first, one.second) for one in changed.races}
+        longer: int | None = None
+        if self._schedule is not None:
+            try:
+                longer = self._schedule.longer(changed.records, changed.inserted)
+            except Deadlock as deadlock:
+                return Proof(candidate, reached=changed.reached, why=str(deadlock))
+        gone = key not in after
+        return Proof(
+            candidate,
+            gone=gone,
+            more=len(self._keys - after - {key}),
+            new=len(after - self._keys),
+            longer_ns=longer,
+            reached=changed.reached,
+            by_chance=gone and self._by_chance(key, candidate),
+            this_owner=gone and race.kind == "reused" and self._early(race, candidate),
+            why="" if gone else "the race is still there",
+        )
+
+    def _by_chance(self, key: RaceKey, candidate: Candidate) -> bool:
+        """Does the race come back where the waits that are there for another reason are not?"""
+        if not self._waits.sites:
+            return False
+        keep = self._waits.without(self._waits.sites)
+        bare = {rank: [one for one in those if keep(rank, one)] for rank, those in self._records.items()}
+        own = self._waits.own(self._waits.sites)
+        left = but_for(
+            put_in(bare, candidate.lines).races,
+            lambda race, at: (race.examples[at].rank, race.examples[at].first.op) in own,
+        )
+        return key in {key_of(one.first, one.second) for one in left}
+
+    def _early(self, race: Race, candidate: Candidate) -> bool:
+        """Could another next owner of the memory still come too early?"""
+        base = next(one for one in self._base if key_of(one.first, one.second) == key_of(race.first, race.second))
+        got = {(one.rank, one.block) for one in base.examples}
+        formers = {
+            (rank, one.former)
+            for rank, those in self._records.items()
+            for one in those
+            if isinstance(one, Reuse) and (rank, one.block) in got
+        }
+        noticed = {
+            rank: [
+                one._replace(quiet=False) if isinstance(one, Free) and (rank, one.block) in formers else one
+                for one in those
+            ]
+            for rank, those in self._records.items()
+        }
+        meant = race.first.kernel, race.first.access, site(race.first.stack), race.first.stream
+        return any(
+            one.kind == "freed"
+            and (one.first.kernel, one.first.access, site(one.first.stack), one.first.stream) == meant
+            for one in put_in(noticed, candidate.lines).races
+        )
+
+
+def _load(folder: Path) -> dict[int, list[TraceRecord]]:
+    found: dict[int, list[TraceRecord]] = {}
+    for file in sorted(folder.glob("rank*.trace"), key=lambda one: (len(one.name), one.name)):
+        reader = TraceReader(file)
+        try:
+            records = list(reader.read())
+        finally:
+            reader.close()
+        if not records or not isinstance(records[0], Begin):
+            raise TraceError(f"trace {file} is empty")
+        found[records[0].rank] = records
+    return found

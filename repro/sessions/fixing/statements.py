@@ -1,0 +1,310 @@
+"""The statement that a frame stands in, and whether lines may be put in front of it or behind it.
+
+A line is put in only where it is certain to be executed as often as the statement: not behind a ``return``, not within
+the head of a loop or a ``with``, whose line is also that of each turn and of the end, not into a line that holds two
+statements.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from simgpu import overlay
+from simgpu.trace import Frame
+
+_LEAVE = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_NO_FUNCTIONS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SWITCHES = ("stream", "StreamContext")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file. ``name``: as frames name it."""
+
+    name: str
+    path: Path
+    lines: Sequence[str]
+    tree: ast.Module
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name in it."""
+        return frozenset(
+            one.id if isinstance(one, ast.Name) else one.arg if isinstance(one, ast.arg) else one.attr
+            for one in ast.walk(self.tree)
+            if isinstance(one, (ast.Name, ast.arg, ast.Attribute))
+        )
+
+    @cached_property
+    def globals(self) -> frozenset[str]:
+        """The names that its top level makes."""
+        found: set[str] = set()
+        for one in _of_scope(self.tree):
+            if isinstance(one, (*_Function, ast.ClassDef)):
+                found.add(one.name)
+            elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                found.add(one.id)
+            elif isinstance(one, (ast.Import, ast.ImportFrom)):
+                found.update(each.asname or each.name.partition(".")[0] for each in one.names)
+        return frozenset(found)
+
+    @cached_property
+    def torch(self) -> tuple[str, int] | None:
+        """How its top level calls torch, and the line behind that import; None: it does not import it there."""
+        for one in self.tree.body:
+            if isinstance(one, ast.Import):
+                for each in one.names:
+                    if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
+                        return each.asname or "torch", (one.end_lineno or one.lineno) + 1
+        return None
+
+    @property
+    def top(self) -> int:
+        """The line before which a first import may stand."""
+        line = 1
+        for at, one in enumerate(self.tree.body):
+            doc = at == 0 and isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+            if not (doc or (isinstance(one, ast.ImportFrom) and one.module == "__future__")):
+                break
+            line = (one.end_lineno or one.lineno) + 1
+        return line
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A ``with`` that makes ``stream``, an expression of names, the current stream in its body."""
+
+    stream: str
+    block: Block
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines ``first`` to ``last`` of a file. ``front``, ``behind``: a line may be put there."""
+
+    first: int
+    last: int
+    indent: str
+    front: bool
+    behind: bool
+
+
+@dataclass(frozen=True)
+class Statement(Block):
+    """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own."""
+
+    frame: Frame
+    module: Module
+    node: ast.stmt
+    scope: _Scope
+    switches: tuple[Switch, ...]
+
+    @property
+    def function(self) -> str:
+        return self.frame.function
+
+    @property
+    def owner(self) -> str:
+        """The class whose method it stands in, as frames name it; empty where there is none."""
+        owner = self.function.rpartition(".")[0]
+        return "" if owner.endswith("<locals>") else owner
+
+    def may_say(self, expression: str, there: Statement) -> bool:
+        """Does ``expression``, of names of ``there``, mean the same in front of or behind this statement?"""
+        name = expression.partition(".")[0]
+        if self.module.path != there.module.path:
+            return False
+        if self.function == there.function and self.scope is there.scope:
+            return name in self.parameters or name in self.made_before(self.first) or name in self.module.globals
+        if name in ("self", "cls"):
+            return bool(self.owner) and self.owner == there.owner and name in self.parameters
+        shadowed = self.local | there.local
+        return name in self.module.globals and name not in shadowed
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        if not isinstance(self.scope, _Function):
+            return frozenset()
+        every = self.scope.args
+        found = [*every.posonlyargs, *every.args, *every.kwonlyargs]
+        return frozenset(one.arg for one in (*found, *filter(None, (every.vararg, every.kwarg))))
+
+    @cached_property
+    def local(self) -> frozenset[str]:
+        if not isinstance(self.scope, _Function):
+            return frozenset()
+        return self.parameters | self.made_before(1 << 30)
+
+    def made_before(self, line: int) -> frozenset[str]:
+        """Names of this function that some line before this one gives a value."""
+        return frozenset(
+            one.id
+            for one in _of_scope(self.scope)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and one.lineno < line
+        )
+
+    def always_before(self, other: Statement) -> bool:
+        """Is it executed whenever ``other`` is, earlier in the same call?"""
+        if self.scope is not other.scope or self.module.path != other.module.path:
+            return False
+        for body in _bodies(self.scope):
+            if self.node in body:
+                behind = body[body.index(self.node) + 1 :]
+                return any(one is other.node or other.node in ast.walk(one) for one in behind)
+        return False
+
+    def tensors(self) -> list[str]:
+        """Expressions in it that may be tensors: whose methods it calls first, then what it passes on."""
+        found: dict[str, None] = {}
+        calls = [one for one in ast.walk(self.node) if isinstance(one, ast.Call)]
+        for call in calls:
+            if isinstance(call.func, ast.Attribute) and _plain(call.func.value):
+                found[ast.unparse(call.func.value)] = None
+        for call in calls:
+            for one in (*call.args, *(each.value for each in call.keywords)):
+                inner = one.value if isinstance(one, ast.Starred) else one
+                if _plain(inner):
+                    found[ast.unparse(inner)] = None
+        targets = self.node.targets if isinstance(self.node, ast.Assign) else [getattr(self.node, "target", None)]
+        for target in targets:
+            if target is not None and _plain(target):
+                found[ast.unparse(target)] = None
+        modules = {
+            each.asname or each.name
+            for one in ast.walk(self.module.tree)
+            if isinstance(one, (ast.Import, ast.ImportFrom))
+            for each in one.names
+        }
+        return [one for one in found if one.partition(".")[0] not in modules and one not in ("self", "cls")]
+
+
+def read(name: str, path: Path) -> Module | None:
+    """None where it cannot be read as Python."""
+    try:
+        lines = overlay.lines_of(path)
+        return Module(name, path, lines, ast.parse("\n".join(lines) + "\n"))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def is_own(frame: Frame) -> bool:
+    """Is it of a function with statements, and no part of an expression of the call further out?"""
+    return frame.function.rpartition(".")[2] not in _NO_FUNCTIONS
+
+
+def find(frame: Frame, module: Module) -> Statement | None:
+    """The innermost statement at the frame's line; None where that is not known for certain."""
+    name = frame.function.rpartition(".")[2]
+    if not is_own(frame) or not 1 <= frame.line <= len(module.lines):
+        return None
+    scope: _Scope = module.tree
+    for one in ast.walk(module.tree):  # outer ones come first
+        if isinstance(one, _Function) and one.lineno <= frame.line <= (one.end_lineno or one.lineno):
+            scope = one
+    if name != ("<module>" if scope is module.tree else getattr(scope, "name", "")):
+        return None
+    body: list[ast.stmt] = scope.body
+    switches: list[Switch] = []
+    parent: ast.AST = scope
+    while True:
+        node = next((one for one in body if one.lineno <= frame.line <= (one.end_lineno or one.lineno)), None)
+        if node is None:
+            return None
+        inner = next((those for those in _own_bodies(node) if _holds(those, frame.line)), None)
+        if inner is None:
+            break
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            block = _block(node, parent, module)
+            switches = [*(Switch(one, block) for one in reversed(_streams(node))), *switches]
+        parent, body = node, inner
+    if isinstance(node, (*_Function, ast.ClassDef, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
+        return None
+    if isinstance(node, (ast.Try, ast.Match)):
+        return None
+    block = _block(node, parent, module)
+    behind = block.behind and not isinstance(node, ast.If)
+    return Statement(
+        block.first, block.last, block.indent, block.front, behind, frame, module, node, scope, tuple(switches)
+    )
+
+
+def _block(node: ast.stmt, parent: ast.AST, module: Module) -> Block:
+    last = node.end_lineno or node.lineno
+    head, tail = _bytes(module, node.lineno)[: node.col_offset], _bytes(module, last)[node.end_col_offset or 0 :]
+    alone = not head.strip() and (not tail.strip() or tail.strip().startswith(b"#"))
+    elif_ = (
+        isinstance(node, ast.If) and isinstance(parent, ast.If) and _bytes(module, node.lineno).lstrip()[:4] == b"elif"
+    )
+    leaves = any(isinstance(one, _LEAVE) for one in _within(node))
+    indent = head.decode("utf-8") if alone else ""
+    return Block(node.lineno, last, indent, alone and not elif_, alone and not leaves)
+
+
+def _bytes(module: Module, line: int) -> bytes:
+    return module.lines[line - 1].encode("utf-8")
+
+
+def _plain(node: ast.expr) -> bool:
+    """A name, or attributes and constant items of one."""
+    if isinstance(node, ast.Attribute):
+        return _plain(node.value)
+    if isinstance(node, ast.Subscript):
+        return _plain(node.value) and isinstance(node.slice, (ast.Constant, ast.Name))
+    return isinstance(node, ast.Name)
+
+
+def _streams(node: ast.With | ast.AsyncWith) -> list[str]:
+    found = []
+    for item in node.items:
+        call = item.context_expr
+        if not (isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords):
+            continue
+        func, of = call.func, call.args[0]
+        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        if name in _SWITCHES:
+            found.append(ast.unparse(of) if isinstance(of, (ast.Name, ast.Attribute)) and _plain(of) else "")
+    return found
+
+
+def _own_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    if isinstance(node, _Function):
+        return
+    for field in ("body", "orelse", "finalbody"):
+        if those := getattr(node, field, None):
+            yield those
+    for one in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield one.body
+
+
+def _bodies(scope: _Scope) -> Iterator[list[ast.stmt]]:
+    waiting = [scope.body]
+    for body in waiting:
+        yield body
+        for one in body:
+            waiting.extend(_own_bodies(one))  # grows
+
+
+def _holds(body: Sequence[ast.stmt], line: int) -> bool:
+    return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body)
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and what is in it, but for functions within."""
+    yield node
+    for one in ast.iter_child_nodes(node):
+        if not isinstance(one, (*_Function, ast.Lambda, ast.ClassDef)):
+            yield from _within(one)
+
+
+def _of_scope(scope: _Scope) -> Iterator[ast.AST]:
+    for one in scope.body:
+        if isinstance(one, (*_Function, ast.ClassDef)):
+            yield one
+        else:
+            yield from _within(one)
