@@ -66,6 +66,10 @@ def _load(folder: Path, read: StudyMetadata) -> Study:
         from reports.pages.waits_page import load as read_waits
 
         return read_waits(folder, read)
+    if read.study == "fix":
+        from reports.pages.fix_page import load as read_fix
+
+        return read_fix(folder, read)
     from reports.pages.releases_page import load as read_releases
 
     return read_releases(folder, read)

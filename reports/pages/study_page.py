@@ -52,7 +52,7 @@ class StudyMetadata(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    study: Literal["sweep", "why", "placements", "releases", "catalogue", "waits"]
+    study: Literal["sweep", "why", "placements", "releases", "catalogue", "waits", "fix"]
     command: str
     versions: dict[str, str]
     options: dict[str, Any] = {}
@@ -63,6 +63,7 @@ class Card(NamedTuple):
     """One thing that a study looked at, with what belongs to it. ``key``: its place on the page, ``#key``.
 
     ``mark``: its verdict in a word, in ``tone``. ``links``: addresses. ``command``: that shows it again; may be empty.
+    ``code``: lines of source; may be empty.
     """
 
     key: str
@@ -73,6 +74,7 @@ class Card(NamedTuple):
     facts: Sequence[Fact] = ()
     links: Sequence[str] = ()
     command: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)

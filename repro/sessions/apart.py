@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from reports.data.findings import FORMAT, VERSION
 from reports.data.schema import FindingsFile, ReportError, checked, read_json
@@ -22,16 +23,22 @@ class NoVerdict(Exception):
 
 
 def check(
-    words: Sequence[str], packages: Sequence[str], folder: Path, name: str, *, limit_s: float | None = None
+    words: Sequence[str],
+    packages: Sequence[str],
+    folder: Path,
+    name: str,
+    *,
+    limit_s: float | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> FindingsFile:
     """What ``repro check`` finds with ``packages``. ``words``: further options, the program and its arguments.
 
     ``folder`` takes the run as ``name``, and what it said as NAME.log; it is made. ``limit_s``: the check is ended
-    then. Raises :class:`NoVerdict`.
+    then. ``more``: of its environment. Raises :class:`NoVerdict`.
     """
     command = [sys.executable, "-m", "repro", "check", "--runs", str(folder), "--name", name, "--overwrite"]
     command += [*(word for one in packages for word in ("--package", one)), *words]
-    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF
+    environment = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"} | BY_ITSELF | dict(more)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     try:

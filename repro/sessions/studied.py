@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "deepspeed", "transformers")
 _ASIDE = {"runs", "workers", "overwrite"}  # where it lies and how it is computed: no result depends on it
 
 
-Kind = Literal["sweep", "why", "placements", "releases", "catalogue", "waits"]
+Kind = Literal["sweep", "why", "placements", "releases", "catalogue", "waits", "fix"]
 
 
 def report(

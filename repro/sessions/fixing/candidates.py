@@ -23,7 +23,8 @@ HOST: Final[tuple[How, ...]] = ("event synchronisation", "stream synchronisation
 _DEFAULT = "default"  # the name of the stream that is always there
 _DEEPEST = 6  # calls of a stack that are looked at
 _MOST = 2  # places of an access
-_TENSORS = 4
+_TENSORS = 3
+_PASSING = ("contextlib.py", "functools.py", "threading.py")
 
 Patch = Mapping[Path, Sequence[Insertion]]
 
@@ -82,7 +83,7 @@ class _Candidates:
         found: list[Statement] = []
         if not side.stack or by_autograd(side.stack[0]):
             return found
-        for frame in filter(is_own, side.stack[:_DEEPEST]):
+        for frame in filter(self._counts, side.stack[:_DEEPEST]):
             statement = self._statement(frame)
             if statement is not None and able(statement):
                 found.append(statement)
@@ -94,11 +95,16 @@ class _Candidates:
         module = self._module_of(frame.file)
         return find(frame, module) if module else None
 
+    @staticmethod
+    def _counts(frame: Frame) -> bool:
+        """Has it lines that somebody could change? Python's own only pass a call on."""
+        return is_own(frame) and frame.file not in _PASSING
+
     def _switched(self, side: Side) -> Statement | None:
         """The innermost of the access's statements that lies in a ``with`` that makes a stream current."""
         if not side.stack or by_autograd(side.stack[0]):
             return None
-        for frame in filter(is_own, side.stack[:_DEEPEST]):
+        for frame in filter(self._counts, side.stack[:_DEEPEST]):
             statement = self._statement(frame)
             if statement is None or statement.switches:
                 return statement

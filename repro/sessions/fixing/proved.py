@@ -47,7 +47,7 @@ class Prover:
     """The traces of a run. Raises :class:`TraceError`."""
 
     def __init__(self, folder: Path) -> None:
-        self._records = _load(folder)
+        self._records = load(folder)
         self._base = races_of(self._records)
         self._keys = {key_of(one.first, one.second) for one in self._base}
         begins = [those[0] for those in self._records.values() if those]
@@ -63,6 +63,10 @@ class Prover:
         self._waits = Waits()
         for rank, those in self._records.items():
             self._waits.feed(rank, those)
+
+    @property
+    def records(self) -> Records:
+        return self._records
 
     @property
     def end_ns(self) -> int | None:
@@ -137,7 +141,8 @@ class Prover:
         )
 
 
-def _load(folder: Path) -> dict[int, list[TraceRecord]]:
+def load(folder: Path) -> dict[int, list[TraceRecord]]:
+    """All records of the traces in a folder, by rank. Raises :class:`TraceError`."""
     found: dict[int, list[TraceRecord]] = {}
     for file in sorted(folder.glob("rank*.trace"), key=lambda one: (len(one.name), one.name)):
         reader = TraceReader(file)

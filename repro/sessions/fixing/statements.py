@@ -1,8 +1,8 @@
 """The statement that a frame stands in, and whether lines may be put in front of it or behind it.
 
-A line is put in only where it is certain to be executed as often as the statement: not behind a ``return``, not within
-the head of a loop or a ``with``, whose line is also that of each turn and of the end, not into a line that holds two
-statements.
+A line is put in only where it is certain to be executed as often as the statement: not behind a ``return``, and not
+into a line that holds two statements. The head of a loop or a ``with`` is also executed at each turn, or at the end: it
+stands for the whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from simgpu import overlay
@@ -25,12 +26,13 @@ _SWITCHES = ("stream", "StreamContext")
 
 @dataclass(frozen=True)
 class Module:
-    """A source file. ``name``: as frames name it."""
+    """A source file. ``name``: as frames name it. ``ended``: its last line has an end."""
 
     name: str
     path: Path
     lines: Sequence[str]
     tree: ast.Module
+    ended: bool
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -56,12 +58,13 @@ class Module:
 
     @cached_property
     def torch(self) -> tuple[str, int] | None:
-        """How its top level calls torch, and the line behind that import; None: it does not import it there."""
-        for one in self.tree.body:
-            if isinstance(one, ast.Import):
-                for each in one.names:
-                    if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
-                        return each.asname or "torch", (one.end_lineno or one.lineno) + 1
+        """How its top level calls torch, and the line behind the imports there; None: it does not import it there."""
+        for at, one in enumerate(self.tree.body):
+            for each in one.names if isinstance(one, ast.Import) else ():
+                if each.name == "torch" or (each.name.startswith("torch.") and each.asname is None):
+                    rest = takewhile(lambda other: isinstance(other, (ast.Import, ast.ImportFrom)), self.tree.body[at:])
+                    last = [*rest][-1]
+                    return each.asname or "torch", (last.end_lineno or last.lineno) + 1
         return None
 
     @property
@@ -188,7 +191,8 @@ def read(name: str, path: Path) -> Module | None:
     """None where it cannot be read as Python."""
     try:
         lines = overlay.lines_of(path)
-        return Module(name, path, lines, ast.parse("\n".join(lines) + "\n"))
+        ended = path.read_bytes().endswith(b"\n")
+        return Module(name, path, lines, ast.parse("\n".join(lines) + "\n"), ended)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
 
@@ -223,9 +227,7 @@ def find(frame: Frame, module: Module) -> Statement | None:
             block = _block(node, parent, module)
             switches = [*(Switch(one, block) for one in reversed(_streams(node))), *switches]
         parent, body = node, inner
-    if isinstance(node, (*_Function, ast.ClassDef, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
-        return None
-    if isinstance(node, (ast.Try, ast.Match)):
+    if isinstance(node, (*_Function, ast.ClassDef)):
         return None
     block = _block(node, parent, module)
     behind = block.behind and not isinstance(node, ast.If)

@@ -1,0 +1,176 @@
+"""What ``repro fix`` found, as data: ``fix.json``, a row for each candidate, and ``fix.diff``, the one to take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from reports.data.schema import checked, read_json
+from reports.data.waits import RacePair
+from reports.data.whole import whole
+from reports.table import Cell, Table
+from reports.text import duration
+
+FILE, DIFF = "fix.json", "fix.diff"
+FORMAT, VERSION = "stream-race-fix", 1
+Count = Annotated[int, Field(ge=0)]
+Live = Literal["clean", "race", "fails", "unknown", "not tried"]
+"""What a live run with the lines said: the race is gone and none came; it or another is there; it did not end well."""
+
+TONES = {"clean": "good", "race": "bad", "fails": "bad", "unknown": "warn", "not tried": "soft"}
+_NOT = {"race": "tried: NOT", "fails": "tried: it fails", "unknown": "tried: unknown", "not tried": "by the trace"}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class FixRow(_Part):
+    """A candidate. ``words``: what it is; ``supposes``: what has to be so, that no trace says.
+
+    ``holds``: as an edge in the trace it removes the race and adds none; ``why`` not, where it does not. ``longer_ns``:
+    by how much the run ends later then. ``more``: other races that are gone with it. ``by_chance``: gone only with
+    waits that are there for another reason; ``this_owner``: only for the one who got the memory in this run.
+    ``unwritten``: why there is no ``diff``. ``live``: what a live run with it said, ``says`` in words,
+    ``live_longer_ns``: by how much that ended later.
+    """
+
+    how: str
+    words: str
+    holds: bool
+    why: str = ""
+    supposes: str = ""
+    longer_ns: int | None = None
+    more: Count = 0
+    by_chance: bool = False
+    this_owner: bool = False
+    diff: str = ""
+    unwritten: str = ""
+    live: Live = "not tried"
+    says: str = ""
+    live_longer_ns: int | None = None
+
+    @property
+    def cost(self) -> str:
+        """In virtual time, for a person."""
+        if self.longer_ns is None:
+            return "not known"
+        return ("-" if self.longer_ns < 0 else "") + duration(abs(self.longer_ns)) if self.longer_ns else "0"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known of it, sentences without a full stop."""
+        said = [f"supposes {self.supposes}"] if self.supposes else []
+        said += ["only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
+        said += ["only for the one who got the memory in this run"] if self.this_owner else []
+        said += [f"{self.more} more race{'s' * (self.more > 1)} gone with it"] if self.holds and self.more else []
+        said += [self.why] if self.why else []
+        said += [f"no diff: {self.unwritten}"] if self.unwritten else []
+        return said + ([self.says] if self.says else [])
+
+
+class FixFile(_Part):
+    """``race``: number ``number`` of the run ``run``. ``rows``: the best first. ``best``: the row to take, which was
+    tried live and is clean; None: there is none. ``no_schedule``: why no cost is known. ``untried``: why nothing was
+    tried live.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    run: str
+    number: Count
+    race: RacePair
+    missing: str
+    asked: dict[str, object]
+    versions: dict[str, str]
+    end_ns: Count | None = None
+    no_schedule: str = ""
+    untried: str = ""
+    rows: list[FixRow]
+    best: Count | None = None
+
+    @property
+    def taken(self) -> FixRow | None:
+        """The row to take."""
+        return self.rows[self.best] if self.best is not None and self.best < len(self.rows) else None
+
+    @property
+    def host_ns(self) -> int | None:
+        """What the cheapest synchronisation of the host costs that holds in the trace."""
+        return min(
+            (one.longer_ns for one in self.rows if one.holds and on_host(one) and one.longer_ns is not None),
+            default=None,
+        )
+
+    def sentence(self) -> str:
+        """What came out, in one."""
+        held = [one for one in self.rows if one.holds]
+        if self.taken is not None:
+            row, host = self.taken, self.host_ns
+            beside = f"; the cheapest synchronisation of the host {duration(host)}" if host is not None else ""
+            left = f" ({row.says.partition('; ')[2]})" if "; " in row.says else ""
+            return f"Tried: clean{left}. {row.words[:1].upper()}{row.words[1:]}. It costs {row.cost}{beside}."
+        if held:
+            tried = sum(one.live != "not tried" for one in held)
+            how = f"of {tried} that were tried live none is clean" if tried else self.untried or "none was tried live"
+            return f"No diff to take: {len(held)} candidates remove the race in the trace, and {how}."
+        return f"No fix was found: none of {len(self.rows)} candidates removes the race and adds none."
+
+
+def on_host(row: FixRow) -> bool:
+    """Does it make the host wait?"""
+    return row.how.endswith("synchronisation")
+
+
+def write(found: FixFile, folder: Path) -> None:
+    """Write ``fix.json``, and ``fix.diff`` where there is one to take. Raises OSError."""
+    text = json.dumps(found.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+    whole(folder / FILE, lambda beside: beside.write_text(text, encoding="utf-8"))
+    if found.taken is not None:
+        diff = found.taken.diff
+        whole(folder / DIFF, lambda beside: beside.write_text(diff, encoding="utf-8"))
+
+
+def read(folder: Path) -> FixFile:
+    """Raises :class:`reports.data.schema.ReportError`."""
+    file = folder / FILE
+    return checked(FixFile, file, read_json(file), named=FORMAT, version=VERSION)
+
+
+def best_of_each(found: FixFile) -> list[FixRow]:
+    """The first of each kind, and what was tried."""
+    seen: set[str] = set()
+    kept = []
+    for row in found.rows:
+        if row.how not in seen or row.live != "not tried":
+            kept.append(row)
+        seen.add(row.how)
+    return kept
+
+
+def table(rows: Sequence[FixRow], title: str = "Candidates, the one to take first") -> Table:
+    """A row for each."""
+    return Table(
+        title,
+        ["candidate", "in the trace", "costs", "live", "what it is"],
+        [
+            [
+                row.how,
+                Cell("no race" if row.holds else "no", "good" if row.holds else "bad"),
+                row.cost,
+                Cell("tried: clean" if row.live == "clean" else _NOT[row.live], TONES[row.live], _live_cost(row)),
+                Cell(row.words, "", "; ".join(row.remarks)),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _live_cost(row: FixRow) -> str:
+    if row.live_longer_ns is None:
+        return ""
+    return f"{'+' if row.live_longer_ns >= 0 else '-'}{duration(abs(row.live_longer_ns))} live"

@@ -1,0 +1,69 @@
+"""The report of what would cure a race: the diff, and all candidates with their price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from reports.data.fixes import TONES, FixFile, FixRow, read, table
+from reports.pages.study_page import Card, Study, StudyMetadata
+from reports.pages.summary import Fact
+from reports.text import duration
+
+_WORDS = ("race", "stream", "rank", "virtual time")
+
+
+def load(folder: Path, ran: StudyMetadata) -> Study:
+    """What lies in a folder. Raises :class:`reports.data.schema.ReportError`."""
+    return study(read(folder), ran)
+
+
+def study(found: FixFile, ran: StudyMetadata) -> Study:
+    """The report of what ``repro fix`` found."""
+    held = [row for row in found.rows if row.holds]
+    facts = [
+        Fact("race", f"{found.race.kind}: {found.race.first}; {found.race.second}", "race"),
+        Fact("missing", found.missing),
+        Fact("in the trace", f"{len(held)} of {len(found.rows)} candidates remove it and add none"),
+        Fact(
+            "costs",
+            f"virtual time, of the {duration(found.end_ns)} that the run took"
+            if found.end_ns is not None
+            else f"not known: {found.no_schedule}",
+            "virtual time",
+        ),
+    ]
+    facts += [Fact("live", f"nothing was tried: {found.untried}")] if found.untried else []
+    taken = found.taken
+    return Study(
+        kind="fix",
+        title=f"race {found.number} of {found.run}",
+        verdict="tried: clean" if taken else "no diff to take" if held else "no fix was found",
+        sentence=found.sentence(),
+        tone="good" if taken else "warn" if held else "bad",
+        facts=facts,
+        charts={},
+        tables=[table(found.rows)] if found.rows else [],
+        cards=[_card(number, row) for number, row in enumerate(found.rows, 1) if row.diff and row.holds],
+        command=ran.command,
+        versions=found.versions,
+        configuration={},
+        metrics=tidy(found.rows),
+        words=_WORDS,
+    )
+
+
+def tidy(rows: Sequence[FixRow]) -> pd.DataFrame:
+    """A row for each candidate."""
+    columns = list(FixRow.model_fields)
+    return pd.DataFrame([row.model_dump() for row in rows], columns=columns).astype(
+        {"longer_ns": "Int64", "live_longer_ns": "Int64"}
+    )
+
+
+def _card(number: int, row: FixRow) -> Card:
+    facts = [Fact("costs", row.cost, "virtual time"), *(Fact("remark", one) for one in row.remarks)]
+    mark = "tried: clean" if row.live == "clean" else row.live
+    return Card(f"fix-{number}", row.how, mark, TONES[row.live], row.words, facts, code=row.diff)

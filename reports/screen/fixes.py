@@ -1,0 +1,40 @@
+"""What ``repro fix`` found, in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.syntax import Syntax
+
+from reports.data.fixes import DIFF, FILE, FixFile, best_of_each, table
+from reports.text import duration, reports_on, typed
+
+
+def show(console: Console, found: FixFile) -> None:
+    """The race, what came out, the candidates, and the diff."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    say(f"Race {found.number} of {found.run}: {found.race.kind}: {found.race.first}; {found.race.second}")
+    say(f"Missing: {found.missing}.")
+    say(found.sentence())
+    if found.rows:
+        console.print(table(best_of_each(found)))
+    if found.end_ns is None:
+        say(f"What they cost is not known: {found.no_schedule}.")
+    else:
+        say(f"Costs are virtual time, of the {duration(found.end_ns)} that the run took.")
+    if found.untried:
+        say(f"Nothing was tried live: {found.untried}.")
+    if found.taken is not None:
+        console.print(Syntax(found.taken.diff.rstrip("\n"), "diff", background_color="default", word_wrap=True))
+
+
+def where(console: Console, folder: Path, found: FixFile, *, reported: bool) -> None:
+    """Where it all lies."""
+    diff = f", {DIFF}" if found.taken is not None else ""
+    console.print(f"Files: {folder}/{FILE}{diff}", highlight=False, soft_wrap=True, markup=False)
+    if not reported:
+        console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,66 @@
+"""``fix``: what would put a race of a run in order, what it costs, and a diff that was tried."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from repro.commands import flags
+
+_NONE = 1
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=flags.PATH)
+@click.argument("race", metavar="RACE", default="1")
+@click.option(
+    "--tries",
+    type=click.IntRange(0),
+    default=4,
+    show_default=True,
+    help="Try so many candidates in live runs, the cheapest first, until one is clean. The script writes its files "
+    "again.",
+)
+@click.option(
+    "--output",
+    type=flags.PATH,
+    help="The folder that takes fix.json, fix.diff and the page. [default: RUN/fix-RACE's number]",
+)
+@click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
+def fix(folder: Path, race: str, tries: int, output: Path | None, report: bool) -> None:
+    """Find what would put RACE of RUN in order, from the weakest: an event and a wait for it, a wait for a stream,
+    record_stream, a synchronisation of the host.
+
+    RUN is a folder that 'repro check' left, with its traces. RACE is its number, as 'repro check' prints it, or its
+    place: file.py:function or file.py:line, of one access or of both with a comma between them. Each candidate is put
+    into the trace, which is judged again, and timed. The best is written as a diff, and tried: the program runs again
+    as if the lines stood in its files, which stay as they are.
+    Exit status: 0 a diff was tried and is clean, 1 there is none, 2 there is no such run or race.
+    """
+    from reports.data import fixes as data
+    from reports.pages.folders import refuse_link
+    from reports.screen import fixes as screen
+    from reports.screen.console import Terminal
+    from repro.sessions import studied
+    from repro.sessions.chosen import chosen
+    from repro.sessions.fixing.fixed import fix as fixed
+
+    console = Terminal()
+    it = chosen(folder, race)
+    target = output or folder / f"fix-{it.number}"
+    refuse_link(target)
+    with tempfile.TemporaryDirectory(prefix="fix-") as made, console.status("candidates in the trace") as status:
+        found = fixed(it, Path(made), tries=tries, told=lambda text: status.update(text))
+    target.mkdir(parents=True, exist_ok=True)
+    data.write(found, target)
+    screen.show(console, found)
+    words = (str(folder), race)
+    if report:
+        studied.report(console, target, "fix", more=words, shown=False)
+    else:
+        studied.noted(target, "fix", more=words)
+    screen.where(console, target, found, reported=report)
+    if found.taken is None:
+        raise SystemExit(_NONE)

@@ -1,0 +1,188 @@
+"""A race of a run, and what would cure it: candidates, their proof and price, and a diff that was tried live."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from detectors.order.races import Race
+from reports.data import sources
+from reports.data.checkout import portable
+from reports.data.fixes import FixFile, FixRow
+from reports.data.waits import RacePair
+from repro.sessions.chosen import Chosen
+from repro.sessions.fixing import statements
+from repro.sessions.fixing.candidates import HOST, Candidate, candidates
+from repro.sessions.fixing.proved import Proof, Prover
+from repro.sessions.fixing.statements import Module
+from repro.sessions.fixing.tried import Trying, work_of
+from simgpu import overlay
+from simgpu.packages import FOLDER, names
+from simgpu.packages.installing import place_of
+from simgpu.scripts import Program, WrongUse
+from simgpu.untrusted import visible
+
+Told = Callable[[str], None]
+_HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
+_ENDLESS = 1 << 62
+_NO_END = "\\ No newline at end of file"  # as diff and patch say it
+
+
+def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
+    """All candidates for a race, up to ``tries`` of them tried live, the best first, until one is clean.
+
+    ``folder`` takes the live runs while they run. Raises :class:`WrongUse`, :class:`simgpu.trace.TraceError`.
+    """
+    found = _Files(chosen)
+    race = chosen.race
+    prover = Prover(chosen.trace)
+    if not prover.has(race):
+        raise WrongUse(f"the traces in {chosen.folder} do not have that race: run the program again with 'repro check'")
+    every = candidates(race, found.module, found.script)
+    proofs = []
+    for number, one in enumerate(every, 1):
+        told(f"{number} of {len(every)} in the trace: {one.words}")
+        proofs.append(prover.prove(race, one))
+    proofs.sort(key=lambda one: _turn(race, one))
+    rows = [_row(one, found) for one in proofs]
+    best, untried = None, _cannot(chosen)
+    if not untried:
+        base = chosen.run.file.races
+        end = chosen.run.file.checked.virtual_ns if chosen.run.file.checked else 0
+        trying = Trying(chosen.asked, race, base, work_of(prover.records), end)
+        able = [at for at, one in enumerate(proofs) if one.holds and one.candidate.patch is not None]
+        for number, at in enumerate(able[:tries], 1):
+            told(f"{number} of at most {min(tries, len(able))} live: {rows[at].words}")
+            patch = proofs[at].candidate.patch
+            assert patch is not None
+            try:
+                tried = trying.run(patch, folder / "live")
+            finally:
+                shutil.rmtree(folder / "live", ignore_errors=True)
+            rows[at] = rows[at].model_copy(
+                update={"live": tried.live, "says": tried.says, "live_longer_ns": tried.longer_ns}
+            )
+            if tried.live == "clean":
+                best = at
+                break
+    if best is not None:  # what was tried before it stands behind it
+        rows.insert(0, rows.pop(best))
+        best = 0
+    return FixFile(
+        run=chosen.folder.name,
+        number=chosen.number,
+        race=RacePair.of(race),
+        missing=race.missing_wait,
+        asked=dict(chosen.asked),
+        versions=dict(chosen.run.file.versions),
+        end_ns=prover.end_ns,
+        no_schedule=prover.no_schedule,
+        untried=untried,
+        rows=rows,
+        best=best,
+    )
+
+
+def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, int, int, bool, bool]:
+    """The best first: what holds, for whoever gets the memory and without chance, the cheapest, then the weakest."""
+    weak: int = _HOWS.index(one.candidate.how)
+    if race.kind in ("reused", "freed") and one.candidate.how == "record_stream":
+        weak = -1
+    cost = _ENDLESS if one.longer_ns is None else one.longer_ns
+    no_patch = one.candidate.patch is None
+    return not one.holds, one.this_owner, one.by_chance, cost, weak, no_patch, bool(one.candidate.supposes)
+
+
+def _cannot(chosen: Chosen) -> str:
+    """Why the program is not run again."""
+    if not chosen.own:
+        return "a scenario is not run again by its file"
+    if chosen.asked.get("dry_on_nodes"):
+        return "a dry run has no live one beside it"
+    return ""
+
+
+def _row(proof: Proof, found: _Files) -> FixRow:
+    one = proof.candidate
+    return FixRow(
+        how=one.how,
+        words=one.words,
+        holds=proof.holds,
+        why=proof.why,
+        supposes=one.supposes,
+        longer_ns=proof.longer_ns,
+        more=proof.more,
+        by_chance=proof.by_chance,
+        this_owner=proof.this_owner,
+        diff=found.diff(one),
+        unwritten=one.why,
+    )
+
+
+class _Files:
+    """The source files of a run, where they lie here."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._chosen = chosen
+        self._own: Mapping[str, str] = chosen.run.file.checked.own if chosen.run.file.checked else {}
+        self.script: Path | None = None
+        self._folders: list[Path] = []
+        if chosen.own:
+            self._of_program()
+        for text in dict(chosen.asked.get("packages") or {}):
+            self._folders.append(place_of(names.parse(str(text)), FOLDER))
+        self.module: Callable[[str], Module | None] = cache(self._module)
+
+    def _of_program(self) -> None:
+        words = shlex.split(str(self._chosen.asked["program"]))
+        module = words[:1] == ["-m"]
+        program = Program(words[1] if module else words[0], module=module)
+        try:
+            self._folders.append(program.folder)
+        except WrongUse as problem:
+            raise WrongUse(
+                f"{problem}: 'fix' runs the program again, so call it where 'repro check' was called"
+            ) from None
+        if not module:
+            self.script = Path(program.name).resolve()
+
+    def _module(self, name: str) -> Module | None:
+        """Raises :class:`WrongUse` where the file is not the one that ran."""
+        path = sources.file_of(name, self._folders)
+        module = statements.read(name, path.resolve()) if path else None
+        if module is None:
+            return None
+        for source in self._chosen.run.sources.values():
+            if source.file == name:
+                there = [
+                    line[: len(kept)] for line, kept in zip(module.lines[source.first - 1 :], source.text, strict=False)
+                ]
+                if there != list(source.text):
+                    raise WrongUse(f"{name} is not what it was in that run: run 'repro check' again")
+        return module
+
+    def diff(self, one: Candidate) -> str:
+        """A unified diff, for ``patch -p1`` where the file's name begins."""
+        if one.patch is None:
+            return ""
+        text: list[str] = []
+        for path, insertions in one.patch.items():
+            module = one.files[path]
+            made, _ = overlay.put_in(module.lines, insertions)
+            name = visible(self._own.get(module.name) or portable(module.name, self._own), lines=False)
+            before, behind = (_with_ends(lines, module.lines, module.ended) for lines in (module.lines, made))
+            text += difflib.unified_diff(before, behind, f"a/{name}", f"b/{name}")
+        return "".join(line if line.endswith("\n") else f"{line}\n{_NO_END}\n" for line in text)
+
+
+def _with_ends(lines: Sequence[str], original: Sequence[str], ended: bool) -> list[str]:
+    """The last one of a file has no end where it had none, if it is the last still."""
+    found = [f"{line}\n" for line in lines]
+    if not ended and lines[-1] == original[-1]:
+        found[-1] = lines[-1]
+    return found
