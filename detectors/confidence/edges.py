@@ -145,8 +145,8 @@ class _Rank:
         inside = {number for number, frames in self._stacks.items() if any(map(spot.has, frames))}
         first, works, last = -1, list[Launch | Collective](), -1
         for index, record in enumerate(records):
-            if not isinstance(record, _WITH_STACKS) or not record.stack:
-                continue
+            if not isinstance(record, _WITH_STACKS) or not self._stacks.get(record.stack):
+                continue  # whose it is, nobody knows
             if record.stack in inside:
                 if first < 0:
                     first, works = index, []

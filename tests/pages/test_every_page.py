@@ -103,7 +103,11 @@ def waits(place: Path) -> Path:
     return make.waits_folder(place, make.wait_row(), make.wait_row(**make.REDUNDANT), together=[place_of] * 4)
 
 
-FOLDERS = (run, clean, fuzzed, checked, fragile, sweep, placements, releases, why, waits, dry_folder)
+def fix(place: Path) -> Path:
+    return make.fix_folder(place, make.fix_row(), make.fix_row(**make.HOST))
+
+
+FOLDERS = (run, clean, fuzzed, checked, fragile, sweep, placements, releases, why, waits, fix, dry_folder)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from reports.data import waits
+from reports.data import fixes, waits
+from reports.data.fixes import FixRow
 from reports.data.waits import RacePair, WaitRow
 from reports.pages.study_folder import note
 from reports.pages.study_page import StudyMetadata
@@ -165,6 +166,29 @@ def waits_folder(folder: Path, *rows: WaitRow, scope: str = "This program.", **o
     given = {"asked": {"program": "train.py"}, "versions": VERSIONS, "base": 0, "others": 2, "together": []}
     waits.write(waits.WaitsFile(scope=scope, waits=list(rows), **{**given, **other}), folder)
     return _noted(folder, "waits", {})
+
+
+def fix_row(**other: Any) -> FixRow:
+    """A candidate that was tried and is clean, or what ``other`` makes of it."""
+    place = "deepspeed/runtime/zero/partition_parameters.py"
+    row: dict[str, Any] = {
+        **{"how": "event", "words": f"an event recorded behind {place}:1643", "holds": True, "longer_ns": 0},
+        **{"diff": f"--- a/{place}\n+++ b/{place}\n@@ -1 +1,2 @@\n import torch\n+_done.record()\n", "live": "clean"},
+        **{"says": "the race is gone, and no other comes; 2 other races of the program stay", "live_longer_ns": 1500},
+    }
+    return FixRow(**{**row, **other})
+
+
+HOST = {"how": "device synchronisation", "longer_ns": 160_000, "live": "not tried", "says": "", "live_longer_ns": None}
+
+
+def fix_folder(folder: Path, *rows: FixRow, **other: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    race = RacePair(kind="write-read", first="write by copy_ (a.py:6 step)", second="read by cat (m.py:9 f)", times=3)
+    given = {"run": "it", "number": 1, "race": race, "missing": "stream 'a' never waits for stream 'b'"}
+    given |= {"asked": {"program": "train.py"}, "versions": VERSIONS, "end_ns": 2_449_021, "best": 0}
+    fixes.write(fixes.FixFile(rows=list(rows), **{**given, **other}), folder)
+    return _noted(folder, "fix", {})
 
 
 def _noted(folder: Path, study: Any, options: Mapping[str, Any]) -> Path:

@@ -7,13 +7,14 @@ looked for at the innermost calls of both accesses, and a call further out where
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from detectors.confidence.edges import CURRENT, Act, Line, Spot, by_autograd
 from detectors.order.races import Race, Side
 from repro.sessions.fixing.statements import Block, Module, Statement, find, is_own
+from simgpu import naming
 from simgpu.overlay import Insertion
 from simgpu.trace import HOST_STREAM, Frame
 
@@ -23,7 +24,7 @@ HOST: Final[tuple[How, ...]] = ("event synchronisation", "stream synchronisation
 _DEFAULT = "default"  # the name of the stream that is always there
 _DEEPEST = 6  # calls of a stack that are looked at
 _MOST = 2  # places of an access
-_TENSORS = 3
+_NAMELESS = "no name of the tensor is known there"
 _PASSING = ("contextlib.py", "functools.py", "threading.py")
 
 Patch = Mapping[Path, Sequence[Insertion]]
@@ -44,6 +45,29 @@ class Candidate:
     why: str = ""
     supposes: str = ""
     files: Mapping[Path, Module] = field(default_factory=dict)
+    at: Statement | None = None  # of a record_stream, whose tensor has no name yet
+
+    def asking(self, file: Path) -> Patch:
+        """The line that tells there, into ``file``, what everything is called (:mod:`simgpu.naming`)."""
+        assert self.at is not None
+        patch = _Patch()
+        patch.put(self.at, naming.line(file, self.at.tensors()), behind=self.lines[0].behind)
+        return patch.candidate(self.how, self.lines, self.words).patch or {}
+
+    def named(self, expression: str, *, listed: bool) -> Candidate:
+        """This one on that tensor, or the tensors of that list."""
+        assert self.at is not None
+        behind, patch = self.lines[0].behind, _Patch()
+        stream = f"{patch.torch(self.at.module)}.cuda.current_stream()"
+        if listed:
+            patch.put(self.at, f"for _used in {expression}:", behind=behind)
+            patch.put(self.at, f"    _used.record_stream({stream})", behind=behind)
+        else:
+            patch.put(self.at, f"{expression}.record_stream({stream})", behind=behind)
+        each = "each of " if listed else ""
+        where = f"{'behind' if behind else 'in front of'} {_at(self.at)}"
+        words = f"record_stream of the current stream on {each}{expression}, {where}"
+        return patch.candidate(self.how, self.lines, words, self.supposes)
 
 
 def candidates(race: Race, module_of: Callable[[str], Module | None], script: Path | None) -> list[Candidate]:
@@ -83,10 +107,10 @@ class _Candidates:
         found: list[Statement] = []
         if not side.stack or by_autograd(side.stack[0]):
             return found
-        for frame in filter(self._counts, side.stack[:_DEEPEST]):
+        for depth, frame in enumerate(filter(self._counts, side.stack[:_DEEPEST])):
             statement = self._statement(frame)
             if statement is not None and able(statement):
-                found.append(statement)
+                found.append(replace(statement, outer=depth > 0))
             if len(found) == _MOST or statement is None or statement.switches:
                 break
         return found
@@ -129,6 +153,7 @@ class _Candidates:
         self, how: How, lines: tuple[Line, ...], words: str, first: Statement, second: Statement, act: Act
     ) -> Candidate:
         torch = "torch" if second.module.torch is None else second.module.torch[0]
+        supposes = self._supposed((first, self._race.first), *([(second, self._race.second)] * (act == "wait")))
         name = self._name(first, second)
 
         def awaited(event: str) -> str:
@@ -139,14 +164,14 @@ class _Candidates:
             patch.torch(second.module)
             patch.behind(first, f"{name} = {torch}.cuda.current_stream().record_event()")
             patch.front(second, awaited(name))
-            return patch.candidate(how, lines, words)
+            return patch.candidate(how, lines, words, supposes)
         if first.module.path == second.module.path or self._importable(first.module):
             home = first.module
         elif self._importable(second.module):
             home = second.module
         else:
             why = "the two places share no module in which both would find the event"
-            return Candidate(how, lines, words, why=why)
+            return Candidate(how, lines, words, why=why, supposes=supposes)
         made = home.torch[0] if home.torch else "torch"
         patch.top(home, f"{name} = {made}.cuda.Event()")
         for one in (first, second):
@@ -156,7 +181,17 @@ class _Candidates:
         patch.torch(second.module)
         patch.behind(first, f"{name}.record()")
         patch.front(second, awaited(name))
-        return patch.candidate(how, lines, words)
+        return patch.candidate(how, lines, words, supposes)
+
+    @staticmethod
+    def _supposed(*those: tuple[Statement, Side]) -> str:
+        """Which streams have to be the current ones at these places, where their own work does not say so."""
+        said = [
+            f"stream {side.issuer or side.stream!r} is the current one at {_at(one)}"
+            for one, side in those
+            if one.other_stream
+        ]
+        return f"that {' and '.join(said)}" if said else ""
 
     def _importable(self, module: Module) -> bool:
         parts = module.name.removesuffix(".py").split("/")
@@ -178,13 +213,26 @@ class _Candidates:
             lines = (Line(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
             words = f"in front of {_at(second)} the current stream waits for stream {first_name!r}"
             expression = self._stream(first_name, done, second)
-            yield self._line(lines, words, second, f"TORCH.cuda.current_stream().wait_stream({expression})", expression)
+            yield self._line(
+                lines,
+                words,
+                second,
+                f"TORCH.cuda.current_stream().wait_stream({expression})",
+                expression,
+                supposes=self._supposed((second, race.second)),
+            )
         for first in self._first:  # behind the first, the second's stream
             lines = (Line(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
             words = f"behind {_at(first)} stream {second_name!r} waits for the current stream"
             expression = self._stream(second_name, waiting, first)
             yield self._line(
-                lines, words, first, f"{expression}.wait_stream(TORCH.cuda.current_stream())", expression, behind=True
+                lines,
+                words,
+                first,
+                f"{expression}.wait_stream(TORCH.cuda.current_stream())",
+                expression,
+                behind=True,
+                supposes=self._supposed((first, race.first)),
             )
         if waiting is not None and waiting.switches and waiting.switches[0].block.front:
             block = waiting.switches[0].block
@@ -227,18 +275,12 @@ class _Candidates:
         return expression if of is not None and expression and here.may_say(expression, of) else ""
 
     def _record_stream(self) -> Iterator[Candidate]:
-        race = self._race
         for one, behind in [*((each, True) for each in self._first), *((each, False) for each in self._fronts)][:_MOST]:
-            lines = (Line(_spot(one), behind, "record_stream", race.first.kernel),)
+            lines = (Line(_spot(one), behind, "record_stream", self._race.first.kernel),)
             where = "behind" if behind else "in front of"
-            words = f"record_stream of the current stream {where} {_at(one)}, on what is used there"
-            expressions = one.tensors()[:_TENSORS]
-            if not expressions:
-                yield Candidate("record_stream", lines, words, why="no name of the tensor is known there")
-            for expression in expressions:
-                text = f"{expression}.record_stream(TORCH.cuda.current_stream())"
-                more = f"record_stream of the current stream on {expression}, {where} {_at(one)}"
-                yield self._line(lines, more, one, text, expression, behind=behind, how="record_stream")
+            words = f"record_stream of the current stream on what is used {where} {_at(one)}"
+            supposes = self._supposed((one, self._race.first))
+            yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=one)
 
     def _host(self, one: Statement, side: Side, act: Act, *, behind: bool) -> Candidate:
         stream = act == "synchronize stream"
@@ -247,7 +289,8 @@ class _Candidates:
         where = "behind" if behind else "in front of"
         words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(one)}"
         lines = (Line(_spot(one), behind, act, side.kernel, CURRENT),)
-        return self._line(lines, words, one, text, "TORCH", behind=behind, how=how)
+        supposes = self._supposed((one, side)) if stream else ""
+        return self._line(lines, words, one, text, "TORCH", behind=behind, how=how, supposes=supposes)
 
     def _line(
         self, lines: tuple[Line, ...], words: str, one: Statement, text: str, expression: str,
@@ -274,6 +317,9 @@ class _Patch:
     def front(self, one: Statement, text: str, block: Block | None = None) -> None:
         where = block or one
         self._put(one.module, Insertion(where.first, f"{where.indent}{text}", where.first))
+
+    def put(self, one: Statement, text: str, *, behind: bool) -> None:
+        (self.behind if behind else self.front)(one, text)
 
     def behind(self, one: Statement, text: str, block: Block | None = None) -> None:
         where = block or one

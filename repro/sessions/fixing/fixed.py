@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,7 @@ from simgpu.untrusted import visible
 Told = Callable[[str], None]
 _HOWS: Final = ("event", "stream wait", "record_stream", *HOST)
 _ENDLESS = 1 << 62
+_NAMES = 2  # of a tensor, that are tried
 _NO_END = "\\ No newline at end of file"  # as diff and patch say it
 
 
@@ -49,21 +52,22 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
         told(f"{number} of {len(every)} in the trace: {one.words}")
         proofs.append(prover.prove(race, one))
     proofs.sort(key=lambda one: _turn(race, one))
-    rows = [_row(one, found) for one in proofs]
-    best, untried = None, _cannot(chosen)
-    if not untried:
-        base = chosen.run.file.races
+    untried = _cannot(chosen)
+    trying = None
+    if not untried and tries:
         end = chosen.run.file.checked.virtual_ns if chosen.run.file.checked else 0
-        trying = Trying(chosen.asked, race, base, work_of(prover.records), end)
+        trying = Trying(chosen.asked, race, chosen.run.file.races, work_of(prover.records), end)
+        proofs = _named(proofs, trying, prover.formers(race), folder, told)
+    rows = [_row(one, found) for one in proofs]
+    best = None
+    if trying is not None:
         able = [at for at, one in enumerate(proofs) if one.holds and one.candidate.patch is not None]
         for number, at in enumerate(able[:tries], 1):
             told(f"{number} of at most {min(tries, len(able))} live: {rows[at].words}")
             patch = proofs[at].candidate.patch
             assert patch is not None
-            try:
-                tried = trying.run(patch, folder / "live")
-            finally:
-                shutil.rmtree(folder / "live", ignore_errors=True)
+            with _aside(folder) as place:
+                tried = trying.run(patch, place)
             rows[at] = rows[at].model_copy(
                 update={"live": tried.live, "says": tried.says, "live_longer_ns": tried.longer_ns}
             )
@@ -86,6 +90,35 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
         rows=rows,
         best=best,
     )
+
+
+def _named(
+    proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, told: Told
+) -> list[Proof]:
+    """With names for what a record_stream is called on, where a live run tells them."""
+    made = []
+    for proof in proofs:
+        names: list[tuple[str, bool]] = []
+        if proof.holds and proof.candidate.at is not None:
+            told(f"a live run that tells names for: {proof.candidate.words}")
+            with _aside(folder) as place:
+                names = trying.names(proof.candidate, blocks, place)
+        several = [
+            replace(proof, candidate=proof.candidate.named(expression, listed=listed))
+            for expression, listed in names[:_NAMES]
+        ]
+        made += several or [proof]
+    return made
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A folder for a live run, which nobody needs afterwards."""
+    place = folder / "live"
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, int, int, bool, bool]:

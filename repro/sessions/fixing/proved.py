@@ -116,16 +116,20 @@ class Prover:
         )
         return key in {key_of(one.first, one.second) for one in left}
 
-    def _early(self, race: Race, candidate: Candidate) -> bool:
-        """Could another next owner of the memory still come too early?"""
+    def formers(self, race: Race) -> set[tuple[int, int]]:
+        """Rank and number of the blocks that were freed, and whose memory the race is about."""
         base = next(one for one in self._base if key_of(one.first, one.second) == key_of(race.first, race.second))
         got = {(one.rank, one.block) for one in base.examples}
-        formers = {
+        return {
             (rank, one.former)
             for rank, those in self._records.items()
             for one in those
             if isinstance(one, Reuse) and (rank, one.block) in got
         }
+
+    def _early(self, race: Race, candidate: Candidate) -> bool:
+        """Could another next owner of the memory still come too early?"""
+        formers = self.formers(race)
         noticed = {
             rank: [
                 one._replace(quiet=False) if isinstance(one, Free) and (rank, one.block) in formers else one

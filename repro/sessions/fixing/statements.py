@@ -100,13 +100,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Statement(Block):
-    """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own."""
+    """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own.
+
+    ``outer``: further calls lie between it and the work that is meant.
+    """
 
     frame: Frame
     module: Module
     node: ast.stmt
     scope: _Scope
     switches: tuple[Switch, ...]
+    outer: bool = False
+
+    @property
+    def other_stream(self) -> bool:
+        """May another stream be the current one in its work than in front of it and behind it?"""
+        return self.outer or any(isinstance(one, (ast.With, ast.AsyncWith)) for one in _within(self.node))
 
     @property
     def function(self) -> str:
@@ -225,7 +234,7 @@ def find(frame: Frame, module: Module) -> Statement | None:
             break
         if isinstance(node, (ast.With, ast.AsyncWith)):
             block = _block(node, parent, module)
-            switches = [*(Switch(one, block) for one in reversed(_streams(node))), *switches]
+            switches = [*(Switch(one, block) for one in reversed(_streams(node, scope))), *switches]
         parent, body = node, inner
     if isinstance(node, (*_Function, ast.ClassDef)):
         return None
@@ -261,17 +270,33 @@ def _plain(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _streams(node: ast.With | ast.AsyncWith) -> list[str]:
+def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
+    """What it makes current: expressions of names, empty for other ones."""
     found = []
     for item in node.items:
-        call = item.context_expr
-        if not (isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords):
-            continue
-        func, of = call.func, call.args[0]
-        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        if name in _SWITCHES:
-            found.append(ast.unparse(of) if isinstance(of, (ast.Name, ast.Attribute)) and _plain(of) else "")
+        switches = [item.context_expr]
+        if isinstance(item.context_expr, ast.Name):  # made before: each way to make it has to say the same
+            name = item.context_expr.id
+            switches = [
+                one.value
+                for one in _of_scope(scope)
+                if isinstance(one, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in one.targets)
+            ]
+        streams = {_stream(one) for one in switches}
+        if streams and None not in streams:
+            found.append(streams.pop() or "" if len(streams) == 1 else "")
     return found
+
+
+def _stream(call: ast.expr) -> str | None:
+    """The stream of ``torch.cuda.stream(STREAM)``; None: it is no such call."""
+    if not (isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords):
+        return None
+    func, of = call.func, call.args[0]
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    if name not in _SWITCHES:
+        return None
+    return ast.unparse(of) if isinstance(of, (ast.Name, ast.Attribute)) and _plain(of) else ""
 
 
 def _own_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:

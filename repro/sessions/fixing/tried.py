@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from detectors.race_detector import key_of
 from reports.data.fixes import Live
 from reports.data.schema import FindingsFile
 from repro.sessions import apart
-from repro.sessions.fixing.candidates import Patch
+from repro.sessions.fixing.candidates import Candidate, Patch
 from repro.sessions.fixing.proved import load
-from simgpu import overlay
+from simgpu import naming, overlay
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceError, TraceRecord
 
 _LIMIT_S = 600.0
@@ -91,6 +92,22 @@ class Trying:
         if lacking := [path for path in patch if path.resolve() not in overlay.used(file)]:
             return Tried("unknown", f"the run did not load {lacking[0].name} from where the lines were put in")
         return self._judge(found, folder / "run" / "trace")
+
+    def names(self, one: Candidate, blocks: set[tuple[int, int]], folder: Path) -> list[tuple[str, bool]]:
+        """Expressions that have this memory (ranks and numbers of blocks) at a candidate's place, those that have most
+        of it first, each with whether it is a list. Of equals what the statement itself says comes first.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "names.jsonl").absolute()
+        more = overlay.write(one.asking(file), (folder / "overlay.json").absolute())
+        with suppress(apart.NoVerdict):  # it may have told before that
+            apart.check(command(self.asked), packages(self.asked), folder, "run", limit_s=_LIMIT_S, more=more)
+        has: dict[tuple[str, bool], set[tuple[int, int]]] = {}
+        for rank, named in naming.told(file):
+            for expression, (listed, numbers) in named.items():
+                has.setdefault((expression, listed), set()).update((rank, number) for number in numbers)
+        able = [one for one, those in has.items() if those & blocks]
+        return sorted(able, key=lambda one: -len(has[one] & blocks))
 
     def _judge(self, found: FindingsFile, trace: Path) -> Tried:
         key = key_of(self.race.first, self.race.second)
