@@ -241,11 +241,6 @@ class _Rank:
         return one.stream if name == CURRENT else self._numbers.setdefault(name, max(self._numbers.values()) + 1)
 
 
-def line_function(frame: Frame) -> str:
-    """The function of a frame, without what says that autograd runs it."""
-    return frame.function.removesuffix(_BACKWARD)
-
-
 def by_autograd(frame: Frame) -> bool:
     """Is it the forward line of what autograd does? No line of the program is executed then."""
     return frame.function.endswith(_BACKWARD)

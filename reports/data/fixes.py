@@ -118,6 +118,8 @@ class FixFile(_Part):
             tried = sum(one.live != "not tried" for one in held)
             how = f"of {tried} that were tried live none is clean" if tried else self.untried or "none was tried live"
             return f"No diff to take: {len(held)} candidates remove the race in the trace, and {how}."
+        if not self.rows:
+            return "No fix was found: no place of the two accesses is known."
         return f"No fix was found: none of {len(self.rows)} candidates removes the race and adds none."
 
 

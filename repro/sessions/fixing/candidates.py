@@ -70,19 +70,22 @@ class Candidate:
         return patch.candidate(self.how, self.lines, words, self.supposes)
 
 
-def candidates(race: Race, module_of: Callable[[str], Module | None], script: Path | None) -> list[Candidate]:
+def candidates(
+    race: Race, module_of: Callable[[str], Module | None], script: Path | None, users: Sequence[Side] = ()
+) -> list[Candidate]:
     """All that can be thought of, from the weakest. ``module_of``: of a frame's file. ``script``: which is imported
-    by no name.
+    by no name. ``users``: what else the first one's stream does to memory that was freed.
     """
-    return list(_Candidates(race, module_of, script).all())
+    return list(_Candidates(race, module_of, script, users).all())
 
 
 class _Candidates:
-    def __init__(self, race: Race, module_of: Callable[[str], Module | None], script: Path | None) -> None:
-        self._race, self._module_of, self._script = race, module_of, script
+    def __init__(
+        self, race: Race, module_of: Callable[[str], Module | None], script: Path | None, users: Sequence[Side]
+    ) -> None:
+        self._race, self._module_of, self._script, self._users = race, module_of, script, users
         self._first = self._places(race.first, lambda one: one.behind)
         self._second = self._places(race.second, lambda one: one.front)
-        self._fronts = self._places(race.first, lambda one: one.front)
 
     def all(self) -> Iterator[Candidate]:
         """A host's own access is ordered by nothing but the host's waits."""
@@ -99,6 +102,32 @@ class _Candidates:
             yield self._host(one, self._race.second, "synchronize device", behind=False)
         for one in self._first:
             yield self._host(one, self._race.first, "synchronize device", behind=True)
+        if not (self._first and self._second):
+            yield from self._in_words()
+
+    def _in_words(self) -> Iterator[Candidate]:
+        """Where an access has no place for a line: what would have to be done there."""
+        sides = self._race.first, self._race.second
+        if not all(side.stack for side in sides):
+            return
+        first, second = (side.stack[0] for side in sides)
+        lacking = [frame for frame, places in ((first, self._first), (second, self._second)) if not places]
+        why = "; ".join(
+            f"{frame.file}:{frame.line} is run by autograd, at no line of the program"
+            if by_autograd(frame)
+            else f"no line can be put beside {frame.file}:{frame.line}"
+            for frame in lacking
+        )
+        spots = [Spot(frame.file, frame.line, frame.line, frame.function) for frame in (first, second)]
+        acts: tuple[tuple[How, Act], ...] = (("event", "wait"), ("event synchronisation", "synchronize event"))
+        for how, act in acts[self._race.second.stream == HOST_STREAM :]:
+            lines = (
+                Line(spots[0], True, "record", sides[0].kernel),
+                Line(spots[1], False, act, sides[1].kernel),
+            )
+            waits = "the current stream waits" if act == "wait" else "the host waits"
+            words = f"an event behind the work of {first.file}:{first.line}, for which {waits} in front of that of "
+            yield Candidate(how, lines, f"{words}{second.file}:{second.line}", why=why)
 
     # -- places ---------------------------------------------------------------------------------------
 
@@ -275,12 +304,18 @@ class _Candidates:
         return expression if of is not None and expression and here.may_say(expression, of) else ""
 
     def _record_stream(self) -> Iterator[Candidate]:
-        for one, behind in [*((each, True) for each in self._first), *((each, False) for each in self._fronts)][:_MOST]:
-            lines = (Line(_spot(one), behind, "record_stream", self._race.first.kernel),)
-            where = "behind" if behind else "in front of"
-            words = f"record_stream of the current stream on what is used {where} {_at(one)}"
-            supposes = self._supposed((one, self._race.first))
-            yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=one)
+        seen: set[tuple[str, int]] = set()
+        for side in (self._race.first, *self._users):
+            places = [(one, True) for one in self._places(side, lambda one: one.behind)]
+            for one, behind in places or [(one, False) for one in self._places(side, lambda one: one.front)]:
+                if (one.frame.file, one.first) in seen or len(seen) == 2 * _MOST:
+                    continue
+                seen.add((one.frame.file, one.first))
+                lines = (Line(_spot(one), behind, "record_stream", side.kernel),)
+                where = "behind" if behind else "in front of"
+                words = f"record_stream of the current stream on what is used {where} {_at(one)}"
+                supposes = self._supposed((one, side))
+                yield Candidate("record_stream", lines, words, why=_NAMELESS, supposes=supposes, at=one)
 
     def _host(self, one: Statement, side: Side, act: Act, *, behind: bool) -> Candidate:
         stream = act == "synchronize stream"

@@ -46,7 +46,7 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     prover = Prover(chosen.trace)
     if not prover.has(race):
         raise WrongUse(f"the traces in {chosen.folder} do not have that race: run the program again with 'repro check'")
-    every = candidates(race, found.module, found.script)
+    every = candidates(race, found.module, found.script, prover.users(race))
     proofs = []
     for number, one in enumerate(every, 1):
         told(f"{number} of {len(every)} in the trace: {one.words}")
@@ -95,14 +95,16 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
 def _named(
     proofs: Sequence[Proof], trying: Trying, blocks: set[tuple[int, int]], folder: Path, told: Told
 ) -> list[Proof]:
-    """With names for what a record_stream is called on, where a live run tells them."""
-    made = []
+    """With names for what the first record_stream is called on for which a live run tells them."""
+    made: list[Proof] = []
+    named = False
     for proof in proofs:
         names: list[tuple[str, bool]] = []
-        if proof.holds and proof.candidate.at is not None:
+        if proof.holds and proof.candidate.at is not None and not named:
             told(f"a live run that tells names for: {proof.candidate.words}")
             with _aside(folder) as place:
                 names = trying.names(proof.candidate, blocks, place)
+        named = named or bool(names)
         several = [
             replace(proof, candidate=proof.candidate.named(expression, listed=listed))
             for expression, listed in names[:_NAMES]

@@ -8,12 +8,23 @@ from pathlib import Path
 
 from detectors.confidence.edges import put_in, races_of
 from detectors.confidence.waits import Waits, but_for
-from detectors.order.races import Race, site
+from detectors.order.races import Race, Side, site
 from detectors.race_detector import RaceKey, key_of
 from replay.faults import ReplayError
 from replay.retimed import Deadlock, Schedule
 from repro.sessions.fixing.candidates import Candidate
-from simgpu.trace import Begin, Free, Reuse, TraceError, TraceReader, TraceRecord
+from simgpu.trace import (
+    Begin,
+    Frame,
+    Free,
+    Launch,
+    Reuse,
+    Stack,
+    StreamName,
+    TraceError,
+    TraceReader,
+    TraceRecord,
+)
 
 Records = Mapping[int, Sequence[TraceRecord]]
 
@@ -126,6 +137,27 @@ class Prover:
             for one in those
             if isinstance(one, Reuse) and (rank, one.block) in got
         }
+
+    def users(self, race: Race) -> list[Side]:
+        """What the first access's stream does to memory that was freed and handed out again, by place; those first that
+        use most of it.
+        """
+        formers = self.formers(race)
+        used: dict[tuple[str, tuple[Frame, ...]], set[tuple[int, int]]] = {}
+        for rank, those in self._records.items():
+            stacks: dict[int, tuple[Frame, ...]] = {}
+            streams: dict[int, str] = {}
+            for one in those:
+                if isinstance(one, Stack):
+                    stacks[one.id] = one.frames
+                elif isinstance(one, StreamName):
+                    streams[one.stream] = one.name
+                elif isinstance(one, Launch) and streams.get(one.stream) == race.first.stream:
+                    blocks = {(rank, access[0]) for access in (*one.reads, *one.writes)} & formers
+                    if blocks:
+                        used.setdefault((one.kernel, stacks.get(one.stack, ())), set()).update(blocks)
+        found = sorted(used, key=lambda key: -len(used[key]))
+        return [Side(kernel, "read", race.first.stream, stack=stack) for kernel, stack in found if stack]
 
     def _early(self, race: Race, candidate: Candidate) -> bool:
         """Could another next owner of the memory still come too early?"""
