@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from replay.faults import ReplayError
 from replay.host import HostNodes, nodes_of
 from simgpu.costs import Costs
-from simgpu.trace import HostWait, TraceRecord
+from simgpu.trace import Collective, HostStep, HostWait, Launch, TraceRecord
 
 Records = Mapping[int, Sequence[TraceRecord]]
 
@@ -64,6 +64,18 @@ class Schedule:
         for node in _order(nodes):
             times[node] = max([times[pred] for pred in nodes.preds[node]], default=0) + took[node]
         return max(times, default=0) - self.end_ns
+
+
+def end_of(records: Records) -> int:
+    """When a run's last work, or its host, was done, by its traces."""
+    last = 0
+    for those in records.values():
+        for one in those:
+            if isinstance(one, (Launch, Collective)):
+                last = max(last, one.issued, one.end)
+            elif isinstance(one, (HostWait, HostStep)):
+                last = max(last, one.time)
+    return last
 
 
 def _ranges(rank: int, nodes: HostNodes) -> list[tuple[int, int]]:

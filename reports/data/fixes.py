@@ -62,11 +62,15 @@ class FixRow(_Part):
         return ("-" if self.longer_ns < 0 else "") + duration(abs(self.longer_ns)) if self.longer_ns else "0"
 
     @property
+    def limits(self) -> list[str]:
+        """Where it is no cure, ends of sentences."""
+        said = ["enough only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
+        return said + (["enough only for the one who got the memory in this run"] if self.this_owner else [])
+
+    @property
     def remarks(self) -> list[str]:
         """What is to be known of it, sentences without a full stop."""
-        said = [f"supposes {self.supposes}"] if self.supposes else []
-        said += ["only with reads, copies or timers that happen to wait, too"] if self.by_chance else []
-        said += ["only for the one who got the memory in this run"] if self.this_owner else []
+        said = [f"supposes {self.supposes}", *self.limits] if self.supposes else self.limits
         said += [f"{self.more} more race{'s' * (self.more > 1)} gone with it"] if self.holds and self.more else []
         said += [self.why] if self.why else []
         said += [f"no diff: {self.unwritten}"] if self.unwritten else []
@@ -113,7 +117,8 @@ class FixFile(_Part):
             row, host = self.taken, self.host_ns
             beside = f"; the cheapest synchronisation of the host {duration(host)}" if host is not None else ""
             left = f" ({row.says.partition('; ')[2]})" if "; " in row.says else ""
-            return f"Tried: clean{left}. {row.words[:1].upper()}{row.words[1:]}. It costs {row.cost}{beside}."
+            limits = "".join(f" It is {one}." for one in row.limits)
+            return f"Tried: clean{left}. {row.words[:1].upper()}{row.words[1:]}. It costs {row.cost}{beside}.{limits}"
         if held:
             tried = sum(one.live != "not tried" for one in held)
             how = f"of {tried} that were tried live none is clean" if tried else self.untried or "none was tried live"

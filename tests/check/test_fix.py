@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 
+from reports.data.fixes import FixFile
+from repro.sessions.chosen import chosen
+from repro.sessions.fixing.fixed import fix as look
+from simgpu.scripts import WrongUse
 from tests.warm import ROOT, shell, with_simulated_gpu
 
 TWO_FUNCTIONS = """
@@ -32,62 +36,64 @@ TWO_FUNCTIONS = """
         return a.sum()
 
 
-    for _ in range(2):
-        write()
-        with torch.cuda.stream(side):
-            read()
+    write()
+    with torch.cuda.stream(side):
+        read()
     torch.cuda.synchronize()
 """
-REUSED = """
+THREE = """
     import torch
 
     side = torch.cuda.Stream()
-    for _ in range(2):
+
+
+    def reused():
         a = torch.ones(1024, device="cuda")
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             total = a * 2
         del a
         b = torch.zeros(1024, device="cuda")
-        del b
-    torch.cuda.synchronize()
-"""
-ON_THE_HOST = """
-    import torch
 
-    a = torch.ones(1024, device="cuda")
-    b = a.to("cpu", non_blocking=True)
-    print(b.numpy()[0])
-"""
-BY_AUTOGRAD = """
-    import torch
 
-    side = torch.cuda.Stream()
-    w = torch.ones(64, 64, device="cuda", requires_grad=True)
-    torch.cuda.synchronize()
-    w.square().sum().backward()
-    with torch.cuda.stream(side):
-        w.grad.mul_(2.0)
-    torch.cuda.synchronize()
+    def by_autograd():
+        w = torch.ones(64, 64, device="cuda", requires_grad=True)
+        torch.cuda.synchronize()
+        w.square().sum().backward()
+        with torch.cuda.stream(side):
+            w.grad.sum()
+
+
+    def on_the_host():
+        b = torch.ones(1024, device="cuda").to("cpu", non_blocking=True)
+        print(b.numpy()[0])
+
+
+    for one in (reused, by_autograd, on_the_host):
+        one()
+        torch.cuda.synchronize()
 """
 
 Ran = tuple[subprocess.CompletedProcess[str], dict[str, Any]]
-Fix = Callable[..., Ran]
 
 
-@pytest.fixture
-def fix(tmp_path: Path) -> Fix:
-    """Checks a program, and looks for a cure of its first race."""
+def _checked(folder: Path, text: str) -> Path:
+    (folder / "train.py").write_text(dedent(text).lstrip())
+    check = _repro(folder, "check", "--witnesses", "0", "--name", "it", "train.py")
+    assert check.returncode == 1, check.stdout + check.stderr
+    return folder
 
-    def run(text: str, *options: str, race: str = "1") -> Ran:
-        (tmp_path / "train.py").write_text(dedent(text).lstrip())
-        check = _repro(tmp_path, "check", "--witnesses", "0", "--name", "it", "train.py")
-        assert check.returncode == 1, check.stdout + check.stderr
-        done = _repro(tmp_path, "fix", "runs/it", race, *options)
-        file = tmp_path / "runs" / "it" / "fix-1" / "fix.json"
-        return done, json.loads(file.read_text()) if file.exists() else {}
 
-    return run
+def _fixed(folder: Path, race: str, *options: str) -> Ran:
+    done = _repro(folder, "fix", "runs/it", race, "--output", "out", *options)
+    file = folder / "out" / "fix.json"
+    return done, json.loads(file.read_text()) if file.exists() else {}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that has a race in each function of the program."""
+    return _checked(tmp_path_factory.mktemp("three"), THREE)
 
 
 def _repro(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -95,17 +101,18 @@ def _repro(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return with_simulated_gpu().start("-m", "repro", *words, folder=folder, environment=environment).completed()
 
 
-def kinds(found: dict[str, Any], **wanted: Any) -> list[str]:
-    rows = [row for row in found["rows"] if all(row[name] == value for name, value in wanted.items())]
-    return list(dict.fromkeys(row["how"] for row in rows))
+def in_the_trace(folder: Path, race: str, monkeypatch: pytest.MonkeyPatch) -> FixFile:
+    """Without a live run, and without a process for it."""
+    monkeypatch.chdir(folder)
+    return look(chosen(Path("runs/it"), race), folder, tries=0, told=lambda _: None)
 
 
-def test_the_weakest_order_is_the_best_and_its_diff_was_tried_and_changes_no_file(fix: Fix, tmp_path: Path) -> None:
-    done, found = fix(TWO_FUNCTIONS, "--report")
+def test_the_weakest_order_is_the_best_and_its_diff_was_tried_and_changes_no_file(tmp_path: Path) -> None:
+    done, found = _fixed(_checked(tmp_path, TWO_FUNCTIONS), "1")
     assert done.returncode == 0, done.stdout + done.stderr
     best = found["rows"][found["best"]]
     assert (best["how"], best["live"], best["longer_ns"]) == ("event", "clean", best["live_longer_ns"])
-    diff = (tmp_path / "runs" / "it" / "fix-1" / "fix.diff").read_text()
+    diff = (tmp_path / "out" / "fix.diff").read_text()
     assert [line for line in diff.splitlines() if line[:1] == "+"] == [
         "+++ b/train.py",
         "+_write_done = torch.cuda.Event()",
@@ -116,59 +123,62 @@ def test_the_weakest_order_is_the_best_and_its_diff_was_tried_and_changes_no_fil
     assert "Tried: clean." in done.stdout
     host = min(row["longer_ns"] for row in found["rows"] if row["how"].endswith("synchronisation") and row["holds"])
     assert best["longer_ns"] < host
-    assert (tmp_path / "runs" / "it" / "fix-1" / "report" / "index.html").is_file()
 
 
-def test_memory_that_is_handed_out_again_is_kept_by_record_stream(fix: Fix) -> None:
-    done, found = fix(REUSED, "--tries", "0")
-    assert done.returncode == 1, done.stdout + done.stderr
-    best = found["rows"][0]
-    assert (best["how"], best["holds"], best["this_owner"]) == ("record_stream", True, False)
-    assert best["unwritten"] == "no name of the tensor is known there"  # which a live run tells
-    waits = [row for row in found["rows"] if row["this_owner"]]
-    assert waits, "a wait of the next owner is no cure for the one after it"
-    assert found["best"] is None
-    assert "none was tried live" in done.stdout
+def test_memory_that_is_handed_out_again_is_kept_by_record_stream(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_the_trace(three, "train.py:reused", monkeypatch)
+    best = found.rows[0]
+    assert (best.how, best.holds, best.this_owner) == ("record_stream", True, False)
+    assert best.unwritten == "no name of the tensor is known there"  # which a live run tells
+    assert any(row.this_owner for row in found.rows), "a wait of the next owner is no cure for the one after it"
+    assert found.best is None
+    assert found.sentence().endswith("candidates remove the race in the trace, and none was tried live.")
 
 
-def test_the_hosts_own_access_waits_for_an_event_and_for_no_stream(fix: Fix) -> None:
-    _, found = fix(ON_THE_HOST, "--tries", "0")
-    assert kinds(found, holds=True)[0] == "event synchronisation"
-    assert not {"event", "stream wait"} & {*kinds(found)}
-    assert ".synchronize()" in found["rows"][0]["diff"]
+def test_the_hosts_own_access_waits_for_an_event_and_for_no_stream(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = in_the_trace(three, "train.py:on_the_host", monkeypatch)
+    assert (found.rows[0].how, found.rows[0].holds) == ("event synchronisation", True)
+    assert not {"event", "stream wait"} & {row.how for row in found.rows}
+    assert ".synchronize()" in found.rows[0].diff
 
 
-def test_no_line_is_put_where_autograd_works(fix: Fix) -> None:
-    _, found = fix(BY_AUTOGRAD, "--tries", "0")
-    assert kinds(found, holds=True)[0] == "stream wait"
-    assert not any(row["diff"] for row in found["rows"] if row["how"] == "event")
-    assert any("is run by autograd, at no line" in row["unwritten"] for row in found["rows"] if row["how"] == "event")
-    assert "wait_stream(torch.cuda.default_stream())" in found["rows"][0]["diff"]
+def test_no_line_is_put_where_autograd_works(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_the_trace(three, "train.py:by_autograd", monkeypatch)
+    assert (found.rows[0].how, found.rows[0].holds) == ("stream wait", True)
+    assert "wait_stream(torch.cuda.default_stream())" in found.rows[0].diff
+    events = [row for row in found.rows if row.how == "event"]
+    assert events
+    assert not any(row.diff for row in events)
+    assert "is run by autograd, at no line of the program" in events[0].unwritten
 
 
-def test_a_file_that_is_another_one_now_is_refused_in_a_sentence(fix: Fix, tmp_path: Path) -> None:
-    fix(BY_AUTOGRAD, "--tries", "0")
-    (tmp_path / "train.py").write_text("# a line more\n" + (tmp_path / "train.py").read_text())
-    done = _repro(tmp_path, "fix", "runs/it", "1")
-    assert done.returncode == 2
-    assert done.stderr == "Error: train.py is not what it was in that run: run 'repro check' again\n"
-    (tmp_path / "train.py").unlink()
-    done = _repro(tmp_path, "fix", "runs/it", "1")
-    assert done.returncode == 2
-    assert "call it where 'repro check' was called" in done.stderr
+def test_a_file_that_is_another_one_now_is_refused_in_a_sentence(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "it"
+    shutil.copytree(three, folder)
+    (folder / "train.py").write_text("# a line more\n" + (folder / "train.py").read_text())
+    with pytest.raises(WrongUse, match="train.py is not what it was in that run: run 'repro check' again"):
+        in_the_trace(folder, "1", monkeypatch)
+    (folder / "train.py").unlink()
+    with pytest.raises(WrongUse, match="call it where 'repro check' was called"):
+        in_the_trace(folder, "1", monkeypatch)
 
 
 @pytest.mark.wide
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("text", "how"),
-    [(REUSED, "record_stream"), (ON_THE_HOST, "event synchronisation"), (BY_AUTOGRAD, "stream wait")],
+    ("function", "how"),
+    [("reused", "record_stream"), ("on_the_host", "event synchronisation"), ("by_autograd", "stream wait")],
 )
-def test_each_kind_is_borne_out_by_a_live_run(fix: Fix, text: str, how: str) -> None:
-    done, found = fix(text)
+def test_each_kind_is_borne_out_by_a_live_run(three: Path, function: str, how: str) -> None:
+    done, found = _fixed(three, f"train.py:{function}")
     assert done.returncode == 0, done.stdout + done.stderr
     best = found["rows"][0]
     assert (best["how"], best["live"], best["longer_ns"]) == (how, "clean", best["live_longer_ns"])
+    assert best["says"] == "the race is gone, and no other comes; 2 other races of the program stay"
     if how == "record_stream":
         assert "+        a.record_stream(torch.cuda.current_stream())\n" in best["diff"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from detectors.order.races import Race
+from replay.retimed import end_of
 from reports.data import sources
 from reports.data.checkout import portable
 from reports.data.fixes import FixFile, FixRow
@@ -55,8 +56,8 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
     untried = _cannot(chosen)
     trying = None
     if not untried and tries:
-        end = chosen.run.file.checked.virtual_ns if chosen.run.file.checked else 0
-        trying = Trying(chosen.asked, race, chosen.run.file.races, work_of(prover.records), end)
+        records = prover.records
+        trying = Trying(chosen.asked, race, chosen.run.file.races, work_of(records), end_of(records))
         proofs = _named(proofs, trying, prover.formers(race), folder, told)
     rows = [_row(one, found) for one in proofs]
     best = None
@@ -123,14 +124,14 @@ def _aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, int, int, bool, bool]:
-    """The best first: what holds, for whoever gets the memory and without chance, the cheapest, then the weakest."""
+def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, bool, int, int, bool]:
+    """The best first: what holds, for whoever gets the memory and without chance, can be written, is cheap, is weak."""
     weak: int = _HOWS.index(one.candidate.how)
     if race.kind in ("reused", "freed") and one.candidate.how == "record_stream":
         weak = -1
     cost = _ENDLESS if one.longer_ns is None else one.longer_ns
-    no_patch = one.candidate.patch is None
-    return not one.holds, one.this_owner, one.by_chance, cost, weak, no_patch, bool(one.candidate.supposes)
+    words = one.candidate.patch is None and one.candidate.at is None
+    return not one.holds, one.this_owner, one.by_chance, words, cost, weak, bool(one.candidate.supposes)
 
 
 def _cannot(chosen: Chosen) -> str:

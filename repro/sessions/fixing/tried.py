@@ -16,6 +16,7 @@ from typing import Any
 
 from detectors.order.races import Race, describe, site
 from detectors.race_detector import key_of
+from replay.retimed import end_of
 from reports.data.fixes import Live
 from reports.data.schema import FindingsFile
 from repro.sessions import apart
@@ -71,7 +72,7 @@ def work_of(records: Mapping[int, Sequence[TraceRecord]]) -> Work:
 class Trying:
     """Tries candidates of ``race``, one of the races ``base`` of the run that ``asked`` describes.
 
-    ``work``: what that run gave its streams; ``end_ns``: when its last work ended.
+    ``work``: what that run gave its streams; ``end_ns``: when its last work, or its host, was done.
     """
 
     asked: Mapping[str, Any]
@@ -122,17 +123,16 @@ class Trying:
         if any(key_of(one.first, one.second) == key for one in held):
             return Tried("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
         try:
-            other = self._other_work(work_of(load(trace)))
+            records = load(trace)
         except TraceError as problem:
             return Tried("unknown", str(problem))
-        if other:
+        if other := self._other_work(work_of(records)):
             return Tried("unknown", other)
         if found.failure:
             return Tried("fails", found.failure)
-        longer = found.checked.virtual_ns - self.end_ns if found.checked else None
         stay = f"{len(now)} other race{'' if len(now) == 1 else 's'} of the program stay{'s' * (len(now) == 1)}"
         says = f"the race is gone, and no other comes{f'; {stay}' if now else ''}"
-        return Tried("clean", says, longer)
+        return Tried("clean", says, end_of(records) - self.end_ns)
 
     def _other_work(self, work: Work) -> str:
         """Why it is another run; empty where it did what the first one did."""
