@@ -56,7 +56,7 @@ class Spot(NamedTuple):
         return frame.file == self.file and self.first <= frame.line <= self.last and frame.function == self.function
 
 
-class Line(NamedTuple):
+class EdgeLine(NamedTuple):
     """A line that is put in, ``behind`` the statement or in front of it.
 
     ``act``: record or wait for *the* event (one, whoever records it last), wait for a stream, synchronise the host with
@@ -98,7 +98,7 @@ def races_of(records: Mapping[int, Sequence[TraceRecord]]) -> list[Race]:
     return detector.findings()
 
 
-def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[Line]) -> Changed:
+def put_in(records: Mapping[int, Sequence[TraceRecord]], lines: Sequence[EdgeLine]) -> Changed:
     """The records as if these lines stood in the program; of two at one place the first comes first."""
     made: dict[int, Sequence[TraceRecord]] = {}
     inserted: dict[int, frozenset[int]] = {}
@@ -140,7 +140,7 @@ class _Rank:
             if name == HOST_STREAM:
                 self._hosts.add(number)
 
-    def occurrences(self, line: Line) -> Iterator[_At]:
+    def occurrences(self, line: EdgeLine) -> Iterator[_At]:
         spot, records = line.spot, self._records
         inside = {number for number, frames in self._stacks.items() if any(map(spot.has, frames))}
         first, works, last = -1, list[Launch | Collective](), -1
@@ -159,7 +159,7 @@ class _Rank:
         if first >= 0:
             yield from self._occurrence(line, first, works, last)
 
-    def _occurrence(self, line: Line, first: int, works: Sequence[Launch | Collective], last: int) -> Iterator[_At]:
+    def _occurrence(self, line: EdgeLine, first: int, works: Sequence[Launch | Collective], last: int) -> Iterator[_At]:
         meant = [one for one in works if one.kernel == line.kernel] or works
         if not meant:
             return
@@ -182,9 +182,9 @@ class _Rank:
         return first
 
     def with_lines(
-        self, lines: Sequence[Line], found: Sequence[Sequence[_At]]
+        self, lines: Sequence[EdgeLine], found: Sequence[Sequence[_At]]
     ) -> tuple[Sequence[TraceRecord], frozenset[int]]:
-        at: dict[int, list[tuple[Line, _At]]] = {}
+        at: dict[int, list[tuple[EdgeLine, _At]]] = {}
         for line, occurrences in zip(lines, found, strict=True):
             for one in occurrences:
                 at.setdefault(one.place, []).append((line, one))
@@ -210,7 +210,7 @@ class _Rank:
         return made, frozenset(inserted)
 
     def _act(
-        self, line: Line, one: _At, made: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
+        self, line: EdgeLine, one: _At, made: list[TraceRecord], marker: int, event: int, time: int, streams: list[int]
     ) -> tuple[int, int]:
         """Gives the next free marker, and that of the event."""
         stream = self._number(line.stream, one)

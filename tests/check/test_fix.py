@@ -167,6 +167,41 @@ def test_a_file_that_is_another_one_now_is_refused_in_a_sentence(
         in_the_trace(folder, "1", monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"program": "'"}, "No closing quotation"),
+        ({"program": "-m"}, "it is empty"),
+        ({"program": 7}, "program: Input should be a valid string"),
+        ({"ranks": "2"}, "ranks: Input should be a valid integer"),
+    ],
+)
+def test_a_folder_that_does_not_say_what_ran_is_refused(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], why: str
+) -> None:
+    _saying(three, tmp_path / "it", asked)
+    with pytest.raises(WrongUse, match=f"does not say which program ran .{why}"):
+        in_the_trace(tmp_path / "it", "1", monkeypatch)
+
+
+def test_nothing_is_installed_for_what_a_folder_says(
+    three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _saying(three, tmp_path / "it", {"packages": {"nobody==1.0": "tried"}})
+    monkeypatch.chdir(tmp_path / "it")
+    found = look(chosen(Path("runs/it"), "1"), tmp_path, tries=4, told=lambda _: None)
+    assert found.untried == "nobody==1.0 is not in .releases/: run 'repro check' with it here"
+    assert found.best is None
+
+
+def _saying(three: Path, folder: Path, asked: dict[str, object]) -> None:
+    shutil.copytree(three, folder)
+    file = folder / "runs" / "it" / "findings.json"
+    found = json.loads(file.read_text())
+    found["scenario"] |= asked
+    file.write_text(json.dumps(found))
+
+
 @pytest.mark.wide
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

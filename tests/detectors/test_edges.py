@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from detectors.confidence.edges import Changed, Line, Spot, put_in
+from detectors.confidence.edges import Changed, EdgeLine, Spot, put_in
 from tests.detectors.story import Story
 
 COPY, CAT = "aten::copy_", "aten::cat"
@@ -16,19 +16,19 @@ def spot(line: int, last: int | None = None) -> Spot:
     return Spot("/src/model.py", line, last or line, "forward")
 
 
-def behind(line: int, act: Any = "record", kernel: str = COPY, **more: str) -> Line:
-    return Line(spot(line), True, act, kernel, **more)
+def behind(line: int, act: Any = "record", kernel: str = COPY, **more: str) -> EdgeLine:
+    return EdgeLine(spot(line), True, act, kernel, **more)
 
 
-def front(line: int, act: Any = "wait", kernel: str = CAT, **more: str) -> Line:
-    return Line(spot(line), False, act, kernel, **more)
+def front(line: int, act: Any = "wait", kernel: str = CAT, **more: str) -> EdgeLine:
+    return EdgeLine(spot(line), False, act, kernel, **more)
 
 
-def changed(story: Story, *lines: Line) -> Changed:
+def changed(story: Story, *lines: EdgeLine) -> Changed:
     return put_in({host.rank: host.trace for host in story.hosts}, lines)
 
 
-def left(story: Story, *lines: Line) -> int:
+def left(story: Story, *lines: EdgeLine) -> int:
     return sum(race.occurrences for race in changed(story, *lines).races)
 
 
@@ -55,7 +55,7 @@ def racing() -> Story:
         (front(3, "synchronize device"),),
     ],
 )
-def test_each_order_cures_what_it_stands_between(lines: tuple[Line, ...]) -> None:
+def test_each_order_cures_what_it_stands_between(lines: tuple[EdgeLine, ...]) -> None:
     assert left(racing()) == 3  # the second copy also races with the first read
     both = [*lines, behind(3, "wait for stream", CAT, stream="compute")]
     assert left(racing(), *both) == 0
@@ -63,7 +63,7 @@ def test_each_order_cures_what_it_stands_between(lines: tuple[Line, ...]) -> Non
 
 
 @pytest.mark.parametrize("lines", [(behind(3, kernel=CAT), front(1, kernel=COPY)), (front(1), behind(1)), (front(3),)])
-def test_an_order_elsewhere_cures_not(lines: tuple[Line, ...]) -> None:
+def test_an_order_elsewhere_cures_not(lines: tuple[EdgeLine, ...]) -> None:
     assert "write-read" in [race.kind for race in changed(racing(), *lines).races]
 
 
@@ -80,7 +80,7 @@ def test_an_event_is_that_of_who_recorded_it_last() -> None:
     one.writes(a, at=1)
     other.writes(b, at=1)
     side.reads([a, b], at=3)
-    races = changed(story, Line(spot(1), True, "record", COPY), front(3)).races
+    races = changed(story, EdgeLine(spot(1), True, "record", COPY), front(3)).races
     assert [race.first.stream for race in races] == ["one"]
 
 
@@ -142,4 +142,4 @@ def test_a_statement_of_several_lines_ends_with_its_last() -> None:
     compute.writes(b, at=2)
     side.reads([a, b], at=4)
     assert left(story, behind(1), front(4)) == 1
-    assert left(story, Line(spot(1, 2), True, "record", COPY), front(4)) == 0
+    assert left(story, EdgeLine(spot(1, 2), True, "record", COPY), front(4)) == 0

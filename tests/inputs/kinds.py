@@ -167,7 +167,7 @@ KINDS = {
     "a sweep": FileKind(_sweep, _REPORT),
     "placements": FileKind(_placements, _REPORT),
     "waits": FileKind(lambda folder: study_folders.waits_folder(folder, study_folders.wait_row()), _REPORT),
-    "a fix": FileKind(lambda folder: study_folders.fix_folder(folder, study_folders.fix_row()), _REPORT),
+    "a fix": FileKind(lambda folder: study_folders.fix_folder(folder, study_folders.fix_row()), _REPORT, ("*.json",)),
     "releases": FileKind(
         lambda folder: study_folders.releases_folder(
             folder, {"0.19.8": ("clean", "race"), "0.13.1": ("stale", "uncovered")}

@@ -40,6 +40,7 @@ _WORDS = {
     *("all 14", "all 14, and hpZ", "both", "none", "a node", "the hardware's", "a plain model"),
     *("paro, paro-paper, ...", "standard output, and the rest on standard error"),
     "RUN/report, for several runs a folder of their names beside the first; with --format standard output",
+    "RUN/fix-RACE's number",
     *("--extend from 40 layers on", "examples, under --runs", "Llama 7B to 70B, and Falcon-40B"),
     *("8; for 7B and 70B 2, 4 and 16 as well", "llama-2-7b; llama-2-70b on one network", "*"),
     *("12.5,100,400; 100 for llama-2-70b", "0.13.2, 0.13.4, 0.13.5 and the pinned one", "live"),

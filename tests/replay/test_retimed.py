@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.confidence.edges import Line, Spot, put_in
+from detectors.confidence.edges import EdgeLine, Spot, put_in
 from replay.retimed import Deadlock, Schedule
 from simgpu.costs import Costs
 from tests.detectors.story import Story
@@ -13,11 +13,11 @@ COPY, CAT = "aten::copy_", "aten::cat"
 CALL = Costs().synchronize_ns
 
 
-def line(number: int, act: str, kernel: str, *, behind: bool = False, stream: str = "", awaited: str = "") -> Line:
-    return Line(Spot("/src/model.py", number, number, "forward"), behind, act, kernel, stream, awaited)  # type: ignore[arg-type]
+def line(number: int, act: str, kernel: str, *, behind: bool = False, stream: str = "", awaited: str = "") -> EdgeLine:
+    return EdgeLine(Spot("/src/model.py", number, number, "forward"), behind, act, kernel, stream, awaited)  # type: ignore[arg-type]
 
 
-def longer(story: Story, *lines: Line) -> int:
+def longer(story: Story, *lines: EdgeLine) -> int:
     records = {host.rank: host.trace for host in story.hosts}
     schedule = Schedule(records)
     assert schedule.exact

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from detectors.confidence.edges import CURRENT, Act, Line, Spot, by_autograd
+from detectors.confidence.edges import CURRENT, Act, EdgeLine, Spot, by_autograd
 from detectors.order.races import Race, Side
-from repro.sessions.fixing.statements import Block, Module, Statement, find, is_own
+from repro.sessions.fixing.statements import Module, SourceBlock, Statement, find, is_own
 from simgpu import naming
 from simgpu.overlay import Insertion
 from simgpu.trace import HOST_STREAM, Frame
@@ -39,7 +39,7 @@ class Candidate:
     """
 
     how: How
-    lines: tuple[Line, ...]
+    lines: tuple[EdgeLine, ...]
     words: str
     patch: Patch | None = None
     why: str = ""
@@ -122,8 +122,8 @@ class _Candidates:
         acts: tuple[tuple[How, Act], ...] = (("event", "wait"), ("event synchronisation", "synchronize event"))
         for how, act in acts[self._race.second.stream == HOST_STREAM :]:
             lines = (
-                Line(spots[0], True, "record", sides[0].kernel),
-                Line(spots[1], False, act, sides[1].kernel),
+                EdgeLine(spots[0], True, "record", sides[0].kernel),
+                EdgeLine(spots[1], False, act, sides[1].kernel),
             )
             waits = "the current stream waits" if act == "wait" else "the host waits"
             words = f"an event behind the work of {first.file}:{first.line}, for which {waits} in front of that of "
@@ -172,14 +172,14 @@ class _Candidates:
         for first in self._first:
             for second in self._second:
                 lines = (
-                    Line(_spot(first), True, "record", race.first.kernel),
-                    Line(_spot(second), False, act, race.second.kernel),
+                    EdgeLine(_spot(first), True, "record", race.first.kernel),
+                    EdgeLine(_spot(second), False, act, race.second.kernel),
                 )
                 words = f"an event recorded behind {_at(first)}, for which {waits} in front of {_at(second)}"
                 yield self._with_event(how, lines, words, first, second, act)
 
     def _with_event(
-        self, how: How, lines: tuple[Line, ...], words: str, first: Statement, second: Statement, act: Act
+        self, how: How, lines: tuple[EdgeLine, ...], words: str, first: Statement, second: Statement, act: Act
     ) -> Candidate:
         torch = "torch" if second.module.torch is None else second.module.torch[0]
         supposes = self._supposed((first, self._race.first), *([(second, self._race.second)] * (act == "wait")))
@@ -239,7 +239,7 @@ class _Candidates:
         first_name, second_name = race.first.stream, race.second.issuer or race.second.stream
         done, waiting = self._switched(race.first), self._switched(race.second)
         for second in self._second:  # in front of the second, for the first's stream
-            lines = (Line(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
+            lines = (EdgeLine(_spot(second), False, "wait for stream", race.second.kernel, awaited=first_name),)
             words = f"in front of {_at(second)} the current stream waits for stream {first_name!r}"
             expression = self._stream(first_name, done, second)
             yield self._line(
@@ -251,7 +251,7 @@ class _Candidates:
                 supposes=self._supposed((second, race.second)),
             )
         for first in self._first:  # behind the first, the second's stream
-            lines = (Line(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
+            lines = (EdgeLine(_spot(first), True, "wait for stream", race.first.kernel, stream=second_name),)
             words = f"behind {_at(first)} stream {second_name!r} waits for the current stream"
             expression = self._stream(second_name, waiting, first)
             yield self._line(
@@ -266,7 +266,7 @@ class _Candidates:
         if waiting is not None and waiting.switches and waiting.switches[0].block.front:
             block = waiting.switches[0].block
             lines = (
-                Line(_spot(waiting, block), False, "wait for stream", race.second.kernel, second_name, first_name),
+                EdgeLine(_spot(waiting, block), False, "wait for stream", race.second.kernel, second_name, first_name),
             )
             words = f"in front of the with at {waiting.frame.file}:{block.first} its stream waits for the current one"
             expression = waiting.switches[0].stream
@@ -281,7 +281,7 @@ class _Candidates:
             )
         if done is not None and done.switches and done.switches[0].block.behind:
             block = done.switches[0].block
-            lines = (Line(_spot(done, block), True, "wait for stream", race.first.kernel, second_name, first_name),)
+            lines = (EdgeLine(_spot(done, block), True, "wait for stream", race.first.kernel, second_name, first_name),)
             words = f"behind the with at {done.frame.file}:{block.first} the current stream waits for that of the with"
             expression = done.switches[0].stream
             yield self._line(
@@ -311,7 +311,7 @@ class _Candidates:
                 if (one.frame.file, one.first) in seen or len(seen) == 2 * _MOST:
                     continue
                 seen.add((one.frame.file, one.first))
-                lines = (Line(_spot(one), behind, "record_stream", side.kernel),)
+                lines = (EdgeLine(_spot(one), behind, "record_stream", side.kernel),)
                 where = "behind" if behind else "in front of"
                 words = f"record_stream of the current stream on what is used {where} {_at(one)}"
                 supposes = self._supposed((one, side))
@@ -323,13 +323,13 @@ class _Candidates:
         how: How = "stream synchronisation" if stream else "device synchronisation"
         where = "behind" if behind else "in front of"
         words = f"the host waits for {'the current stream' if stream else 'the device'} {where} {_at(one)}"
-        lines = (Line(_spot(one), behind, act, side.kernel, CURRENT),)
+        lines = (EdgeLine(_spot(one), behind, act, side.kernel, CURRENT),)
         supposes = self._supposed((one, side)) if stream else ""
         return self._line(lines, words, one, text, "TORCH", behind=behind, how=how, supposes=supposes)
 
     def _line(
-        self, lines: tuple[Line, ...], words: str, one: Statement, text: str, expression: str,
-        *, behind: bool = False, block: Block | None = None, supposes: str = "", how: How = "stream wait",
+        self, lines: tuple[EdgeLine, ...], words: str, one: Statement, text: str, expression: str,
+        *, behind: bool = False, block: SourceBlock | None = None, supposes: str = "", how: How = "stream wait",
     ) -> Candidate:  # fmt: skip
         """A candidate that is one line. ``expression``: which has to have a name there."""
         if not expression:
@@ -349,14 +349,14 @@ class _Patch:
         self._files: dict[Path, Module] = {}
         self._imported: set[Path] = set()
 
-    def front(self, one: Statement, text: str, block: Block | None = None) -> None:
+    def front(self, one: Statement, text: str, block: SourceBlock | None = None) -> None:
         where = block or one
         self._put(one.module, Insertion(where.first, f"{where.indent}{text}", where.first))
 
     def put(self, one: Statement, text: str, *, behind: bool) -> None:
         (self.behind if behind else self.front)(one, text)
 
-    def behind(self, one: Statement, text: str, block: Block | None = None) -> None:
+    def behind(self, one: Statement, text: str, block: SourceBlock | None = None) -> None:
         where = block or one
         self._put(one.module, Insertion(where.last + 1, f"{where.indent}{text}", where.last))
 
@@ -375,7 +375,7 @@ class _Patch:
         line = module.torch[1] if module.torch else module.top
         self._put(module, Insertion(line, text, max(1, line - 1)))
 
-    def candidate(self, how: How, lines: tuple[Line, ...], words: str, supposes: str = "") -> Candidate:
+    def candidate(self, how: How, lines: tuple[EdgeLine, ...], words: str, supposes: str = "") -> Candidate:
         return Candidate(how, lines, words, self._of, "", supposes, self._files)
 
     def _put(self, module: Module, one: Insertion, *, first: bool = False) -> None:
@@ -384,7 +384,7 @@ class _Patch:
         self._files[module.path] = module
 
 
-def _spot(one: Statement, block: Block | None = None) -> Spot:
+def _spot(one: Statement, block: SourceBlock | None = None) -> Spot:
     where = block or one
     return Spot(one.frame.file, where.first, where.last, one.frame.function)
 

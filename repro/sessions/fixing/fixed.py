@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,11 +22,12 @@ from repro.sessions.fixing import statements
 from repro.sessions.fixing.candidates import HOST, Candidate, candidates
 from repro.sessions.fixing.proved import Proof, Prover
 from repro.sessions.fixing.statements import Module
-from repro.sessions.fixing.tried import Trying, work_of
+from repro.sessions.fixing.tried import AskedAgain, Trying, asked_again, work_of
 from simgpu import overlay
 from simgpu.packages import FOLDER, names
 from simgpu.packages.installing import place_of
 from simgpu.scripts import Program, WrongUse
+from simgpu.trace import TraceError
 from simgpu.untrusted import visible
 
 Told = Callable[[str], None]
@@ -42,9 +42,12 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
 
     ``folder`` takes the live runs while they run. Raises :class:`WrongUse`, :class:`simgpu.trace.TraceError`.
     """
-    found = _Files(chosen)
-    race = chosen.race
-    prover = Prover(chosen.trace)
+    asked, race = asked_again(chosen), chosen.race
+    found = _Files(chosen, asked)
+    try:
+        prover = Prover(chosen.trace)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:  # the reader looks at no field's type
+        raise TraceError(f"the traces in {chosen.folder} are damaged ({error})") from error
     if not prover.has(race):
         raise WrongUse(f"the traces in {chosen.folder} do not have that race: run the program again with 'repro check'")
     every = candidates(race, found.module, found.script, prover.users(race))
@@ -53,11 +56,11 @@ def fix(chosen: Chosen, folder: Path, *, tries: int, told: Told) -> FixFile:
         told(f"{number} of {len(every)} in the trace: {one.words}")
         proofs.append(prover.prove(race, one))
     proofs.sort(key=lambda one: _turn(race, one))
-    untried = _cannot(chosen)
+    untried = _cannot(asked)
     trying = None
-    if not untried and tries:
+    if asked is not None and not untried and tries:
         records = prover.records
-        trying = Trying(chosen.asked, race, chosen.run.file.races, work_of(records), end_of(records))
+        trying = Trying(asked, race, chosen.run.file.races, work_of(records), end_of(records))
         proofs = _named(proofs, trying, prover.formers(race), folder, told)
     rows = [_row(one, found) for one in proofs]
     best = None
@@ -134,13 +137,21 @@ def _turn(race: Race, one: Proof) -> tuple[bool, bool, bool, bool, int, int, boo
     return not one.holds, one.this_owner, one.by_chance, words, cost, weak, bool(one.candidate.supposes)
 
 
-def _cannot(chosen: Chosen) -> str:
+def _cannot(asked: AskedAgain | None) -> str:
     """Why the program is not run again."""
-    if not chosen.own:
+    if asked is None:
         return "a scenario is not run again by its file"
-    if chosen.asked.get("dry_on_nodes"):
+    if asked.dry_on_nodes:
         return "a dry run has no live one beside it"
+    # A folder may come from anybody, and nothing is installed for what it says.
+    lacking = [one for one in asked.asked_for if _lacks(names.parse(one))]
+    if lacking:
+        return f"{', '.join(lacking)} is not in {FOLDER}/: run 'repro check' with it here"
     return ""
+
+
+def _lacks(package: names.Package) -> bool:
+    return not (place_of(package, FOLDER).is_dir() or package.is_(names.here(package.name)))
 
 
 def _row(proof: Proof, found: _Files) -> FixRow:
@@ -163,19 +174,17 @@ def _row(proof: Proof, found: _Files) -> FixRow:
 class _Files:
     """The source files of a run, where they lie here."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: Chosen, asked: AskedAgain | None) -> None:
         self._chosen = chosen
         self._own: Mapping[str, str] = chosen.run.file.checked.own if chosen.run.file.checked else {}
         self.script: Path | None = None
         self._folders: list[Path] = []
-        if chosen.own:
-            self._of_program()
-        for text in dict(chosen.asked.get("packages") or {}):
-            self._folders.append(place_of(names.parse(str(text)), FOLDER))
+        if asked is not None:
+            self._of_program(asked.words)
+            self._folders += [place_of(names.parse(text), FOLDER) for text in asked.packages]
         self.module: Callable[[str], Module | None] = cache(self._module)
 
-    def _of_program(self) -> None:
-        words = shlex.split(str(self._chosen.asked["program"]))
+    def _of_program(self, words: Sequence[str]) -> None:
         module = words[:1] == ["-m"]
         program = Program(words[1] if module else words[0], module=module)
         try:

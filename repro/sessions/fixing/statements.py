@@ -84,11 +84,11 @@ class Switch:
     """A ``with`` that makes ``stream``, an expression of names, the current stream in its body."""
 
     stream: str
-    block: Block
+    block: SourceBlock
 
 
 @dataclass(frozen=True)
-class Block:
+class SourceBlock:
     """Whole lines ``first`` to ``last`` of a file. ``front``, ``behind``: a line may be put there."""
 
     first: int
@@ -99,7 +99,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Statement(Block):
+class Statement(SourceBlock):
     """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own.
 
     ``outer``: further calls lie between it and the work that is meant.
@@ -245,7 +245,7 @@ def find(frame: Frame, module: Module) -> Statement | None:
     )
 
 
-def _block(node: ast.stmt, parent: ast.AST, module: Module) -> Block:
+def _block(node: ast.stmt, parent: ast.AST, module: Module) -> SourceBlock:
     last = node.end_lineno or node.lineno
     head, tail = _bytes(module, node.lineno)[: node.col_offset], _bytes(module, last)[node.end_col_offset or 0 :]
     alone = not head.strip() and (not tail.strip() or tail.strip().startswith(b"#"))
@@ -254,7 +254,7 @@ def _block(node: ast.stmt, parent: ast.AST, module: Module) -> Block:
     )
     leaves = any(isinstance(one, _LEAVE) for one in _within(node))
     indent = head.decode("utf-8") if alone else ""
-    return Block(node.lineno, last, indent, alone and not elif_, alone and not leaves)
+    return SourceBlock(node.lineno, last, indent, alone and not elif_, alone and not leaves)
 
 
 def _bytes(module: Module, line: int) -> bytes:

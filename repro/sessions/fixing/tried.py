@@ -11,18 +11,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from detectors.order.races import Race, describe, site
 from detectors.race_detector import key_of
 from replay.retimed import end_of
 from reports.data.fixes import Live
-from reports.data.schema import FindingsFile
+from reports.data.schema import FindingsFile, first_problem
 from repro.sessions import apart
+from repro.sessions.chosen import Chosen
 from repro.sessions.fixing.candidates import Candidate, Patch
 from repro.sessions.fixing.proved import load
 from simgpu import naming, overlay
+from simgpu.scripts import WrongUse
 from simgpu.trace import Collective, Frame, Launch, Stack, TraceError, TraceRecord
 
 _LIMIT_S = 600.0
@@ -30,7 +35,7 @@ Work = Counter[tuple[int, int, str, Frame | None]]
 
 
 @dataclass(frozen=True)
-class Tried:
+class LiveTry:
     """What a live run said: ``live`` in a word, ``says`` in a sentence without a full stop. ``longer_ns``: by how much
     it ended later than the run without (None: it did not end as that).
     """
@@ -40,19 +45,53 @@ class Tried:
     longer_ns: int | None = None
 
 
-def command(asked: Mapping[str, Any]) -> list[str]:
-    """The words behind ``repro check`` for the same program in the same timing."""
-    words = ["--witnesses", "0", "--ranks", str(asked.get("ranks", 1))]
-    for pattern, factor in dict(asked.get("slow") or {}).items():
-        words += ["--slow", f"{pattern}={factor}"]
-    if timing := asked.get("timing"):
-        words += ["--timing", str(timing)]
-    return [*words, *shlex.split(str(asked["program"]))]
+class AskedAgain(BaseModel):
+    """What a run's folder says of how the program was run. It may come from anybody."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    program: str
+    ranks: Annotated[int, Field(ge=1, le=1024)] = 1
+    slow: dict[str, float] = {}
+    timing: str = ""
+    packages: dict[str, str] = {}
+    dry_on_nodes: int = 0
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Of the program, -m first where it is a module. Raises ValueError."""
+        return shlex.split(self.program)
+
+    @property
+    def command(self) -> list[str]:
+        """The words behind ``repro check`` for the same program in the same timing."""
+        words = ["--witnesses", "0", "--ranks", str(self.ranks)]
+        for pattern, factor in self.slow.items():
+            words += ["--slow", f"{pattern}={factor}"]
+        words += ["--timing", self.timing] if self.timing else []
+        module = self.words[:1] == ["-m"]
+        return [*words, *(["-m"] if module else []), "--", *self.words[module:]]
+
+    @property
+    def asked_for(self) -> list[str]:
+        """Releases; what they ask for comes with them."""
+        return [one for one, word in self.packages.items() if word != "beside"]
 
 
-def packages(asked: Mapping[str, Any]) -> list[str]:
-    """Those that were asked for; what they ask for comes with them."""
-    return [str(one) for one, word in dict(asked.get("packages") or {}).items() if word != "beside"]
+def asked_again(chosen: Chosen) -> AskedAgain | None:
+    """None: it is no run of ``repro check``. Raises :class:`WrongUse`."""
+    if not chosen.own:
+        return None
+    try:
+        asked = AskedAgain.model_validate(dict(chosen.asked))
+        why = "" if asked.words[asked.words[:1] == ["-m"] :] else "it is empty"
+    except ValidationError as error:
+        why = first_problem(error)
+    except ValueError as error:  # of shlex
+        why = str(error)
+    if why:
+        raise WrongUse(f"{chosen.folder} does not say which program ran ({why}): run it again with 'repro check'")
+    return asked
 
 
 def work_of(records: Mapping[int, Sequence[TraceRecord]]) -> Work:
@@ -75,23 +114,23 @@ class Trying:
     ``work``: what that run gave its streams; ``end_ns``: when its last work, or its host, was done.
     """
 
-    asked: Mapping[str, Any]
+    asked: AskedAgain
     race: Race
     base: Sequence[Race]
     work: Work
     end_ns: int
 
-    def run(self, patch: Patch, folder: Path) -> Tried:
+    def run(self, patch: Patch, folder: Path) -> LiveTry:
         """With these lines. ``folder`` takes the run, and is made."""
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "overlay.json").absolute()
         more = overlay.write(patch, file)
         try:
-            found = apart.check(command(self.asked), packages(self.asked), folder, "run", limit_s=_LIMIT_S, more=more)
+            found = apart.check(self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more)
         except apart.NoVerdict as failure:
-            return Tried("fails", f"with it the program comes to no verdict: {failure}")
+            return LiveTry("fails", f"with it the program comes to no verdict: {failure}")
         if lacking := [path for path in patch if path.resolve() not in overlay.used(file)]:
-            return Tried("unknown", f"the run did not load {lacking[0].name} from where the lines were put in")
+            return LiveTry("unknown", f"the run did not load {lacking[0].name} from where the lines were put in")
         return self._judge(found, folder / "run" / "trace")
 
     def names(self, one: Candidate, blocks: set[tuple[int, int]], folder: Path) -> list[tuple[str, bool]]:
@@ -102,7 +141,7 @@ class Trying:
         file = (folder / "names.jsonl").absolute()
         more = overlay.write(one.asking(file), (folder / "overlay.json").absolute())
         with suppress(apart.NoVerdict):  # it may have told before that
-            apart.check(command(self.asked), packages(self.asked), folder, "run", limit_s=_LIMIT_S, more=more)
+            apart.check(self.asked.command, self.asked.asked_for, folder, "run", limit_s=_LIMIT_S, more=more)
         has: dict[tuple[str, bool], set[tuple[int, int]]] = {}
         for rank, named in naming.told(file):
             for expression, (listed, numbers) in named.items():
@@ -110,29 +149,29 @@ class Trying:
         able = [one for one, those in has.items() if those & blocks]
         return sorted(able, key=lambda one: -len(has[one] & blocks))
 
-    def _judge(self, found: FindingsFile, trace: Path) -> Tried:
+    def _judge(self, found: FindingsFile, trace: Path) -> LiveTry:
         key = key_of(self.race.first, self.race.second)
         now = {key_of(one.first, one.second): one for one in found.races}
         if key in now:
-            return Tried("race", "the race is still there")
+            return LiveTry("race", "the race is still there")
         known = {key_of(one.first, one.second) for one in self.base}
         if new := [one for other, one in now.items() if other not in known]:
             first, second = (describe(side.kernel, side.stack) for side in (new[0].first, new[0].second))
-            return Tried("race", f"the race is gone, and another comes: {first} and {second}")
+            return LiveTry("race", f"the race is gone, and another comes: {first} and {second}")
         held = [one for each in (found.checked.held if found.checked else []) for one in each.races]
         if any(key_of(one.first, one.second) == key for one in held):
-            return Tried("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
+            return LiveTry("unknown", "the race is gone only by a read, a copy or a timer that happens to wait")
         try:
             records = load(trace)
         except TraceError as problem:
-            return Tried("unknown", str(problem))
+            return LiveTry("unknown", str(problem))
         if other := self._other_work(work_of(records)):
-            return Tried("unknown", other)
+            return LiveTry("unknown", other)
         if found.failure:
-            return Tried("fails", found.failure)
+            return LiveTry("fails", found.failure)
         stay = f"{len(now)} other race{'' if len(now) == 1 else 's'} of the program stay{'s' * (len(now) == 1)}"
         says = f"the race is gone, and no other comes{f'; {stay}' if now else ''}"
-        return Tried("clean", says, end_of(records) - self.end_ns)
+        return LiveTry("clean", says, end_of(records) - self.end_ns)
 
     def _other_work(self, work: Work) -> str:
         """Why it is another run; empty where it did what the first one did."""
