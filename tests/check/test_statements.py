@@ -120,6 +120,7 @@ def test_what_comes_first_in_each_call_is_told_from_what_may_not_come(module: Mo
 
 def test_torch_has_the_name_that_the_module_gives_it(module: Module) -> None:
     assert module.torch == ("th", 4)
+    assert module.top == 4
     assert statements.read("no.py", Path("/nowhere/no.py")) is None
 
 
@@ -127,3 +128,18 @@ def test_tensors_are_guessed_by_what_is_called_and_what_is_passed_on(module: Mod
     found = at(module, "self.total.add_(y)")
     assert found is not None
     assert found.tensors() == ["self.total", "y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "top"),
+    [
+        ('"""A docstring."""\nfrom __future__ import annotations\n\nimport os\n\nx = 1\n', 5),
+        ("# a licence\n\nimport os\nimport sys\nx = 1\nimport json\n", 5),
+        ("# a licence\nx = 1\n", 2),
+        ("", 2),
+    ],
+)
+def test_a_further_import_stands_behind_the_first_ones(text: str, top: int) -> None:
+    module = Module("a.py", Path("/a.py"), text.removesuffix("\n").split("\n"), ast.parse(text), ended=True)
+    assert module.top == top
+    assert module.torch is None

@@ -69,14 +69,14 @@ class Module:
 
     @property
     def top(self) -> int:
-        """The line before which a first import may stand."""
-        line = 1
-        for at, one in enumerate(self.tree.body):
-            doc = at == 0 and isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
-            if not (doc or (isinstance(one, ast.ImportFrom) and one.module == "__future__")):
-                break
-            line = (one.end_lineno or one.lineno) + 1
-        return line
+        """The line at which a further import may stand: behind its first ones."""
+        body = [*self.tree.body]
+        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            del body[0]  # the docstring
+        imports = [*takewhile(lambda one: isinstance(one, (ast.Import, ast.ImportFrom)), body)]
+        if imports:
+            return (imports[-1].end_lineno or imports[-1].lineno) + 1
+        return body[0].lineno if body else len(self.lines) + 1
 
 
 @dataclass(frozen=True)
