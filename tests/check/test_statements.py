@@ -143,3 +143,37 @@ def test_a_further_import_stands_behind_the_first_ones(text: str, top: int) -> N
     module = Module("a.py", Path("/a.py"), text.removesuffix("\n").split("\n"), ast.parse(text), ended=True)
     assert module.top == top
     assert module.torch is None
+
+
+MADE_BEFORE = """
+import torch
+from contextlib import nullcontext
+
+
+class Group:
+    def start(self, overlap):
+        if overlap:
+            context = torch.cuda.stream(self.own)
+        else:
+            context = nullcontext()
+        with context, torch.no_grad():
+            self.reduce()
+        with unknown:
+            self.reduce()
+"""
+
+
+def test_a_stream_that_is_made_current_by_a_name_is_looked_up() -> None:
+    lines = MADE_BEFORE.strip("\n").split("\n")
+    module = Module("g.py", Path("/g.py"), lines, ast.parse("\n".join(lines)), ended=True)
+    head = find(Frame("g.py", 11, "Group.start"), module)
+    body = find(Frame("g.py", 12, "Group.start"), module)
+    other = find(Frame("g.py", 14, "Group.start"), module)
+    assert head is not None
+    assert body is not None
+    assert other is not None
+    assert ([one.stream for one in head.inner], head.switches) == (["self.own"], ())
+    assert ([one.stream for one in body.switches], body.inner) == (["self.own"], ())
+    assert not other.switches
+    assert head.other_stream
+    assert not body.other_stream

@@ -159,8 +159,8 @@ class _Candidates:
             return None
         for frame in filter(self._counts, side.stack[:_DEEPEST]):
             statement = self._statement(frame)
-            if statement is None or statement.switches:
-                return statement
+            if statement is None or statement.switches or statement.inner:
+                return statement and replace(statement, switches=(*statement.inner, *statement.switches))
         return None
 
     # -- candidates -----------------------------------------------------------------------------------

@@ -102,7 +102,8 @@ class SourceBlock:
 class Statement(SourceBlock):
     """What a frame stands in. ``switches``: around it in its function, the innermost first. ``node``: its own.
 
-    ``outer``: further calls lie between it and the work that is meant.
+    ``inner``: those that it makes itself, where it is a ``with``. ``outer``: further calls lie between it and the work
+    that is meant.
     """
 
     frame: Frame
@@ -110,6 +111,7 @@ class Statement(SourceBlock):
     node: ast.stmt
     scope: _Scope
     switches: tuple[Switch, ...]
+    inner: tuple[Switch, ...] = ()
     outer: bool = False
 
     @property
@@ -240,9 +242,10 @@ def find(frame: Frame, module: Module) -> Statement | None:
         return None
     block = _block(node, parent, module)
     behind = block.behind and not isinstance(node, ast.If)
-    return Statement(
-        block.first, block.last, block.indent, block.front, behind, frame, module, node, scope, tuple(switches)
-    )
+    streams = _streams(node, scope) if isinstance(node, (ast.With, ast.AsyncWith)) else []
+    own = tuple(Switch(one, block) for one in reversed(streams))
+    where = (block.first, block.last, block.indent, block.front, behind)
+    return Statement(*where, frame, module, node, scope, tuple(switches), own)
 
 
 def _block(node: ast.stmt, parent: ast.AST, module: Module) -> SourceBlock:
@@ -275,16 +278,16 @@ def _streams(node: ast.With | ast.AsyncWith, scope: _Scope) -> list[str]:
     found = []
     for item in node.items:
         switches = [item.context_expr]
-        if isinstance(item.context_expr, ast.Name):  # made before: each way to make it has to say the same
+        if isinstance(item.context_expr, ast.Name):  # made before, or a nullcontext: all ways have to say the same
             name = item.context_expr.id
             switches = [
                 one.value
                 for one in _of_scope(scope)
                 if isinstance(one, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in one.targets)
             ]
-        streams = {_stream(one) for one in switches}
-        if streams and None not in streams:
-            found.append(streams.pop() or "" if len(streams) == 1 else "")
+        streams = {one for one in map(_stream, switches) if one is not None}
+        if streams:
+            found.append(streams.pop() if len(streams) == 1 else "")
     return found
 
 
