@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from reports.data.fixes import FixFile
+from reports.data.loading import load
+from repro.sessions.catalogued import is_at
 from repro.sessions.chosen import chosen
 from repro.sessions.fixing.fixed import fix as look
+from scenarios.catalogue.entry import Entry, entries
+from simgpu.packages import names
 from simgpu.scripts import WrongUse
 from tests.warm import ROOT, shell, with_simulated_gpu
 
@@ -218,33 +222,58 @@ def test_each_kind_is_borne_out_by_a_live_run(three: Path, function: str, how: s
         assert "+        a.record_stream(torch.cuda.current_stream())\n" in best["diff"]
 
 
+def _here(entry: Entry) -> bool:
+    """Does it run with what the environment has?"""
+    return entry.races and all(
+        names.parse(one).is_(names.here(one.partition("==")[0])) for one in entry.affected.packages
+    )
+
+
+EVERY = {one.id: one for one in entries()}
+
+
 @pytest.mark.wide
 @pytest.mark.timeout(600)
-def test_the_second_race_has_a_cure_that_costs_less_than_the_host_would(tmp_path: Path) -> None:
-    _cured_cheaply(tmp_path, "ds_second_race.py")
+@pytest.mark.parametrize("name", [name for name, one in EVERY.items() if _here(one)])
+def test_a_known_race_of_todays_releases_is_cured_in_a_live_run(tmp_path: Path, name: str) -> None:
+    found = _cured(tmp_path, EVERY[name])
+    if name == "ds-second-race":
+        assert cost(found) < host(found)
 
 
 @pytest.mark.release
 @pytest.mark.timeout(600)
-def test_the_first_race_has_one_too(tmp_path: Path) -> None:
-    _cured_cheaply(tmp_path, "ds5059.py", "--package", "deepspeed==0.13.4")
+def test_the_race_of_hpz_is_cured_at_a_lower_price_than_by_the_host(tmp_path: Path) -> None:
+    found = _cured(tmp_path, EVERY["ds5059"])
+    assert cost(found) < host(found)
 
 
-def _cured_cheaply(folder: Path, name: str, *options: str) -> None:
-    (folder / "train.py").write_bytes((ROOT / "scenarios" / "catalogue" / "deepspeed" / name).read_bytes())
+def cost(found: dict[str, Any]) -> int:
+    return int(found["rows"][found["best"]]["longer_ns"])
+
+
+def host(found: dict[str, Any]) -> int:
+    """Of the cheapest synchronisation of the host."""
+    return min(row["longer_ns"] for row in found["rows"] if row["holds"] and row["how"].endswith("synchronisation"))
+
+
+def _cured(folder: Path, entry: Entry) -> dict[str, Any]:
     (folder / ".releases").symlink_to(ROOT / ".releases")
+    words = ["--witnesses", "0", "--ranks", str(entry.ranks), "--name", "it"]
+    words += [word for one in entry.affected.packages for word in ("--package", one)]
+    check = _process(folder, "check", *words, str(entry.path), *entry.affected.arguments)
+    assert check.returncode == 1, check.stdout[-2000:] + check.stderr[-2000:]
+    races = load(folder / "runs" / "it").file.races
+    number = next(at for at, race in enumerate(races, 1) if is_at(race, entry.places))
+    done = _process(folder, "fix", "runs/it", str(number))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((folder / "runs" / "it" / f"fix-{number}" / "fix.json").read_text())
+    assert found["rows"][found["best"]]["live"] == "clean"
+    return dict(found)
+
+
+def _process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
-    words = ["check", "--witnesses", "0", "--ranks", "2", *options, "--name", "it", "train.py"]
-    ran = [_process(folder, environment, *words), _process(folder, environment, "fix", "runs/it", "1")]
-    assert [one.returncode for one in ran] == [1, 0], ran[-1].stdout + ran[-1].stderr
-    found = json.loads((folder / "runs" / "it" / "fix-1" / "fix.json").read_text())
-    best = found["rows"][found["best"]]
-    host = [row["longer_ns"] for row in found["rows"] if row["how"].endswith("synchronisation") and row["holds"]]
-    assert best["longer_ns"] < min(host)
-    assert best["live"] == "clean"
-
-
-def _process(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repro", *words],
         cwd=folder,
