@@ -26,6 +26,7 @@ def study(found: FixFile, ran: StudyMetadata) -> Study:
     facts = [
         Fact("race", f"{found.race.kind}: {found.race.first}; {found.race.second}", "race"),
         Fact("missing", found.missing),
+        Fact("scope", "this program with these arguments, and the branches that it took"),
         Fact("in the trace", f"{len(held)} of {len(found.rows)} candidates remove it and add none"),
         Fact(
             "costs",

@@ -26,6 +26,8 @@ def show(console: Console, found: FixFile) -> None:
         say(f"What they cost is not known: {found.no_schedule}.")
     else:
         say(f"Costs are virtual time, of the {duration(found.end_ns)} that the run took.")
+    if found.rows:
+        say("All of it is said of this program with these arguments, and of the branches that it took.")
     if found.untried:
         say(f"Nothing was tried live: {found.untried}.")
     if found.taken is not None:

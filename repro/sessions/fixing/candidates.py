@@ -304,13 +304,14 @@ class _Candidates:
         return expression if of is not None and expression and here.may_say(expression, of) else ""
 
     def _record_stream(self) -> Iterator[Candidate]:
-        seen: set[tuple[str, int]] = set()
+        seen: set[tuple[str, int, bool]] = set()
         for side in (self._race.first, *self._users):
             places = [(one, True) for one in self._places(side, lambda one: one.behind)]
-            for one, behind in places or [(one, False) for one in self._places(side, lambda one: one.front)]:
-                if (one.frame.file, one.first) in seen or len(seen) == 2 * _MOST:
+            for one, behind in [*places, *((one, False) for one in self._places(side, lambda one: one.front))]:
+                key = one.frame.file, one.first, behind
+                if key in seen or len(seen) == 2 * _MOST:
                     continue
-                seen.add((one.frame.file, one.first))
+                seen.add(key)
                 lines = (EdgeLine(_spot(one), behind, "record_stream", side.kernel),)
                 where = "behind" if behind else "in front of"
                 words = f"record_stream of the current stream on what is used {where} {_at(one)}"
