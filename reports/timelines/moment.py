@@ -86,6 +86,13 @@ def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> W
         return None  # the fields of a foreign trace may hold anything
 
 
+def around(*sides: tuple[int, int]) -> tuple[int, int]:
+    """From when to when one sees what was around two accesses."""
+    begin, end = min(start for start, _ in sides), max(end for _, end in sides)
+    aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
+    return begin - aside, end + aside
+
+
 @dataclass(frozen=True)
 class _Work:
     """A slice whose names are not known yet: they may come later in the trace."""
@@ -99,9 +106,7 @@ class _Reading:
     def __init__(self, sides: tuple[Moment, Moment], most: int) -> None:
         self._sides = sides
         self._ops = {side.op for side in sides}
-        begin, end = min(side.start for side in sides), max(side.end for side in sides)
-        aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
-        self._start, self._end = begin - aside, end + aside
+        self._start, self._end = around(*((side.start, side.end) for side in sides))
         self._most = max(most - 2, 0)
         self._racing: dict[int, _Work] = {}
         self._kept: list[tuple[int, int, int, _Work]] = []  # a heap, the farthest first: -distance, -start, number
