@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from detectors.order.races import Occurrence, plain
 from reports.data.schema import checked, does_not_hold, read_json
 from reports.data.whole import whole
-from reports.timelines.moment import Window
+from reports.window import Window
 
 FILE = "witnesses.json"
 FORMAT, VERSION = "stream-race-witnesses", 1

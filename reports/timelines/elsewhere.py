@@ -11,7 +11,8 @@ from pathlib import PurePath
 from fuzz.live.examine import Pair
 from fuzz.live.recorded import Recorded, RecordedRun
 from reports.timelines.lanes import HOST, lane
-from reports.timelines.moment import Kind, Slice, Window, around
+from reports.timelines.moment import around
+from reports.window import Kind, Slice, Window
 from simgpu.trace import Frame
 
 MOST = 400  # slices, as they are kept in a file for each race

@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
 
 from detectors import Moment
 from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
 from reports.timelines.parameters import parameter_of
+from reports.window import Slice, Window
 from simgpu.trace import (
     Collective,
     Frame,
@@ -33,46 +33,6 @@ from simgpu.trace import (
 
 MOST = 3000  # slices
 _ASIDE_NS = 20_000  # at least so much before and after
-Kind = Literal["kernel", "collective", "wait", "free"]
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A piece of work, or the host's wait. ``start`` and ``end`` in virtual nanoseconds.
-
-    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" without a label).
-    ``op`` is its number in the trace (-1: the host's). ``place`` is the innermost line of source.
-    """
-
-    lane: str
-    kernel: str
-    parameter: str
-    start: int
-    end: int
-    op: int
-    kind: Kind
-    place: str
-
-    @property
-    def is_collective(self) -> bool:
-        return self.kind == "collective"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The window of one example of a race, all on one rank.
-
-    ``lanes`` in the order in which one reads them: host, compute, what helps it, groups. ``slices`` by start; ``first``
-    and ``second`` are two of them, as they were issued. ``left_out`` counts slices of the window that are not kept.
-    """
-
-    start: int
-    end: int
-    lanes: tuple[str, ...]
-    slices: tuple[Slice, ...]
-    first: Slice
-    second: Slice
-    left_out: int
 
 
 def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> Window | None:
