@@ -45,3 +45,10 @@ class Window:
     first: Slice
     second: Slice
     left_out: int
+
+    def shown(self, most: int) -> list[str]:
+        """At most so many lanes: those of the two accesses, and of the others those in which something is."""
+        busy = {one.lane for one in self.slices}
+        racing = list(dict.fromkeys((self.first.lane, self.second.lane)))
+        wanted = {*racing, *[lane for lane in self.lanes if lane in busy and lane not in racing][: most - len(racing)]}
+        return [lane for lane in dict.fromkeys((*self.lanes, *racing)) if lane in wanted]

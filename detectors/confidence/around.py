@@ -2,7 +2,7 @@
 
 Happens-before (:mod:`detectors.order`) says that nothing orders the two; this says what there is instead, as a person
 would look for it: backwards from each access to the work behind which it comes, and forwards from the first to the
-first work on the second's stream that does wait for it.
+wait on the second's side that comes too late.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from detectors.confidence.chains import Link, OrderGraph
 from detectors.order.races import Occurrence, Race, site
 from simgpu.trace import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
 
+_HOST = -1  # a stream that stands for the host
 _STREAMS = 3  # other streams of which it is told how far an access comes behind them
 
 
@@ -55,8 +56,9 @@ class Around:
     ``more``: how many further streams each comes behind, too.
 
     ``common``: the last work that both come behind, and by which links; None: there is none. ``known``: the last work
-    of the first's stream that the second comes behind. ``late``: the first work on the second's stream that comes
-    behind the first access; None: nothing there ever does. ``handed``: of memory that changed its owner.
+    of the first's stream that the second comes behind. ``late``: by which links the second's stream, or else the host,
+    does wait for the first access, too late for the second; None: neither ever does. ``handed``: of memory that changed
+    its owner.
     """
 
     first: tuple[Behind, ...]
@@ -64,7 +66,7 @@ class Around:
     more: tuple[int, int]
     common: tuple[Behind, Behind] | None
     known: Behind | None
-    late: Behind | None
+    late: tuple[Link, ...] | None
     handed: Handed | None
 
 
@@ -78,13 +80,13 @@ class OrderAround(OrderGraph):
         super().__init__()
         self._race, self._one = race, occurrence
         self._work: dict[int, tuple[int, int, str, int, int]] = {}  # by event: rank, op, kernel, stream, stack
-        self._of: list[tuple[int, int]] = []  # rank and stream of each event; -1: the host
+        self._of: list[tuple[int, int]] = []  # rank and stream of each event
         self._memory = _Memory(occurrence)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         for record in records:
             super().feed(rank, (record,))
-            stream = -1 if isinstance(record, HostWait) else getattr(record, "stream", -1)
+            stream = _HOST if isinstance(record, HostWait) else getattr(record, "stream", _HOST)
             self._of += [(rank, stream)] * (len(self._ahead) - len(self._of))
             if isinstance(record, (Launch, Collective)):
                 for event in self._ranks[rank].works[record.op]:
@@ -132,7 +134,8 @@ class OrderAround(OrderGraph):
     def _named(self, event: int) -> Work:
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
-        return Work(rank, op, kernel, state.names.get(stream, f"stream {stream}"), site(state.frames.get(stack, ())))
+        frame = site(state.frames.get(stack, ()))
+        return Work(rank, op, kernel, state.names.get(stream, f"stream {stream}"), frame)
 
     def _link(self, start: int, goal: int, within: set[int]) -> Behind:
         return Behind(self._named(start), self._cheapest(start, goal, within) or ())
@@ -181,14 +184,15 @@ class OrderAround(OrderGraph):
         it = max(works, key=lambda one: (self._work[one][0] == rank, self._work[one][1]))
         return self._link(it, first, before), self._link(it, second, also)
 
-    def _late(self, first: int, second: int) -> Behind | None:
-        """The first work given to the second's stream that comes behind the first access, with the links to it."""
+    def _late(self, first: int, second: int) -> tuple[Link, ...] | None:
+        """The links to the first event of the second's stream, or of the host, that comes behind the first access."""
         ahead = _closure([[to for to, _ in edges] for edges in self._ahead], first)
-        there = [one for one in ahead if self._of[one] == self._of[second] and one > second and one in self._work]
-        if not there:
-            return None
-        goal = min(there)
-        return Behind(self._named(goal), self._cheapest(first, goal) or ())
+        rank, stream = self._of[second]
+        for of in ((rank, stream), (rank, _HOST)):
+            there = [one for one in ahead if self._of[one] == of and one > second]
+            if there:
+                return self._cheapest(first, min(there))
+        return None
 
     def _handed(self) -> Handed | None:
         memory = self._memory
