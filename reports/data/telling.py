@@ -51,16 +51,23 @@ class Telling:
 
     @property
     def first(self) -> str:
-        return self._handle(self.race.first, "first")
+        """What the access that is issued first is called from its second mention on."""
+        race = self.race
+        if race.kind == "reused":
+            return f"the old owner's {race.first.access}"
+        return "the first write" if race.first.access == race.second.access else f"the {race.first.access}"
 
     @property
     def second(self) -> str:
-        return self._handle(self.race.second, "second")
-
-    def _handle(self, side: Side, word: str) -> str:
-        """What one of the two is called from its second mention on."""
-        both = _short(self.race.first.kernel) == _short(self.race.second.kernel)
-        return f"the {word} `{_short(side.kernel)}`" if both else f"the `{_short(side.kernel)}`"
+        """The other one."""
+        race = self.race
+        if race.kind == "freed":
+            return "the next owner's write"
+        if race.kind == "reused":
+            return f"the new owner's {race.second.access}"
+        if race.second.stream == HOST_STREAM:
+            return f"the host's {race.second.access}"
+        return "the second write" if race.first.access == race.second.access else f"the {race.second.access}"
 
     def headline(self) -> str:
         """The race in one sentence."""
@@ -103,7 +110,7 @@ class Telling:
             )
         else:
             told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
-        if race.second.issuer:
+        if race.second.issuer and race.second.issuer != race.second.stream:
             told.append(
                 f"{_capital(_stream(race.second.stream))} takes its order from {_stream(race.second.issuer)}, which "
                 "was the current one."
@@ -125,6 +132,8 @@ class Telling:
         if frame is None:
             return f"`{_short(side.kernel)}` (no line is known: it is no call of the program's)"
         own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
+        if own is None and PurePath(frame.file).name == "contextlib.py":  # whose line says nothing
+            own = next((one for one in side.stack if one.file != frame.file), None)
         called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
         return f"`{_short(side.kernel)}` ({_place(frame)}{called})"
 
@@ -135,16 +144,17 @@ class Telling:
         if self.one is None:
             return "memory"
         count = self.one.hi - self.one.lo
-        return f"{count:,} byte{'s' * (count != 1)}"
+        pinned = " of pinned memory" if self.race.second.stream == HOST_STREAM else ""
+        return f"{count:,} byte{'s' * (count != 1)}{pinned}"
 
     def _let_go(self, handed: Handed | None) -> str:
         before = handed.before if handed else None
         when = ""
         if before is not None and self.one is not None and before.op == self.one.first.op:
-            when = ", at once"
+            when = " at once"
         elif before is not None:
-            when = f", when the last that it has given is {self._work(before)}"
-        text = f"Then the program lets go of that memory{when}."
+            when = f", after {self._work(before)},"
+        text = f"Then{when} the program lets go of that memory."
         if handed is None:
             return text
         owner = f"{_stream(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
@@ -178,15 +188,15 @@ class Telling:
         if around is None:
             told.append(self.why_not)
         else:
-            told.append(self._comes_behind(self.first, self.race.first, around.first, around.more[0]))
+            told += self._comes_behind(self.first, self.race.first, around.first)
             if self.race.second.access != "free":
-                told.append(self._comes_behind(self.second, self.race.second, around.second, around.more[1]))
+                told += self._comes_behind(self.second, self.race.second, around.second)
                 told += self._nearest(around)
                 told.append(self._late(around.late))
         told.append(f"Missing: {self.missing()}.")
         return Section("What orders the two, and what does not", tuple(told))
 
-    def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind], more: int) -> str:
+    def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind]) -> list[str]:
         own = [one for one in behind if not one.links]
         others = [one for one in behind if one.links]
         host = side.stream == HOST_STREAM
@@ -195,56 +205,62 @@ class Telling:
             where = "before it by the host" if host else f"before it on {_stream(side.stream)}"
             text += f" comes behind {self._work(own[0].work)}, {where}"
         else:
-            text += f" is the {'host’s first access' if host else f'first work of {_stream(side.stream)}'}"
+            text += " is the host's first access" if host else f" is the first work of {_stream(side.stream)}"
         if not others:
             nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
-            return f"{text}; {nobody}."
-        each = [
-            f"{self._work(one.work)} on {_stream(one.work.stream)}, because {_because(one.links)}"
-            if one.work.stream != HOST_STREAM
-            else f"what the host did by {self._work(one.work)}"
-            for one in others
-        ]
-        left = f"; and behind {more} further stream{'s' * (more > 1)}" if more else ""
-        return f"{text}. It also comes behind {'; behind '.join(each)}{left}."
+            return [f"{text}; {nobody}."]
+        told = [f"{text}."]
+        for one in others:
+            if one.work.stream == HOST_STREAM:
+                told.append(f"It also comes behind {self._work(one.work)}, which the host did itself.")
+            else:
+                on = self._on(one.work)
+                told.append(f"It also comes behind {self._work(one.work)} on {on}: {_because(one.links)}.")
+        return told
 
     def _nearest(self, around: Around) -> list[str]:
         stream, second, host = _stream(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
-        known = around.known
-        none = [] if host or not any(one.links for one in around.second) else [
-            f"Of {stream}, {second} comes behind nothing: no wait leads there."
-        ]  # fmt: skip
+        known, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
+        if host or not any(one.links for one in around.second):
+            none = []  # it was said already
         if around.common is None:
             return ["No work comes before both.", *none]
         mine, other = around.common
         work = mine.work
-        where = "" if work.stream == HOST_STREAM else f" on {_stream(work.stream)}"
+        where = "" if work.stream == HOST_STREAM else f" on {self._on(work)}"
         text = f"So the last that both come behind is {self._work(work)}{where}"
-        if mine not in around.first or other not in around.second:  # else it was told already why
-            text += f": {self.first} {_way(mine)}, {second} {_way(other)}"
+        for who, way, known_by in ((self.first, mine, around.first), (second, other, around.second)):
+            if not any(one.work == work for one in known_by):  # else it was told already why
+                text += f"; {who} {_way(way)}"
         told = [f"{text}."]
         if known is None:
             return told + none
         if known.work == work:
             told.append(f"{_capital(self.first)} was given after that, so this does not put {second} behind it.")
             return told
-        why = "" if known in around.second else f", because {_because(known.links)}"
+        why = "" if any(one.work == known.work for one in around.second) else f": {_because(known.links)}"
         told.append(
             f"Of {stream}, {second} comes behind no more than {self._work(known.work)}{why}; {self.first} was given "
             "after that."
         )
         return told
 
+    def _on(self, work: Work) -> str:
+        """Its stream. Several may have one name, as those of two process groups of the same ranks have."""
+        sides = zip((self.race.first, self.race.second), self.around.streams if self.around else (), strict=False)
+        alike = any(side.stream == work.stream and number != work.number for side, number in sides)
+        return f"another {_stream(work.stream)}" if alike else _stream(work.stream)
+
     def _late(self, late: Sequence[Link] | None) -> str:
         if late:
             return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
         if self.race.second.stream == HOST_STREAM:
             return f"Later the host does not wait for {self.first}, either."
-        return f"Neither {_stream(self.race.second.stream)} nor the host waits for {self.first} later, either."
+        return f"Later, too, neither {_stream(self.race.second.stream)} nor the host waits for {self.first}."
 
     def _work(self, work: Work) -> str:
         """With its place; of the same kind as one of the two: an earlier one."""
-        where = f" ({_place(work.frame)})" if work.frame else ""
+        where = f" ({_line(work.frame)})" if work.frame else ""
         rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
         alike = any(
             (_short(side.kernel), site(side.stack)) == (_short(work.kernel), work.frame)
@@ -255,17 +271,14 @@ class Telling:
     def missing(self) -> str:
         """The edge that is missing, without a full stop."""
         first, second = self.race.first, self.race.second
-        behind = f"behind {self._named(first)}"
+        behind = f"behind {self.first}{_at(first)}"
         if second.access == "free" or second.allocated is not None:
-            owner = f" of {_stream(second.stream)} for {_stream(first.stream)}"
             return (
-                f"a record_stream for {_stream(first.stream)} before the memory is let go of, or a wait{owner}, "
-                f"{behind} and before the memory is let go of"
+                f"a record_stream for {_stream(first.stream)}, or a wait of {_stream(second.stream)} for it, {behind} "
+                "and before the memory is let go of"
             )
-        if second.stream == HOST_STREAM:
-            return f"a wait of the host for {_stream(first.stream)}, {behind} and before {self._named(second)}"
         waiting = _stream(second.issuer or second.stream)
-        return f"a wait of {waiting} for {_stream(first.stream)}, {behind} and before {self._named(second)}"
+        return f"a wait of {waiting} for {_stream(first.stream)}, {behind} and before {self.second}{_at(second)}"
 
     # -- when it shows, and what it does -----------------------------------------------------------
 
@@ -274,20 +287,21 @@ class Telling:
         race, told = self.race, []
         if self.one is not None:
             apart = duration(abs(self.one.slack_ns))
-            second = "the new owner's access" if race.kind in ("reused", "freed") else self.second
             if self.one.manifested:
-                told.append(f"This run shows it: {second} takes effect {apart} before {self.first}.")
+                told.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
-                told.append(f"In none, as long as that stands. Here {second} takes effect {apart} after {self.first}.")
+                told.append(
+                    f"In none, as long as that stands. Here {self.second} takes effect {apart} after {self.first}."
+                )
             else:
                 told.append(
-                    f"This run does not show it: {second} takes effect {apart} after {self.first}. That is how long "
-                    "things took here, and no order."
+                    f"This run does not show it: {self.second} takes effect {apart} after {self.first}. Nothing but "
+                    "the timing keeps it so."
                 )
         if race.occurrences > 1 and race.manifested:
             told.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
         if token:
-            told += _of_token(token)
+            told += self._of_token(token)
         return Section("In which timing it shows", tuple(told))
 
     def does(self, witness: KeptWitness | None) -> Section:
@@ -311,44 +325,51 @@ class Telling:
             says = f"It is {witness.verdict}: {witness.says}."
         return Section("What it does", (says,))
 
+    def _of_token(self, token: str) -> list[str]:
+        try:
+            timing = Timing.parse(token)
+        except TokenError:  # of a scenario's replay
+            return [f"It shows in the timing {token}."]
+        if not timing.deviations:
+            return ["It shows in the plain timing, where nothing is made slower."]
+        return [f"It shows where {' and '.join(self._of_deviation(one) for one in timing.deviations)}."]
 
-def _of_token(token: str) -> list[str]:
-    try:
-        timing = Timing.parse(token)
-    except TokenError:  # of a scenario's replay
-        return ["The timing of its witness has a token."]
-    if not timing.deviations:
-        return ["It shows in the plain timing, where nothing is made slower."]
-    return [f"It shows where {' and '.join(_of_deviation(one) for one in timing.deviations)}."]
-
-
-def _of_deviation(one: object) -> str:
-    if isinstance(one, Delay):
-        place = one.place
-        how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
-        name = f"`{_short(place.kernel)}`"
-        which = f"the {_ordinal(place.occurrence)} {name}" if place.occurrence > 1 else f"the first {name}"
-        return f"{which} on stream {place.stream} of rank {place.rank} {how}"
-    if isinstance(one, Jitter):
-        return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
-    what, factor = getattr(one, "what", "work"), getattr(one, "factor", 1)
-    if what.startswith("host"):
-        return f"each launch by the host takes {factor} times as long"
-    return f"the work of {what} takes {factor} times as long"
+    def _of_deviation(self, one: object) -> str:
+        if isinstance(one, Delay):
+            place = one.place
+            how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
+            sides = (self.race.first, self.race.second)
+            streams = dict(zip(self.around.streams, sides, strict=True)) if self.around else {}
+            known = streams.get(place.stream)
+            stream = _stream(known.stream) if known and place.rank == getattr(self.one, "rank", -1) else (
+                f"stream {place.stream}")  # fmt: skip
+            which = f"the {_ordinal(place.occurrence)} `{_short(place.kernel)}` on {stream} of rank {place.rank}"
+            return f"{which} {how}"
+        if isinstance(one, Jitter):
+            return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
+        what, factor = getattr(one, "what", "work"), getattr(one, "factor", 1)
+        if what.startswith("host"):
+            return f"each launch by the host takes {factor} times as long"
+        return f"the work of {what} takes {factor} times as long"
 
 
 def _ordinal(number: int) -> str:
+    if number == 1:
+        return "first"
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def _way(one: Behind) -> str:
-    return f"because {_because(one.links)}" if one.links else "on that stream"
+    return f"comes behind it as {_because(one.links)}" if one.links else "comes behind it on that stream"
 
 
 def _because(links: Sequence[Link]) -> str:
-    told = [_NUMBERED.sub(r"stream \1", str(one)).replace(_OWN, "the host goes on behind its own access")
-            for one in links[:_LINKS]]  # fmt: skip
+    told = []
+    for one in links[:_LINKS]:
+        place = f" ({PurePath(one.file).name}:{one.line})" if one.file else ""
+        what = "the host goes on behind its own access" if one.what == _OWN else _NUMBERED.sub(r"stream \1", one.what)
+        told.append(f"{what}{place}")
     left = len(links) - len(told)
     return ", then ".join([*told, *([f"{left} more"] if left else [])])
 
@@ -358,7 +379,13 @@ def _short(kernel: str) -> str:
 
 
 def _place(frame: Frame) -> str:
-    return _line(frame) if frame.function == "<module>" else f"{_line(frame)} {frame.function}"
+    function = frame.function.rpartition(".")[2]
+    return _line(frame) if function == "<module>" else f"{_line(frame)} {function}"
+
+
+def _at(side: Side) -> str:
+    frame = site(side.stack)
+    return f" ({_line(frame)})" if frame else ""
 
 
 def _line(frame: Frame) -> str:

@@ -62,13 +62,16 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
         if one.lane in row and one not in racing:
             kinds.append(one.kind)
             _bar(axes, one, row[one.lane], zero, least, _OTHER[one.kind], _HIGH)
+    lowest = min(row[one.lane] for one in racing)
     for number, (one, colour) in enumerate(zip(racing, (FIRST, SECOND), strict=True), 1):
         at = row[one.lane]
         _bar(axes, one, at, zero, least, colour, _RACING)
         middle = ((one.start + one.end) / 2 - zero) / 1000
+        side, va = (-1, "top") if at == lowest and len(row) > 1 else (1, "bottom")  # away from the arrow
         axes.annotate(
-            f"{number}: {plain(one.kernel, _NAME)}", (middle, at + _RACING / 2), (0, 2), textcoords="offset points",
-            ha="center", va="bottom", fontsize=8, color=colour, fontweight="bold", annotation_clip=False,
+            f"{number}: {plain(one.kernel, _NAME)}", (middle, at + side * _RACING / 2), (0, 2 * side),
+            textcoords="offset points", ha="center", va=va, fontsize=8, color=colour, fontweight="bold",
+            annotation_clip=False,
         )  # fmt: skip
     ends = [(_effect(one, side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
     arrow = FancyArrowPatch(
@@ -77,7 +80,7 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
     )  # fmt: skip
     axes.add_patch(arrow)
     axes.set_yticks(list(row.values()), [plain(lane, _NAME) for lane in row], fontsize=8)
-    axes.set_ylim(-0.6, len(lanes) - 0.2)
+    axes.set_ylim(-0.8, len(lanes) - 0.2)
     axes.set_xlim((window.start - zero) / 1000, (window.end - zero) / 1000)
     axes.set_title(plain(title, 60), fontsize=9, color=TEXT, loc="left")
     axes.set_xlabel("virtual time, µs", fontsize=8)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from textwrap import wrap
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from reports.data.explained import Explained
 from reports.text import duration, typed
 from reports.window import Slice, Window
+from simgpu.untrusted import visible
 
 _LANES = 8  # streams in a picture
 _NAME = 22  # characters of a stream's name
@@ -26,20 +27,20 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     ranks = f" on rank {', '.join(map(str, race.ranks))}" if race.ranks else ""
     head = f"{what} {found.number} of {found.folder}: {race.kind}, {often}{ranks}"
     console.print(Text(head, "bold"), soft_wrap=True)
-    console.print(Text(found.headline))
+    _say(console, found.headline, indent="")
     for title, sentences in found.sections:
         console.print(Text(f"\n{title}", "bold"))
         for sentence in sentences:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+            _say(console, sentence)
     if found.command:
-        console.print(Text("  Again:"))
+        _say(console, "Again:")
         console.print(f"    {typed(found.command)}", highlight=False, soft_wrap=True, markup=False)
     width = max(20, min(_WIDEST, console.width - _NAME - 4))
     for title, window in zip(found.titles(), (found.own, found.other), strict=True):
         if window is not None:
             console.print(Text(f"\n{title}", "bold"))
             for line in lanes(window, width):
-                console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+                console.print(f"  {_tame(line)}", highlight=False, soft_wrap=True, markup=False)
     if found.own or found.other:
         console.print(
             "\n  1: issued first, 2: issued second, =: other work, w: the host waits. Nothing makes 2 wait for 1."
@@ -48,12 +49,22 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
             highlight=False,
         )
     for sentence in found.lacks:
-        console.print(Text(sentence))
+        _say(console, sentence)
     if page is None:
         command = f"python -m repro explain {shlex.quote(str(found.folder))} {found.number} --report"
         console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
     else:
         console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _say(console: Console, sentence: str, indent: str = "  ") -> None:
+    for line in wrap(visible(sentence, lines=False), max(20, console.width - len(indent)), break_on_hyphens=False):
+        console.print(Text(f"{indent}{_tame(line)}"), soft_wrap=True)
+
+
+def _tame(line: str) -> str:
+    """A workflow's log takes a line that begins with these for a command; a name may bring them to its beginning."""
+    return f". {line}" if line.lstrip().startswith(("::", "##[")) else line
 
 
 def lanes(window: Window, width: int) -> list[str]:
