@@ -22,6 +22,7 @@ from simgpu.trace import HOST_STREAM, Frame
 
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory
+_LONGEST = 100  # characters of a name
 _OWN = f"the host waits for stream '{HOST_STREAM}'"  # which it does behind each access of its own
 _NUMBERED = re.compile(r"stream 'stream (\d+)'")
 
@@ -140,7 +141,7 @@ class Telling:
     def _memory(self) -> str:
         if names := self.race.memory:
             more = len(names) - _NAMES
-            return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+            return ", ".join(map(_cut, names[:_NAMES])) + (f" and {more} more" if more > 0 else "")
         if self.one is None:
             return "memory"
         count = self.one.hi - self.one.lo
@@ -375,11 +376,11 @@ def _because(links: Sequence[Link]) -> str:
 
 
 def _short(kernel: str) -> str:
-    return kernel.rpartition("::")[2]
+    return _cut(kernel.rpartition("::")[2])
 
 
 def _place(frame: Frame) -> str:
-    function = frame.function.rpartition(".")[2]
+    function = _cut(frame.function.rpartition(".")[2])
     return _line(frame) if function == "<module>" else f"{_line(frame)} {function}"
 
 
@@ -389,14 +390,18 @@ def _at(side: Side) -> str:
 
 
 def _line(frame: Frame) -> str:
-    return f"{PurePath(frame.file).name}:{frame.line}"
+    return f"{_cut(PurePath(frame.file).name)}:{frame.line}"
 
 
 def _stream(name: str) -> str:
     """A stream that nobody named is called by its number alone."""
     if name == HOST_STREAM:
         return "the host"
-    return name if re.fullmatch(r"stream \d+", name) else f"stream '{name}'"
+    return name if re.fullmatch(r"stream \d+", name) else f"stream '{_cut(name)}'"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def _does(side: Side) -> str:

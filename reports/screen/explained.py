@@ -26,7 +26,7 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
     ranks = f" on rank {', '.join(map(str, race.ranks))}" if race.ranks else ""
     head = f"{what} {found.number} of {found.folder}: {race.kind}, {often}{ranks}"
-    console.print(Text(head, "bold"), soft_wrap=True)
+    console.print(Text(visible(head, lines=False), "bold"), soft_wrap=True)
     _say(console, found.headline, indent="")
     for title, sentences in found.sections:
         console.print(Text(f"\n{title}", "bold"))
@@ -106,4 +106,5 @@ def _scale(window: Window, zero: int, width: int) -> str:
 
 
 def _named(lane: str) -> str:
+    lane = visible(lane, lines=False)
     return lane if len(lane) < _NAME else f"{lane[: _NAME - 3]}.."
