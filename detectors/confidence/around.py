@@ -138,10 +138,12 @@ class OrderAround(OrderGraph):
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
         frame = site(state.frames.get(stack, ()))
-        return Work(rank, op, kernel, state.names.get(stream, f"stream {stream}"), frame, stream)
+        if frame is not None:  # a trace may hold anything
+            frame = Frame(str(frame.file), int(frame.line), str(frame.function))
+        return Work(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
 
     def _link(self, start: int, goal: int, within: set[int]) -> Behind:
-        return Behind(self._named(start), self._cheapest(start, goal, within) or ())
+        return Behind(self._named(start), _plain(self._cheapest(start, goal, within)))
 
     def _back(self) -> list[list[int]]:
         """The events before each."""
@@ -196,7 +198,7 @@ class OrderAround(OrderGraph):
         for of in ((rank, stream), (rank, _HOST)):
             there = [one for one in ahead if self._of[one] == of and one > second]
             if there:
-                return self._cheapest(first, min(there))
+                return _plain(self._cheapest(first, min(there)))
         return None
 
     def _handed(self) -> Handed | None:
@@ -207,7 +209,7 @@ class OrderAround(OrderGraph):
         state = self._ranks[self._one.rank]
 
         def name(stream: int) -> str:
-            return state.names.get(stream, f"stream {stream}")
+            return str(state.names.get(stream, f"stream {stream}"))
 
         op = memory.freed_behind.get(former)
         event = self._event_of(op, "write")
@@ -259,6 +261,10 @@ class _Memory:
             seen.update(new)
             open_ += new
         return None
+
+
+def _plain(links: Iterable[Link] | None) -> tuple[Link, ...]:
+    return tuple(Link(str(one.what), str(one.file), int(one.line)) for one in links or ())
 
 
 def _closure(edges: Sequence[Sequence[int]], start: int) -> set[int]:

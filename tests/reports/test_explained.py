@@ -13,7 +13,7 @@ from reports.data import witnesses
 from repro.__main__ import main
 from repro.sessions import folders
 from repro.sessions.checked import judge
-from simgpu.trace import HOST_STREAM, End
+from simgpu.trace import HOST_STREAM, End, Frame, Launch, Stack
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
 from tests.reports.run_folders import run_folder
@@ -267,6 +267,21 @@ def test_no_name_changes_what_is_told(tmp_path: Path, capsys: Captured) -> None:
     page = (folder / "explain-1" / "index.html").read_text()
     assert "<script>alert" not in page and "\u202e" not in page
     assert "<script>alert" not in (folder / "explain-1" / "timings.svg").read_text()
+
+
+@pytest.mark.parametrize("odd", [7, None, b"\xff", ["x"]], ids=str)
+def test_a_trace_whose_fields_are_of_other_types_is_told_as_far_as_it_goes(
+    odd: Any, tmp_path: Path, capsys: Captured
+) -> None:
+    folder = judged(early(), tmp_path / "it")
+    story = early()
+    for at, record in enumerate(story.trace):
+        if isinstance(record, Stack):
+            story.trace[at] = record._replace(frames=(Frame(odd, odd, odd), *record.frames))
+        elif isinstance(record, Launch):
+            story.trace[at] = record._replace(kernel=odd)
+    write(story, folder / "trace")
+    assert "Missing: a wait of stream 'side'" in on_one_line(explained(folder, capsys))
 
 
 def kept(folder: Path, **changes: Any) -> None:
