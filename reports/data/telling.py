@@ -16,8 +16,6 @@ from detectors.confidence.chains import Link
 from detectors.order.races import Occurrence, Race, Side, site
 from reports.data.schema import KeptWitness
 from reports.text import duration
-from simgpu.timing import Delay, Timing
-from simgpu.tokens import Jitter, TokenError
 from simgpu.trace import HOST_STREAM, Frame
 
 _LINKS = 5  # of a chain
@@ -74,13 +72,13 @@ class Telling:
         """The race in one sentence."""
         race = self.race
         only = f"; only {self.held_by} makes it wait" if self.held_by else ""
-        first, second = _stream(race.first.stream), _capital(_stream(race.second.stream))
+        first, second = named(race.first.stream), _capital(named(race.second.stream))
         does = _does(race.first)
         if race.kind == "freed":
             return f"Memory that {first} still {does} is let go of, and may be handed out at once{only}."
         if race.kind == "reused":
             return (
-                f"Memory that {first} still {does} is handed out again, and {_stream(race.second.stream)} "
+                f"Memory that {first} still {does} is handed out again, and {named(race.second.stream)} "
                 f"{_does(race.second)} it without waiting{only}."
             )
         what = "what" if race.kind == "write-read" else "over what" if race.kind == "write-write" else "what"
@@ -113,7 +111,7 @@ class Telling:
             told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
         if race.second.issuer and race.second.issuer != race.second.stream:
             told.append(
-                f"{_capital(_stream(race.second.stream))} takes its order from {_stream(race.second.issuer)}, which "
+                f"{_capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
                 "was the current one."
             )
         if race.occurrences > 1:
@@ -126,17 +124,17 @@ class Telling:
         if side.stream == HOST_STREAM:
             return f"uses memory by the host itself, in {self._named(side)}"
         what = "the collective " if side.kernel.startswith("nccl::") else ""
-        return f"gives {what}{self._named(side)} to {_stream(side.stream)}"
+        return f"gives {what}{self._named(side)} to {named(side.stream)}"
 
     def _named(self, side: Side) -> str:
         frame = site(side.stack)
         if frame is None:
-            return f"`{_short(side.kernel)}` (no line is known: it is no call of the program's)"
+            return f"`{short(side.kernel)}` (no line is known: it is no call of the program's)"
         own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
         if own is None and PurePath(frame.file).name == "contextlib.py":  # whose line says nothing
             own = next((one for one in side.stack if one.file != frame.file), None)
         called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
-        return f"`{_short(side.kernel)}` ({_place(frame)}{called})"
+        return f"`{short(side.kernel)}` ({_place(frame)}{called})"
 
     def _memory(self) -> str:
         if names := self.race.memory:
@@ -158,8 +156,8 @@ class Telling:
         text = f"Then{when} the program lets go of that memory."
         if handed is None:
             return text
-        owner = f"{_stream(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
-        recorded = ", ".join(_stream(one) for one in handed.recorded)
+        owner = f"{named(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
+        recorded = ", ".join(named(one) for one in handed.recorded)
         more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another"
         return f"{text} The allocator follows {owner}{more}."
 
@@ -203,10 +201,10 @@ class Telling:
         host = side.stream == HOST_STREAM
         text = _capital(who)
         if own:
-            where = "before it by the host" if host else f"before it on {_stream(side.stream)}"
+            where = "before it by the host" if host else f"before it on {named(side.stream)}"
             text += f" comes behind {self._work(own[0].work)}, {where}"
         else:
-            text += " is the host's first access" if host else f" is the first work of {_stream(side.stream)}"
+            text += " is the host's first access" if host else f" is the first work of {named(side.stream)}"
         if not others:
             nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
             return [f"{text}; {nobody}."]
@@ -220,7 +218,7 @@ class Telling:
         return told
 
     def _nearest(self, around: Around) -> list[str]:
-        stream, second, host = _stream(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
+        stream, second, host = named(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
         known, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
         if host or not any(one.links for one in around.second):
             none = []  # it was said already
@@ -250,24 +248,24 @@ class Telling:
         """Its stream. Several may have one name, as those of two process groups of the same ranks have."""
         sides = zip((self.race.first, self.race.second), self.around.streams if self.around else (), strict=False)
         alike = any(side.stream == work.stream and number != work.number for side, number in sides)
-        return f"another {_stream(work.stream)}" if alike else _stream(work.stream)
+        return f"another {named(work.stream)}" if alike else named(work.stream)
 
     def _late(self, late: Sequence[Link] | None) -> str:
         if late:
             return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
         if self.race.second.stream == HOST_STREAM:
             return f"Later the host does not wait for {self.first}, either."
-        return f"Later, too, neither {_stream(self.race.second.stream)} nor the host waits for {self.first}."
+        return f"Later, too, neither {named(self.race.second.stream)} nor the host waits for {self.first}."
 
     def _work(self, work: Work) -> str:
         """With its place; of the same kind as one of the two: an earlier one."""
         where = f" ({_line(work.frame)})" if work.frame else ""
         rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
         alike = any(
-            (_short(side.kernel), site(side.stack)) == (_short(work.kernel), work.frame)
+            (short(side.kernel), site(side.stack)) == (short(work.kernel), work.frame)
             for side in (self.race.first, self.race.second)
         )
-        return f"{'an earlier ' if alike else ''}`{_short(work.kernel)}`{where}{rank}"
+        return f"{'an earlier ' if alike else ''}`{short(work.kernel)}`{where}{rank}"
 
     def missing(self) -> str:
         """The edge that is missing, without a full stop."""
@@ -275,16 +273,16 @@ class Telling:
         behind = f"behind {self.first}{_at(first)}"
         if second.access == "free" or second.allocated is not None:
             return (
-                f"a record_stream for {_stream(first.stream)}, or a wait of {_stream(second.stream)} for it, {behind} "
+                f"a record_stream for {named(first.stream)}, or a wait of {named(second.stream)} for it, {behind} "
                 "and before the memory is let go of"
             )
-        waiting = _stream(second.issuer or second.stream)
-        return f"a wait of {waiting} for {_stream(first.stream)}, {behind} and before {self.second}{_at(second)}"
+        waiting = named(second.issuer or second.stream)
+        return f"a wait of {waiting} for {named(first.stream)}, {behind} and before {self.second}{_at(second)}"
 
     # -- when it shows, and what it does -----------------------------------------------------------
 
-    def shows(self, token: str) -> Section:
-        """In which timing."""
+    def shows(self, where: str) -> Section:
+        """In which timing. ``where``: that of its witness, in words; empty where there is none."""
         race, told = self.race, []
         if self.one is not None:
             apart = duration(abs(self.one.slack_ns))
@@ -301,8 +299,8 @@ class Telling:
                 )
         if race.occurrences > 1 and race.manifested:
             told.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
-        if token:
-            told += self._of_token(token)
+        if where:
+            told.append(where)
         return Section("In which timing it shows", tuple(told))
 
     def does(self, witness: KeptWitness | None) -> Section:
@@ -326,40 +324,6 @@ class Telling:
             says = f"It is {witness.verdict}: {witness.says}."
         return Section("What it does", (says,))
 
-    def _of_token(self, token: str) -> list[str]:
-        try:
-            timing = Timing.parse(token)
-        except TokenError:  # of a scenario's replay
-            return [f"It shows in the timing {token}."]
-        if not timing.deviations:
-            return ["It shows in the plain timing, where nothing is made slower."]
-        return [f"It shows where {' and '.join(self._of_deviation(one) for one in timing.deviations)}."]
-
-    def _of_deviation(self, one: object) -> str:
-        if isinstance(one, Delay):
-            place = one.place
-            how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
-            sides = (self.race.first, self.race.second)
-            streams = dict(zip(self.around.streams, sides, strict=True)) if self.around else {}
-            known = streams.get(place.stream)
-            stream = _stream(known.stream) if known and place.rank == getattr(self.one, "rank", -1) else (
-                f"stream {place.stream}")  # fmt: skip
-            which = f"the {_ordinal(place.occurrence)} `{_short(place.kernel)}` on {stream} of rank {place.rank}"
-            return f"{which} {how}"
-        if isinstance(one, Jitter):
-            return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
-        what, factor = getattr(one, "what", "work"), getattr(one, "factor", 1)
-        if what.startswith("host"):
-            return f"each launch by the host takes {factor} times as long"
-        return f"the work of {what} takes {factor} times as long"
-
-
-def _ordinal(number: int) -> str:
-    if number == 1:
-        return "first"
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
 
 def _way(one: Behind) -> str:
     return f"comes behind it as {_because(one.links)}" if one.links else "comes behind it on that stream"
@@ -375,7 +339,8 @@ def _because(links: Sequence[Link]) -> str:
     return ", then ".join([*told, *([f"{left} more"] if left else [])])
 
 
-def _short(kernel: str) -> str:
+def short(kernel: str) -> str:
+    """A kernel's name without its name space."""
     return _cut(kernel.rpartition("::")[2])
 
 
@@ -393,7 +358,7 @@ def _line(frame: Frame) -> str:
     return f"{_cut(PurePath(frame.file).name)}:{frame.line}"
 
 
-def _stream(name: str) -> str:
+def named(name: str) -> str:
     """A stream that nobody named is called by its number alone."""
     if name == HOST_STREAM:
         return "the host"

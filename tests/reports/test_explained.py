@@ -250,6 +250,29 @@ def test_a_scenario_s_race_is_told_as_well(tmp_path: Path, capsys: Captured) -> 
     assert "There is no picture of the witness: the run kept only its token" in told
 
 
+TOKENS = {
+    "t1": "It shows in the plain timing, where nothing is made slower.",
+    "t1,x4:stream:3,x2:host": "It shows where the work of stream:3 takes 4 times as long and each launch by the host "
+    "takes 2 times as long.",
+    "t1,jitter:20:7,0/1/nccl::all_reduce/12@+64us": "all work takes up to 20 % longer, drawn from seed 7 and the 12th "
+    "`all_reduce` on stream 'side' of rank 0 begins 64 us later.",
+    "t1,1/0/aten::mm/1+64us": "It shows where the first `mm` on stream 0 of rank 1 takes 64 us longer.",
+    "t1,nonsense": "It shows in the timing 't1,nonsense'.",
+}
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_is_told_in_words(token: str, tmp_path: Path, capsys: Captured) -> None:
+    folder = judged(early(), tmp_path / "it")
+    found = json.loads((folder / "findings.json").read_text())
+    says = {"verdict": "harmful", "says": "with the two the other way round, what the host reads differs"}
+    found["races"][0]["witness"] = {"token": token, "reason": "", "command": "python -m repro check x.py", **says}
+    (folder / "findings.json").write_text(json.dumps(found))
+    told = on_one_line(explained(folder, capsys))
+    assert TOKENS[token] in told
+    assert "It is harmful: with the two the other way round, what the host reads differs." in told
+
+
 # -- hostile ---------------------------------------------------------------------------------------
 
 EVIL = "::error::x\n::set-output name=a::b \x1b[2J\u202e<script>alert(1)</script> ::warning::y " + "long" * 60
