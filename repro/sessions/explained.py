@@ -43,7 +43,7 @@ def explain(chosen: Chosen) -> Explained:
     one = seen.occurrence if seen else _told_of(race.examples)
     order = _order(chosen, one)
     telling = Telling(
-        race, one, order.around, order.why_not, _script(chosen), ", ".join(map(str, chosen.sites)), order.held
+        race, one, order.around, order.why_not, _script(chosen), " or ".join(map(str, chosen.sites)), order.held
     )
     own = None
     if one is not None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
 from detectors.confidence.around import Around, Behind, OrderAround
 from tests.detectors.story import Story
+from tests.detectors.test_oracle import OPERATION, SIZE, Graph, Oracle, tell
+from tests.examples import examples
 
 
 def around(story: Story, *, race: int = 0) -> Around:
@@ -147,3 +154,41 @@ def test_a_trace_of_another_run_has_no_order_of_it() -> None:
     order = OrderAround(one, one.examples[0])
     order.feed(0, other.trace)
     assert order.around() is None
+
+
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(OPERATION, min_size=4, max_size=14))
+def test_what_is_told_is_what_brute_force_says(operations: list[Any]) -> None:
+    """Small random programs: what an access comes behind, the nearest order of two, and what of a stream is known."""
+    story = Story()
+    streams = story.streams("a", "b", "c")
+    blocks = [story.block(SIZE), story.block(SIZE)]
+    oracle = Oracle(Graph())
+    works: dict[int, tuple[int, str]] = {}  # node and stream by operation
+    for operation in operations:
+        tell(story, streams, blocks, oracle, operation)
+        if operation[0] == "launch":
+            works[story.trace[-1].op] = oracle.tails[operation[1]], streams[operation[1]].name  # type: ignore[union-attr]
+    ordered = oracle.graph.ordered
+    for race in story.races():
+        one = race.examples[0]
+        order = OrderAround(race, one)
+        order.feed(0, story.trace)
+        found = order.around()
+        assert found is not None and one.first.op is not None and one.second.op is not None
+        nodes = [works[op][0] for op in (one.first.op, one.second.op)]
+        others = {op: node for op, (node, _) in works.items() if op not in (one.first.op, one.second.op)}
+        behind = [{op for op, node in others.items() if ordered(node, of)} for of in nodes]
+        for told, before, side in zip((found.first, found.second), behind, (race.first, race.second), strict=True):
+            last = {
+                stream: max(op for op in before if works[op][1] == stream) for stream in {works[op][1] for op in before}
+            }
+            assert {one.work.stream: one.work.op for one in told} == last  # three streams: none is left out
+            assert [one.work.stream == side.stream for one in told] == [not one.links for one in told]
+        known = [op for op in behind[1] if works[op][1] == race.first.stream]
+        assert (found.known.work.op if found.known else None) == max(known, default=None)
+        both = behind[0] & behind[1]
+        assert (found.common is None) == (not both)
+        if found.common is not None:
+            op = found.common[0].work.op
+            assert op in both and not any(other != op and ordered(others[op], others[other]) for other in both)

@@ -13,9 +13,12 @@ from reports.data import witnesses
 from repro.__main__ import main
 from repro.sessions import folders
 from repro.sessions.checked import judge
+from repro.sessions.chosen import chosen
+from simgpu.scripts import WrongUse
 from simgpu.trace import HOST_STREAM, End, Frame, Launch, Stack
 from tests.detectors.story import Story
 from tests.detectors.test_find_races import write
+from tests.reports.dry_folders import dry_folder
 from tests.reports.run_folders import run_folder
 
 Captured = pytest.CaptureFixture[str]
@@ -231,11 +234,16 @@ def test_what_is_no_race_is_one_sentence(race: str, tmp_path: Path, capsys: Capt
     assert WRONG[race].format(folder=folder) in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("made", "sentence"), [("nothing", "there is no such folder"), ("clean", "has no race")])
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [("nothing", "there is no such folder"), ("clean", "has no race"), ("dry", "is a dry run of a job")],
+)
 def test_what_has_no_race_is_one_sentence(made: str, sentence: str, tmp_path: Path, capsys: Captured) -> None:
     folder = tmp_path / "it"
     if made == "clean":
         run_folder(folder, clean=True)
+    elif made == "dry":
+        dry_folder(folder)
     with pytest.raises(SystemExit) as ended:
         main(["explain", str(folder), "1"])
     assert ended.value.code == 2
@@ -373,3 +381,17 @@ def test_a_page_is_not_written_through_a_link(tmp_path: Path, capsys: Captured) 
     with pytest.raises(SystemExit):
         main(["explain", str(folder), "1", "--report"])
     assert "is a link" in capsys.readouterr().err
+
+
+def test_who_needs_the_traces_or_a_race_says_so(tmp_path: Path) -> None:
+    """A command that judges the traces again needs them; one that mends a race needs one."""
+    folder = judged(early(), tmp_path / "it")
+    assert chosen(folder, "1").race.kind == "write-read"
+    for trace in (folder / "trace").iterdir():
+        trace.unlink()
+    with pytest.raises(WrongUse, match="has no traces any more"):
+        chosen(folder, "1")
+    only = judged(fragile(), tmp_path / "other")
+    with pytest.raises(WrongUse, match="its verdict is fragile, so all is ordered, if by chance"):
+        chosen(only, "1")
+    assert [str(one) for one in chosen(only, "1", held=True).sites] == ["the read at /src/model.py:2 forward"]
