@@ -73,7 +73,7 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
             textcoords="offset points", ha="center", va=va, fontsize=8, color=colour, fontweight="bold",
             annotation_clip=False,
         )  # fmt: skip
-    ends = [(_effect(one, side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
+    ends = [(one.effect(side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
     arrow = FancyArrowPatch(
         (ends[0], row[racing[0].lane]), (ends[1], row[racing[1].lane]),
         arrowstyle="-|>", mutation_scale=13, lw=1.6, ls=(0, (4, 3)), color=BAD, shrinkA=0, shrinkB=0, zorder=5,
@@ -93,9 +93,3 @@ def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> lis
 def _bar(axes: Axes, one: Slice, at: int, zero: int, least: float, colour: str, high: float) -> None:
     wide = max(one.end - one.start, least)
     axes.barh(at, wide / 1000, left=(one.start - zero) / 1000, height=high, color=colour, edgecolor=colour, lw=0.5)
-
-
-def _effect(one: Slice, side: Side) -> int:
-    """When the access touches memory, as the detector has it: a collective reads when it starts."""
-    at_start = one.kind == "free" or (one.is_collective and side.access == "read")
-    return one.start if at_start else one.end

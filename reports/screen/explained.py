@@ -9,6 +9,7 @@ from textwrap import wrap
 from rich.console import Console
 from rich.text import Text
 
+from detectors import Race
 from reports.data.explained import Explained
 from reports.text import duration, typed
 from reports.window import Slice, Window
@@ -39,15 +40,12 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     for title, window in zip(found.titles(), (found.own, found.other), strict=True):
         if window is not None:
             console.print(Text(f"\n{title}", "bold"))
-            for line in lanes(window, width):
+            for line in lanes(window, race, width):
                 console.print(f"  {_tame(line)}", highlight=False, soft_wrap=True, markup=False)
     if found.own or found.other:
-        console.print(
-            "\n  1: issued first, 2: issued second, =: other work, w: the host waits. Nothing makes 2 wait for 1."
-            if not found.fragile
-            else "\n  1: issued first, 2: issued second, =: other work, w: the host waits.",
-            highlight=False,
-        )
+        arrow = "from 1 to 2, which chance alone orders" if found.fragile else "the wait that is missing, from 1 to 2"
+        console.print()
+        _say(console, f"1: issued first, 2: issued second, =: other work, w: the host waits. The arrow: {arrow}.")
     for sentence in found.lacks:
         _say(console, sentence)
     if page is None:
@@ -67,8 +65,8 @@ def _tame(line: str) -> str:
     return f". {line}" if line.lstrip().startswith(("::", "##[")) else line
 
 
-def lanes(window: Window, width: int) -> list[str]:
-    """A line for each stream, and the time below. What is shorter than a letter is one."""
+def lanes(window: Window, race: Race, width: int) -> list[str]:
+    """A line for each stream, the edge that is missing, and the time. What is shorter than a letter is one."""
     racing = [window.first, window.second]
     shown = window.shown(_LANES)
     span = max(window.end - window.start, 1)
@@ -82,6 +80,7 @@ def lanes(window: Window, width: int) -> list[str]:
             if one.lane == lane:
                 _put(row, one, window.start, span, letter)
         lines.append(f"{_named(lane):<{_NAME}}{''.join(row)}")
+    lines.append(" " * _NAME + _edge(window, race, width))
     zero = min(one.start for one in racing)
     lines.append(" " * _NAME + _scale(window, zero, width))
     busy = len({one.lane for one in window.slices})
@@ -95,6 +94,15 @@ def _put(row: list[str], one: Slice, start: int, span: int, letter: str) -> None
     left = min(max((one.start - start) * width // span, 0), width - 1)
     right = min(max(-(-(one.end - start) * width // span), left + 1), width)
     row[left:right] = letter * (right - left)
+
+
+def _edge(window: Window, race: Race, width: int) -> str:
+    """A dashed arrow from when the first takes effect to when the second does: backwards, the race shows."""
+    span = max(window.end - window.start, 1)
+    times = (window.first.effect(race.first), window.second.effect(race.second))
+    begin, end = (min(max((time - window.start) * width // span, 0), width - 1) for time in times)
+    dashes = ("- " * width)[: abs(end - begin)]
+    return f"{' ' * begin}{dashes}>" if end >= begin else f"{' ' * end}<{dashes[::-1]}"
 
 
 def _scale(window: Window, zero: int, width: int) -> str:
