@@ -177,4 +177,6 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
 	@$(BIN)/python -m simgpu.build
+	@echo "setup: the engine of happens-before (some seconds of it)"
+	@$(BIN)/python -m detectors.native.build
 	@touch $@
