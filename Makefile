@@ -178,5 +178,5 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
 	@$(BIN)/python -m simgpu.build
 	@echo "setup: the engine of happens-before (some seconds of it)"
-	@$(BIN)/python -m detectors.native.build
+	@$(BIN)/python -m detectors.native
 	@touch $@

@@ -26,7 +26,7 @@ class EnginesDiffer(Exception):
     """A bug of this project: the two engines do not find the same."""
 
 
-class Order(Protocol):
+class OrderEngine(Protocol):
     """An engine at work on one run: see :class:`detectors.order.happens_before.HappensBefore`."""
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None: ...
@@ -37,7 +37,7 @@ class Order(Protocol):
     def live_state(self) -> int: ...
 
 
-def orders(engine: Engine | None) -> list[Callable[[Report], Order]]:
+def orders(engine: Engine | None) -> list[Callable[[Report], OrderEngine]]:
     """What makes the engines that are asked for: two where they are compared.
 
     ``engine`` None: what :data:`VARIABLE` says, else the native one; where that cannot be built, the other serves, and
@@ -46,11 +46,11 @@ def orders(engine: Engine | None) -> list[Callable[[Report], Order]]:
     """
     said = engine or os.environ.get(VARIABLE) or None
     if said is None:
-        return [native.HappensBefore if _built() else python.HappensBefore]
+        return [native.NativeHappensBefore if _built() else python.HappensBefore]
     if said not in get_args(Engine):
         raise ValueError(f"{VARIABLE} names an engine, {', '.join(get_args(Engine))}, not '{said}'")
-    makers: dict[str, Callable[[Report], Order]] = {
-        "native": native.HappensBefore,
+    makers: dict[str, Callable[[Report], OrderEngine]] = {
+        "native": native.NativeHappensBefore,
         "python": python.HappensBefore,
     }
     return list(makers.values()) if said == "both" else [makers[said]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 from detectors.base import Detector
-from detectors.engines import Engine, EnginesDiffer, Order, orders
+from detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
 from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
 from simgpu.trace import Frame, TraceRecord
 
@@ -134,7 +134,7 @@ class RaceDetector(Detector):
     """
 
     def __init__(self, examples: int | None = EXAMPLES, *, engine: Engine | None = None) -> None:
-        self._engines: list[tuple[Order, _Tally]] = []
+        self._engines: list[tuple[OrderEngine, _Tally]] = []
         for make in orders(engine):
             tally = _Tally(examples)
             self._engines.append((make(tally.add), tally))

@@ -22,10 +22,3 @@ def library() -> Path:
         raise BuildError("the engine of happens-before is built once with a C++ compiler, and there is none")
     units = sorted(_SOURCES.glob("*.cpp"))
     return once(place, lambda: run_compiler("the engine of happens-before", compiler, options, units, [], place))
-
-
-if __name__ == "__main__":
-    try:
-        print(f"detectors: built {library().name}")
-    except BuildError as problem:
-        raise SystemExit(f"detectors: {problem}") from None

@@ -40,7 +40,7 @@ _Told = tuple[Any, ...]
 """Of one side: kernel, access, stream, issuer, frames, number (None: a free), phase, start, end."""
 
 
-class HappensBefore:
+class NativeHappensBefore:
     """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same.
 
     Raises :class:`simgpu.compiling.BuildError` where the library is not there and cannot be built.

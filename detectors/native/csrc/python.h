@@ -97,7 +97,7 @@ inline int64_t integer(PyObject* object) {
 
 inline PyObject* item(PyObject* tuple, Py_ssize_t at) {
   PyObject* found = PyTuple_GetItem(tuple, at);  // borrowed
-  if (found == nullptr) throw Raised();
+  if (found == nullptr) complain(PyExc_TypeError, "a record has another shape");
   return found;
 }
 
@@ -105,7 +105,7 @@ inline int64_t field(PyObject* record, Py_ssize_t at) { return integer(item(reco
 
 inline Py_ssize_t length(PyObject* tuple) {
   const Py_ssize_t size = PyTuple_Size(tuple);
-  if (size < 0) throw Raised();
+  if (size < 0) complain(PyExc_TypeError, "a record has another shape");
   return size;
 }
 
