@@ -1,7 +1,7 @@
 """How long the happens-before detector takes for an operation, and whether that grows with the trace.
 
-Run: ``python -m benchmarks.detector``. The claim: at most a microsecond per launch with two reads and a write (15 in the
-engine that is to be read), and as much for the ten-millionth as for the first thousand.
+Run: ``python -m benchmarks.detector``. The claim: at most a microsecond per launch with two reads and a write (15 in
+the engine that is to be read), and as much for the ten-millionth as for the first thousand.
 """
 
 from __future__ import annotations
