@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -154,6 +154,9 @@ results: $(READY) ## Run the studies again whose tables the pages show (an hour 
 
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+mutants: $(READY) ## Small errors put into the engine and the device, one at a time: the tests must notice each (an hour)
+	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
 clean: ## Remove the runs
 	rm -rf runs

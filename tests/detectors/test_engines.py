@@ -105,7 +105,10 @@ BAD = [
 
 
 @pytest.mark.parametrize("record", BAD, ids=range(len(BAD)))
-def test_a_record_that_makes_no_sense_is_refused_in_a_sentence(record: Any, tmp_path: Path) -> None:
+def test_a_record_that_makes_no_sense_is_refused_in_a_sentence(
+    record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAM_RACES_ENGINE", "native")
     writer = TraceWriter(tmp_path / "rank0.trace", rank=0, world=1, info={})
     try:
         writer.write([record])
