@@ -48,7 +48,7 @@ def work(
     if aside:
         os.dup2(2, 1)
     from simgpu import launch
-    from simgpu.build import BuildError
+    from simgpu.compiling import BuildError
     from simgpu.ranks import RankFailed
 
     try:
