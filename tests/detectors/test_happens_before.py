@@ -53,6 +53,18 @@ def test_wait_orders_a_read_after_a_write() -> None:
     story.assert_clean()
 
 
+def test_a_host_wait_orders_what_the_event_came_behind() -> None:
+    """The host waits for one stream, which has waited for another: what is launched next comes behind both."""
+    story = Story()
+    compute, gather, copy = story.streams("compute", "gather", "copy")
+    a = story.block()
+    compute.writes(a)
+    gather.waits_for(compute)
+    story.synchronizes(gather)
+    copy.reads(a)
+    story.assert_clean()
+
+
 def test_write_after_read() -> None:
     story = Story()
     compute, gather = story.streams("compute", "gather")

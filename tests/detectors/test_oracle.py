@@ -111,6 +111,7 @@ OPERATION = st.one_of(
     st.tuples(st.just("record"), STREAM),
     st.tuples(st.just("wait"), STREAM, st.integers(0, 2)),
     st.tuples(st.just("host"), st.integers(0, 2)),
+    st.tuples(st.just("synchronize"), STREAM),
 )
 COLLECTIVE = st.tuples(
     st.just("collective"),
@@ -140,6 +141,9 @@ def tell(host: StoryHost, streams: list[StoryStream], blocks: list[View], oracle
             oracle.markers[marker] = oracle.enqueue(earlier)
             streams[later].waits(marker)
             oracle.enqueue(later, oracle.markers[marker])
+        case ("synchronize", number):
+            host.waits(streams[number].records())
+            oracle.host = oracle.graph.node(oracle.host, oracle.enqueue(number))
         case ("wait", number, back) if back < len(oracle.markers):
             marker = sorted(oracle.markers)[-1 - back]
             streams[number].waits(marker)
