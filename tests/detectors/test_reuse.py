@@ -93,6 +93,19 @@ def test_bytes_that_the_late_reader_does_not_touch_are_free() -> None:
     story.assert_race("reused gather compute")
 
 
+def test_the_last_part_to_be_handed_out_has_its_former_reader_too() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a[48:64])
+    story.lets_go(a)
+    front, back = story.again(a[0:32], on=compute, last=False), story.again(a[32:64], on=compute)
+    compute.writes(front)
+    story.assert_clean()
+    compute.writes(back)
+    story.assert_race("reused gather compute")
+
+
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
     story = Story()
     compute, _, a = read_and_let_go(story)
