@@ -106,6 +106,23 @@ def test_the_last_part_to_be_handed_out_has_its_former_reader_too() -> None:
     story.assert_race("reused gather compute")
 
 
+def test_what_a_former_owner_did_beside_the_part_that_is_handed_out_is_no_business_of_the_new_one() -> None:
+    """The new block is put together of halves of two old ones: a late reader of the first's other half is elsewhere."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a, c = story.block(on=compute), story.block(on=compute)
+    gather.reads(a)
+    story.lets_go(a)
+    story.lets_go(c)
+    new = story.block(on=compute)
+    story.adds(Reuse(new.block, a.block, 0, 32, 0, -1, False))
+    story.adds(Reuse(new.block, c.block, 32, 64, 32, -1, False))
+    compute.writes(new[32:64])
+    story.assert_clean()
+    compute.writes(new[0:32])
+    story.assert_race("reused gather compute")
+
+
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
     story = Story()
     compute, _, a = read_and_let_go(story)
