@@ -642,7 +642,7 @@ def test_a_rank_that_never_came() -> None:
 
 
 def test_of_ranks_that_wait_in_a_row_the_last_is_given_up_first() -> None:
-    """Rank 2 died. Rank 1 waits for it, and rank 0 for rank 1, which goes on and brings what orders rank 0's streams."""
+    """Rank 2 died. Rank 1 waits for it, and rank 0 for rank 1, which goes on and orders rank 0's streams."""
     story = Story(ranks=3)
     both, dead = story.group(0, 0, 1), story.group(1, 1, 2)
     first, second, _ = story.hosts

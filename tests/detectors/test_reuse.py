@@ -123,6 +123,33 @@ def test_what_a_former_owner_did_beside_the_part_that_is_handed_out_is_no_busine
     story.assert_race("reused gather compute")
 
 
+def test_a_reader_who_has_waited_has_not_waited_for_the_others() -> None:
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.writes(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.reads(b)
+    story.assert_clean()
+    other.reads(b)
+    story.assert_race("reused compute other")
+
+
+def test_a_strided_write_leaves_what_lies_between() -> None:
+    """The new owner's write is ordered behind the former's read, and covers every second element of it alone."""
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.reads(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.writes(b.strided(0, 4, (8,), (8,)))
+    story.assert_clean()
+    other.writes(b.strided(4, 4, (8,), (8,)))
+    story.assert_race("reused compute other")
+
+
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
     story = Story()
     compute, _, a = read_and_let_go(story)
