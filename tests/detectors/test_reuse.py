@@ -136,12 +136,24 @@ def test_a_reader_who_has_waited_has_not_waited_for_the_others() -> None:
     story.assert_race("reused compute other")
 
 
+def test_a_read_of_the_front_says_nothing_of_the_back() -> None:
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.reads(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.reads(b[0:32])
+    other.writes(b[32:64])
+    story.assert_race("reused compute other")
+
+
 def test_a_strided_write_leaves_what_lies_between() -> None:
     """The new owner's write is ordered behind the former's read, and covers every second element of it alone."""
     story = Story()
     compute, other = story.streams("compute", "other")
     a = story.block(on=compute)
-    compute.reads(a)
+    compute.reads(a[0:60])
     story.lets_go(a)
     b = story.again(a, on=compute)
     compute.writes(b.strided(0, 4, (8,), (8,)))
