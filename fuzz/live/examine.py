@@ -37,7 +37,8 @@ _Wanted = Callable[[int], bool]
 class LiveWitness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
     issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared.
+    that run, and of the one with the program's order to which it was compared. ``pair``: which of the race's
+    ``occurrence``s, in terms that these runs understand.
     """
 
     race: Race
@@ -46,6 +47,8 @@ class LiveWitness:
     token: str = ""
     command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
+    occurrence: Occurrence | None = None
+    pair: Pair | None = None
 
 
 class LiveSubject(Protocol):
@@ -59,7 +62,7 @@ class LiveSubject(Protocol):
         ...
 
 
-class _Pair(NamedTuple):
+class Pair(NamedTuple):
     """One occurrence, in terms that another run of the program understands."""
 
     rank: int
@@ -145,7 +148,7 @@ class Examination:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
         made = [self._examined(race) for race in races[:limit]]
-        beyond = f"not examined, as only {limit} races are"
+        beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:
@@ -167,7 +170,9 @@ class Examination:
 
     def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
         pair = self._pair(race, occurrence)
-        return self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+        if pair is None:
+            return _unconfirmed(race, "its work is not in the trace")
+        return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
 
     def _all_of(self, race: Race) -> Sequence[Occurrence]:
         """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
@@ -178,30 +183,30 @@ class Examination:
             self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
         return self._occurrences[key_of(race.first, race.second)]
 
-    def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
+    def _pair(self, race: Race, occurrence: Occurrence) -> Pair | None:
         rank = self._judged.run.get(occurrence.rank)
         if rank is None:
             return None
         first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
         if first is None or second is None:
             return None
-        return _Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
+        return Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
 
-    def _reversed(self, race: Race, pair: _Pair) -> LiveWitness:
+    def _reversed(self, race: Race, pair: Pair) -> LiveWitness:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
         one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
         return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
 
-    def _late(self, race: Race, pair: _Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+    def _late(self, race: Race, pair: Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
         """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
         return self._judged_by(race, *found, control)
 
-    def _in_quiet(self, race: Race, pair: _Pair) -> LiveWitness | None:
+    def _in_quiet(self, race: Race, pair: Pair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
 
         Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
@@ -215,7 +220,7 @@ class Examination:
         one = self._late(race, pair, gap, quiet, self._quiet)
         return one if one.verdict == "harmful" else None
 
-    def _put_right(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
+    def _put_right(self, race: Race, pair: Pair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
         found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
@@ -231,7 +236,7 @@ class Examination:
         return self._judged_by(race, self._timing, self._control, found[1])
 
     def _delayed(
-        self, base: Timing, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1

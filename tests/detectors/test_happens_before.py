@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 
 import pytest
 
 from detectors import Name, RaceDetector, site
+from detectors.order.happens_before import HappensBefore
 from simgpu.trace import Frame, Launch, Record, TraceError, Wait
 from tests.detectors.story import Story, StoryHost, StoryStream, View
 
@@ -48,6 +50,18 @@ def test_wait_orders_a_read_after_a_write() -> None:
     compute.writes(a)
     gather.waits_for(compute)
     gather.reads(a)
+    story.assert_clean()
+
+
+def test_a_host_wait_orders_what_the_event_came_behind() -> None:
+    """The host waits for one stream, which has waited for another: what is launched next comes behind both."""
+    story = Story()
+    compute, gather, copy = story.streams("compute", "gather", "copy")
+    a = story.block()
+    compute.writes(a)
+    gather.waits_for(compute)
+    story.synchronizes(gather)
+    copy.reads(a)
     story.assert_clean()
 
 
@@ -627,6 +641,36 @@ def test_a_rank_that_never_came() -> None:
         detector.feed(1, [])
 
 
+def test_of_ranks_that_wait_in_a_row_the_last_is_given_up_first() -> None:
+    """Rank 2 died. Rank 1 waits for it, and rank 0 for rank 1, which goes on and orders rank 0's streams."""
+    story = Story(ranks=3)
+    both, dead = story.group(0, 0, 1), story.group(1, 1, 2)
+    first, second, _ = story.hosts
+    copy, compute = first.streams("copy", "compute")
+    (nccl,) = second.streams("nccl")
+    a = first.block()
+    copy.writes(a)
+    copy.collective(both)
+    nccl.collective(both)
+    nccl.collective(dead)
+    compute.collective(both)
+    nccl.collective(both)
+    compute.reads(a)
+    story.assert_clean()
+
+
+def test_a_probe_of_the_watch_is_no_access_and_takes_its_turn() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block()
+    compute.writes(a)
+    gather.reads(a, kernel="detectors::sums")
+    story.assert_clean()
+    compute.waits_for(gather)
+    gather.reads(a)
+    story.assert_race("write-read compute gather")
+
+
 def test_crossed_collectives_end() -> None:
     """Hosts that issue two groups' collectives in different orders: followed to the end, with less order."""
     story = Story(ranks=2)
@@ -845,6 +889,11 @@ def test_state_is_bounded_by_what_is_alive() -> None:
     assert detector.live_state == 0
 
 
+@dataclass(eq=False)
+class Named:
+    names: set[Name] = field(default_factory=set)
+
+
 def test_the_past_of_a_long_lived_block_is_bounded() -> None:
     story = Story()
     compute, gather = story.streams("compute", "gather")
@@ -852,9 +901,9 @@ def test_the_past_of_a_long_lived_block_is_bounded() -> None:
     for step in range(500):
         (compute, gather)[step % 2].reads(flat[0:32])
         (compute, gather)[step % 3 // 2].writes(flat[16:48])
-    detector = RaceDetector()
-    detector.feed(0, story.trace)
-    block = detector._order._followers[0].rank._blocks[flat.block]
+    order = HappensBefore(lambda first, second, occurrence: Named())
+    order.feed(0, story.trace)
+    block = order._followers[0].rank._blocks[flat.block]
     assert len(block.reads.everything()) + len(block.writes.everything()) <= 4
 
 
