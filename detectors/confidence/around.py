@@ -19,7 +19,7 @@ _HOST = -1  # a stream that stands for the host
 _STREAMS = 2  # other streams of which it is told how far an access comes behind them
 
 
-class Work(NamedTuple):
+class TracedWork(NamedTuple):
     """A launch or a collective. ``op``: its number in the trace of ``rank``; ``number``: that of its stream."""
 
     rank: int
@@ -36,7 +36,7 @@ class Behind(NamedTuple):
     No links: the work is of the same stream.
     """
 
-    work: Work
+    work: TracedWork
     links: tuple[Link, ...]
 
 
@@ -48,7 +48,7 @@ class Handed:
 
     owner: str
     recorded: tuple[str, ...]
-    before: Work | None
+    before: TracedWork | None
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,13 @@ class OrderAround(OrderGraph):
         rank, op = self._work.get(event, (-1, -1, "", 0, 0))[:2]
         return event in self._work and (rank != one.rank or op not in (one.first.op, one.second.op))
 
-    def _named(self, event: int) -> Work:
+    def _named(self, event: int) -> TracedWork:
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
         frame = site(state.frames.get(stack, ()))
         if frame is not None:  # a trace may hold anything
             frame = Frame(str(frame.file), int(frame.line), str(frame.function))
-        return Work(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
+        return TracedWork(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
 
     def _link(self, start: int, goal: int, within: set[int]) -> Behind:
         return Behind(self._named(start), _plain(self._cheapest(start, goal, within)))

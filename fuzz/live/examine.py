@@ -48,7 +48,7 @@ class LiveWitness:
     command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
     occurrence: Occurrence | None = None
-    pair: Pair | None = None
+    pair: RacingPair | None = None
 
 
 class LiveSubject(Protocol):
@@ -62,7 +62,7 @@ class LiveSubject(Protocol):
         ...
 
 
-class Pair(NamedTuple):
+class RacingPair(NamedTuple):
     """One occurrence, in terms that another run of the program understands."""
 
     rank: int
@@ -183,30 +183,30 @@ class Examination:
             self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
         return self._occurrences[key_of(race.first, race.second)]
 
-    def _pair(self, race: Race, occurrence: Occurrence) -> Pair | None:
+    def _pair(self, race: Race, occurrence: Occurrence) -> RacingPair | None:
         rank = self._judged.run.get(occurrence.rank)
         if rank is None:
             return None
         first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
         if first is None or second is None:
             return None
-        return Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
+        return RacingPair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
 
-    def _reversed(self, race: Race, pair: Pair) -> LiveWitness:
+    def _reversed(self, race: Race, pair: RacingPair) -> LiveWitness:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
         one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
         return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
 
-    def _late(self, race: Race, pair: Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+    def _late(self, race: Race, pair: RacingPair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
         """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
         return self._judged_by(race, *found, control)
 
-    def _in_quiet(self, race: Race, pair: Pair) -> LiveWitness | None:
+    def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
 
         Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
@@ -220,7 +220,7 @@ class Examination:
         one = self._late(race, pair, gap, quiet, self._quiet)
         return one if one.verdict == "harmful" else None
 
-    def _put_right(self, race: Race, pair: Pair, gap: int) -> LiveWitness:
+    def _put_right(self, race: Race, pair: RacingPair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
         found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
@@ -236,7 +236,7 @@ class Examination:
         return self._judged_by(race, self._timing, self._control, found[1])
 
     def _delayed(
-        self, base: Timing, pair: Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1

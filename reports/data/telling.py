@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
 
-from detectors.confidence.around import Around, Behind, Handed, Work
+from detectors.confidence.around import Around, Behind, Handed, TracedWork
 from detectors.confidence.chains import Link
 from detectors.order.races import Occurrence, Race, Side, site
 from reports.data.schema import KeptWitness
@@ -33,7 +33,7 @@ class Section(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Telling:
+class RaceTelling:
     """A race, and the ``one`` occurrence of it that is told. ``script``: the name of the program's own file.
 
     ``around``: the order around that; None, and ``why_not`` a sentence: it is not known. ``held_by``: of a pair that
@@ -244,7 +244,7 @@ class Telling:
         )
         return told
 
-    def _on(self, work: Work) -> str:
+    def _on(self, work: TracedWork) -> str:
         """Its stream. Several may have one name, as those of two process groups of the same ranks have."""
         sides = zip((self.race.first, self.race.second), self.around.streams if self.around else (), strict=False)
         alike = any(side.stream == work.stream and number != work.number for side, number in sides)
@@ -257,7 +257,7 @@ class Telling:
             return f"Later the host does not wait for {self.first}, either."
         return f"Later, too, neither {named(self.race.second.stream)} nor the host waits for {self.first}."
 
-    def _work(self, work: Work) -> str:
+    def _work(self, work: TracedWork) -> str:
         """With its place; of the same kind as one of the two: an earlier one."""
         where = f" ({_line(work.frame)})" if work.frame else ""
         rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""

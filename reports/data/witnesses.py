@@ -27,7 +27,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Seen(_Part):
+class SeenElsewhere(_Part):
     """Race number ``race`` (from 1) in another timing than the run's own.
 
     ``order``: of its two accesses there, ``reversed`` or as the ``program`` gives them (the run itself has them
@@ -43,17 +43,17 @@ class Seen(_Part):
 class _File(_Part):
     format: str
     version: int
-    witnesses: list[Seen]
+    witnesses: list[SeenElsewhere]
 
 
-def write(witnesses: Sequence[Seen], folder: Path) -> None:
+def write(witnesses: Sequence[SeenElsewhere], folder: Path) -> None:
     """Write the file, whole or not at all. Raises OSError."""
     data = {"format": FORMAT, "version": VERSION, "witnesses": [_plain(one) for one in witnesses]}
     text = json.dumps(data, ensure_ascii=False) + "\n"
     whole(folder / FILE, lambda beside: beside.write_text(text.encode("utf-8", "backslashreplace").decode("utf-8")))
 
 
-def read(folder: Path) -> dict[int, Seen]:
+def read(folder: Path) -> dict[int, SeenElsewhere]:
     """By the race's number; empty where the run kept none. Raises :class:`reports.data.schema.ReportError`."""
     file = folder / FILE
     if not file.is_file():
@@ -68,6 +68,6 @@ def read(folder: Path) -> dict[int, Seen]:
     return {one.race: one for one in found.witnesses}
 
 
-def _plain(one: Seen) -> dict[str, Any]:
+def _plain(one: SeenElsewhere) -> dict[str, Any]:
     kept: dict[str, Any] = plain(one.window)
     return {"race": one.race, "order": one.order, "occurrence": plain(one.occurrence), "window": kept}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from fuzz.live.examine import Pair
+from fuzz.live.examine import RacingPair
 from fuzz.live.recorded import Recorded, RecordedRun
 from reports.timelines.lanes import HOST, lane
 from reports.timelines.moment import around
@@ -18,7 +18,7 @@ from simgpu.trace import Frame
 MOST = 400  # slices, as they are kept in a file for each race
 
 
-def window(run: RecordedRun, pair: Pair, *, most: int = MOST) -> Window | None:
+def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | None:
     """The window around both in that run; None: it has not come to both."""
     recorded = run.get(pair.rank)
     if recorded is None:

@@ -14,8 +14,8 @@ from detectors.files import read
 from detectors.order.races import Occurrence, Race
 from reports.data import witnesses
 from reports.data.explained import Explained
-from reports.data.telling import Telling, named, short
-from reports.data.witnesses import Seen
+from reports.data.telling import RaceTelling, named, short
+from reports.data.witnesses import SeenElsewhere
 from reports.text import duration, replays
 from reports.timelines import moment
 from repro.sessions.chosen import Chosen
@@ -42,7 +42,7 @@ def explain(chosen: Chosen) -> Explained:
         seen = None
     one = seen.occurrence if seen else _told_of(race.examples)
     order = _order(chosen, one)
-    telling = Telling(
+    telling = RaceTelling(
         race, one, order.around, order.why_not, _script(chosen), " or ".join(map(str, chosen.sites)), order.held
     )
     own = None
@@ -75,7 +75,7 @@ def explain(chosen: Chosen) -> Explained:
     )
 
 
-def _is_of(seen: Seen, race: Race) -> bool:
+def _is_of(seen: SeenElsewhere, race: Race) -> bool:
     """Does the file of the witnesses belong to this race? (Whoever made the folder may have put it together.)"""
     if race.occurrences > len(race.examples):
         return seen.occurrence.rank in race.ranks
@@ -162,7 +162,7 @@ def _script(chosen: Chosen) -> str:
     return PurePath(words[0]).name if words and words[0] != "-m" else ""
 
 
-def _lacks(chosen: Chosen, drawn: bool, seen: Seen | None) -> tuple[str, ...]:
+def _lacks(chosen: Chosen, drawn: bool, seen: SeenElsewhere | None) -> tuple[str, ...]:
     """What of the pictures is not there, and why."""
     said = []
     if not drawn:

@@ -140,7 +140,9 @@ def _keep(folder: Path, races: Sequence[Race], found: Sequence[LiveWitness]) -> 
         if window is not None:
             order: Literal["program", "reversed"] = "program" if its is program else "reversed"
             kept.append(
-                witnesses.Seen(race=number[id(one.race)], order=order, occurrence=one.occurrence, window=window)
+                witnesses.SeenElsewhere(
+                    race=number[id(one.race)], order=order, occurrence=one.occurrence, window=window
+                )
             )
     witnesses.write(kept, folder)
 
