@@ -164,3 +164,76 @@ def test_records_of_ones_own_stand_where_they_were_written() -> None:
     kinds = [type(one).__name__ for one in told.records if isinstance(one, (Launch, Phase))]
     assert kinds == ["Launch", "Phase", "Launch", "Launch"]
     assert {one.name for one in told.of(StreamName) if one.stream == side.stream_id} == {"gather"}
+
+
+def test_an_event_recorded_again_stands_for_the_later_place() -> None:
+    """Who waits for it waits for what was given to the stream before it was recorded last."""
+    with story(mm=1000) as told:
+        side, event = torch.cuda.Stream(), torch.cuda.Event()
+        event.record()
+        b = torch.full((8, 8), 1.0, device="cuda") @ torch.full((8, 8), 1.0, device="cuda")
+        event.record()
+        with torch.cuda.stream(side):
+            event.wait(side)
+            c = b.sum()
+        torch.cuda.synchronize()
+    assert told.races == [] and c.item() == 512
+
+
+def test_the_devices_synchronisation_waits_for_streams_whose_work_has_long_ended() -> None:
+    """That the host's clock is past its end orders nothing: the synchronisation does."""
+    with story() as told:
+        side = torch.cuda.Stream()
+        a = torch.full((8, 8), 1.0, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            b = a + 1
+        torch.cuda.current_stream().synchronize()
+        c = a
+        for _ in range(50):
+            c = c * 1
+        torch.cuda.current_stream().synchronize()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert b.sum().item() == 128
+    assert told.races == []
+
+
+def test_each_of_many_operands_is_told() -> None:
+    """The fourth of four tensors that a kernel reads is written on another stream, with no wait between."""
+    with story() as told:
+        side = torch.cuda.Stream()
+        parts = [torch.full((4,), float(i), device="cuda") for i in range(4)]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            parts[3].add_(1)
+        torch.cat(parts)
+        torch.cuda.synchronize()
+    assert [(race.first.kernel, race.second.kernel) for race in told.races] == [("aten::add", "aten::cat")]
+
+
+def test_each_of_several_results_is_told() -> None:
+    """The second of what a kernel writes is read on another stream, with no wait between."""
+    with story() as told:
+        largest, places = torch.arange(8.0, device="cuda").max(dim=0)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            places + 1
+        torch.cuda.synchronize()
+    assert [(race.first.kernel, race.second.kernel) for race in told.races] == [("aten::max", "aten::add")]
+
+
+def test_memory_waits_for_all_streams_that_were_recorded() -> None:
+    """Both still read it when the program lets go of it: its next owner comes behind both."""
+    with story(mm=1000) as told:
+        a = torch.ones((64, 64), device="cuda")
+        for side in (torch.cuda.Stream(), torch.cuda.Stream()):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                a @ a
+            a.record_stream(side)
+        place = a.data_ptr()
+        del a
+        assert torch.zeros((64, 64), device="cuda").data_ptr() != place
+        torch.cuda.synchronize()
+        assert place in [torch.zeros((64, 64), device="cuda").data_ptr() for _ in range(2)]
+    assert told.races == []
