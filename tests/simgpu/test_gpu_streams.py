@@ -215,7 +215,7 @@ def test_each_of_many_operands_is_told() -> None:
 def test_each_of_several_results_is_told() -> None:
     """The second of what a kernel writes is read on another stream, with no wait between."""
     with story() as told:
-        largest, places = torch.arange(8.0, device="cuda").max(dim=0)
+        _largest, places = torch.arange(8.0, device="cuda").max(dim=0)
         with torch.cuda.stream(torch.cuda.Stream()):
             places + 1
         torch.cuda.synchronize()
