@@ -226,13 +226,16 @@ def test_memory_waits_for_all_streams_that_were_recorded() -> None:
     """Both still read it when the program lets go of it: its next owner comes behind both."""
     with story(mm=1000) as told:
         a = torch.ones((64, 64), device="cuda")
-        for side in (torch.cuda.Stream(), torch.cuda.Stream()):
+        first, second = torch.cuda.Stream(), torch.cuda.Stream()
+        for side, products in ((first, 1), (second, 3)):
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                a @ a
+                for _ in range(products):
+                    a @ a
             a.record_stream(side)
         place = a.data_ptr()
         del a
+        first.synchronize()
         assert torch.zeros((64, 64), device="cuda").data_ptr() != place
         torch.cuda.synchronize()
         assert place in [torch.zeros((64, 64), device="cuda").data_ptr() for _ in range(2)]

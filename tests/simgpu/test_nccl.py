@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,33 @@ def test_waiting_on_one_stream_orders_no_other(tmp_path: Path) -> None:
 
     assert together(2, program, tmp_path, slow=SLOW) == [[0, 0], [0, 0]]
     assert ("nccl::all_gather", "aten::mul") in pairs(tmp_path)
+
+
+def test_a_wait_for_coalesced_collectives_is_for_all_of_them(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        several = [torch.ones(1 << (4 * size), device=device) for size in (1, 2, 3)]
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            dist.all_reduce_coalesced(several, async_op=True).wait()
+        return [one.sum().item() for one in several]
+
+    assert together(2, program, tmp_path, slow=SLOW) == [[2 << 4, 2 << 8, 2 << 12]] * 2
+    assert races(tmp_path) == []
+
+
+def test_a_collective_holds_its_input_until_somebody_waits(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        part, out = torch.ones(1 << 12, device=device), torch.zeros(world << 12, device=device)
+        place = part.data_ptr()
+        work = dist.all_gather_into_tensor(out, part, async_op=True)
+        del part
+        before = [torch.empty(1 << 12, device=device) for _ in range(3)]
+        assert work is not None
+        work.wait()
+        after = [torch.empty(1 << 12, device=device) for _ in range(3)]
+        return [place in [one.data_ptr() for one in those] for those in (before, after)]
+
+    assert together(2, program, tmp_path, slow=SLOW) == [[False, True]] * 2
+    assert races(tmp_path) == []
 
 
 def test_without_async_op_a_collective_runs_on_the_current_stream(tmp_path: Path) -> None:
