@@ -46,6 +46,7 @@ class LiveWitness:
     token: str = ""
     command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
+    against: str = ""
 
 
 class LiveSubject(Protocol):
@@ -199,7 +200,7 @@ class Examination:
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
-        return self._judged_by(race, *found, control)
+        return self._judged_by(race, *found, control, timing)
 
     def _in_quiet(self, race: Race, pair: _Pair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
@@ -227,8 +228,8 @@ class Examination:
             now = pair.gap(self._at_once.run)
             if now is None or now < 0:
                 return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
-            return self._judged_by(race, self._timing, self._control, self._at_once)
-        return self._judged_by(race, self._timing, self._control, found[1])
+            return self._judged_by(race, self._timing, self._control, self._at_once, None)
+        return self._judged_by(race, self._timing, self._control, found[1], found[0])
 
     def _delayed(
         self, base: Timing, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
@@ -252,15 +253,21 @@ class Examination:
             needed, last = 8 * ns, now
         return "no delay is long enough"
 
-    def _judged_by(self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome) -> LiveWitness:
-        """``outcome`` is the run in ``timing``, in which the race shows; ``reference`` has the program's order."""
+    def _judged_by(
+        self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome, against: Timing | None
+    ) -> LiveWitness:
+        """``outcome`` is the run in ``timing``, in which the race shows; ``reference``, the one in ``against``, has the
+        program's order.
+        """
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
         verdict: LiveVerdict = "harmful" if other else "benign"
         what = f"{other} differs" if other else _NOTHING
         reason = f"with the two the other way round, {what}"
-        return LiveWitness(race, verdict, reason, token, self._again(token), (outcome, reference))
+        return LiveWitness(
+            race, verdict, reason, token, self._again(token), (outcome, reference), str(against) if against else ""
+        )
 
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:
