@@ -8,7 +8,7 @@ or collectives: that one thing follows another on its stream, or is issued later
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from detectors.order.races import AccessKind, describe, site
@@ -83,6 +83,10 @@ class OrderGraph:
         if first[0] not in works or second[0] not in works:
             return None
         start, goal = (works[op][access != "read"] for op, access in (first, second))
+        return self._cheapest(start, goal)
+
+    def _cheapest(self, start: int, goal: int, within: Container[int] | None = None) -> tuple[Link, ...] | None:
+        """The links from one event to another, as few as there may be. ``within``: over these events alone."""
         came: dict[int, tuple[int, Link | None]] = {start: (start, None)}
         cost = {start: 0}
         queue = deque([start])
@@ -92,7 +96,7 @@ class OrderGraph:
                 break
             for ahead, link in self._ahead[event]:
                 now = cost[event] + (link is not None)
-                if now < cost.get(ahead, now + 1):
+                if now < cost.get(ahead, now + 1) and (within is None or ahead in within):
                     cost[ahead], came[ahead] = now, (event, link)
                     queue.append(ahead) if link else queue.appendleft(ahead)
         if goal not in came:

@@ -37,7 +37,8 @@ _Wanted = Callable[[int], bool]
 class LiveWitness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
     issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared.
+    that run, and of the one with the program's order to which it was compared. ``pair``: which of the race's
+    ``occurrence``s, in terms that these runs understand.
     """
 
     race: Race
@@ -47,6 +48,8 @@ class LiveWitness:
     command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
     against: str = ""
+    occurrence: Occurrence | None = None
+    pair: Pair | None = None
 
 
 class LiveSubject(Protocol):
@@ -60,7 +63,7 @@ class LiveSubject(Protocol):
         ...
 
 
-class _Pair(NamedTuple):
+class Pair(NamedTuple):
     """One occurrence, in terms that another run of the program understands."""
 
     rank: int
@@ -168,7 +171,9 @@ class Examination:
 
     def _tried(self, race: Race, occurrence: Occurrence) -> LiveWitness:
         pair = self._pair(race, occurrence)
-        return self._reversed(race, pair) if pair else _unconfirmed(race, "its work is not in the trace")
+        if pair is None:
+            return _unconfirmed(race, "its work is not in the trace")
+        return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
 
     def _all_of(self, race: Race) -> Sequence[Occurrence]:
         """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
@@ -179,30 +184,30 @@ class Examination:
             self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
         return self._occurrences[key_of(race.first, race.second)]
 
-    def _pair(self, race: Race, occurrence: Occurrence) -> _Pair | None:
+    def _pair(self, race: Race, occurrence: Occurrence) -> Pair | None:
         rank = self._judged.run.get(occurrence.rank)
         if rank is None:
             return None
         first, second = (rank.place(moment, occurrence.block) for moment in (occurrence.first, occurrence.second))
         if first is None or second is None:
             return None
-        return _Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
+        return Pair(occurrence.rank, first, _touch(race.first), second, _touch(race.second))
 
-    def _reversed(self, race: Race, pair: _Pair) -> LiveWitness:
+    def _reversed(self, race: Race, pair: Pair) -> LiveWitness:
         gap = pair.gap(self._control.run)
         if gap is None:
             return _unconfirmed(race, "its work never came to its end")
         one = self._put_right(race, pair, gap) if gap < 0 else self._late(race, pair, gap, self._timing, self._control)
         return self._in_quiet(race, pair) or one if one.verdict == "benign" and self._shown else one
 
-    def _late(self, race: Race, pair: _Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
+    def _late(self, race: Race, pair: Pair, gap: int, timing: Timing, control: LiveOutcome) -> LiveWitness:
         """The first comes ``gap`` before the second in ``control``, the run in ``timing``, and is delayed."""
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
         return self._judged_by(race, *found, control, timing)
 
-    def _in_quiet(self, race: Race, pair: _Pair) -> LiveWitness | None:
+    def _in_quiet(self, race: Race, pair: Pair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
 
         Where this timing shows races, they may have spoilt already what the pair would spoil, and it would seem benign.
@@ -216,7 +221,7 @@ class Examination:
         one = self._late(race, pair, gap, quiet, self._quiet)
         return one if one.verdict == "harmful" else None
 
-    def _put_right(self, race: Race, pair: _Pair, gap: int) -> LiveWitness:
+    def _put_right(self, race: Race, pair: Pair, gap: int) -> LiveWitness:
         """The run itself had them the other way round: it is the witness, and is compared with the program's order."""
         found: tuple[Timing, LiveOutcome] | str = "the host's own access cannot be delayed"
         if race.second.stream != _HOST:
@@ -232,7 +237,7 @@ class Examination:
         return self._judged_by(race, self._timing, self._control, found[1], found[0])
 
     def _delayed(
-        self, base: Timing, pair: _Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
+        self, base: Timing, pair: Pair, place: Place, touch: Touch, gap: int, wanted: _Wanted
     ) -> tuple[Timing, LiveOutcome] | str:
         """Delay one side until the order is the one that is wanted: the timing and its run, or why there is none."""
         needed = gap + 1

@@ -18,6 +18,7 @@ from simgpu.trace import (
     End,
     Frame,
     Free,
+    HostWait,
     Launch,
     Probe,
     Probed,
@@ -35,6 +36,15 @@ class RecordedWork(NamedTuple):
     """One launch or collective; times are virtual nanoseconds."""
 
     place: Place
+    stack: int
+    start: int
+    end: int
+
+
+class HostWaited(NamedTuple):
+    """The host stood still, in virtual nanoseconds. ``how``: see :class:`simgpu.trace.HostWait`."""
+
+    how: str
     stack: int
     start: int
     end: int
@@ -59,6 +69,7 @@ class Recorded:
     final: list[ValueRead] = field(default_factory=list)
     ended: bool = False
     streams: dict[int, str] = field(default_factory=dict)
+    waits: list[HostWaited] = field(default_factory=list)
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     _reused: dict[int, int] = field(default_factory=dict)  # by block: the work with which its next owner begins
 
@@ -77,6 +88,9 @@ class Recorded:
                 made.numbers[place] = record.op
                 while freed:
                     made._reused[freed.pop()] = record.op
+            elif isinstance(record, HostWait):
+                if 0 <= record.began < record.time:
+                    made.waits.append(HostWaited(record.how, record.stack, record.began, record.time))
             elif isinstance(record, Free):
                 freed.append(record.block)
             elif isinstance(record, Probe):
@@ -119,7 +133,11 @@ class Recorded:
 
     def frames(self, op: int) -> tuple[Frame, ...]:
         """From where the work was given, innermost first."""
-        return self._stacks.get(self.works[op].stack, ())
+        return self.stack(self.works[op].stack)
+
+    def stack(self, number: int) -> tuple[Frame, ...]:
+        """The calls, innermost first."""
+        return self._stacks.get(number, ())
 
 
 RecordedRun = dict[int, Recorded]

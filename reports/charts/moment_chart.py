@@ -16,7 +16,7 @@ from bokeh.models.annotations.labels import Label
 
 from detectors import Race, Side
 from reports.charts.frame import BAD, FIRST, SECOND, Chart, Key, explored, framed, tame, tooltip
-from reports.timelines.moment import Kind, Slice, Window
+from reports.window import Kind, Slice, Window
 
 _LANES = 16  # more would be another program than ours
 _LANE = 44  # pixels of a lane

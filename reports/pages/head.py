@@ -30,6 +30,11 @@ def of_runs(runs: Sequence[Run]) -> Head:
     return _head("Stream race report", [(run.name, run.folder, run.file.scenario, run.file.versions) for run in runs])
 
 
+def of_explained(run: Run, number: int) -> Head:
+    """Of one of its races."""
+    return _head(f"Race {number}, explained", [(run.name, run.folder, run.file.scenario, run.file.versions)])
+
+
 def of_campaigns(campaigns: Sequence[CampaignFolder]) -> Head:
     """Of a report of timings."""
     ones = [(one.name, one.folder, one.data["scenario"], one.data["versions"]) for one in campaigns]

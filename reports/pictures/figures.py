@@ -50,11 +50,16 @@ def plain(text: str, most: int = 40) -> str:
 
 def svg(figure: Figure) -> Markup:
     """An image for a page: the same figure gives the same bytes, and as data in an image nothing in it can run."""
-    with _SETTINGS, mpl.rc_context({"svg.hashsalt": "reports"}):
-        text = BytesIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    text = BytesIO()
+    vector(figure, text)
     data = base64.b64encode(text.getvalue()).decode()
     return Markup('<img alt="" src="data:image/svg+xml;base64,{}">').format(data)
+
+
+def vector(figure: Figure, into: Path | BytesIO) -> None:
+    """A picture as SVG: the same figure gives the same bytes."""
+    with _SETTINGS, mpl.rc_context({"svg.hashsalt": "reports"}):
+        figure.savefig(into, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def png(figure: Figure, path: Path, dots: int = 150) -> None:

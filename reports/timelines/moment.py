@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
 
 from detectors import Moment
 from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
 from reports.timelines.parameters import parameter_of
+from reports.window import Slice, Window
 from simgpu.trace import (
     Collective,
     Frame,
@@ -33,46 +33,6 @@ from simgpu.trace import (
 
 MOST = 3000  # slices
 _ASIDE_NS = 20_000  # at least so much before and after
-Kind = Literal["kernel", "collective", "wait", "free"]
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A piece of work, or the host's wait. ``start`` and ``end`` in virtual nanoseconds.
-
-    ``kernel`` without its name space. ``parameter`` is what it writes, else what it reads ("" without a label).
-    ``op`` is its number in the trace (-1: the host's). ``place`` is the innermost line of source.
-    """
-
-    lane: str
-    kernel: str
-    parameter: str
-    start: int
-    end: int
-    op: int
-    kind: Kind
-    place: str
-
-    @property
-    def is_collective(self) -> bool:
-        return self.kind == "collective"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The window of one example of a race, all on one rank.
-
-    ``lanes`` in the order in which one reads them: host, compute, what helps it, groups. ``slices`` by start; ``first``
-    and ``second`` are two of them, as they were issued. ``left_out`` counts slices of the window that are not kept.
-    """
-
-    start: int
-    end: int
-    lanes: tuple[str, ...]
-    slices: tuple[Slice, ...]
-    first: Slice
-    second: Slice
-    left_out: int
 
 
 def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> Window | None:
@@ -84,6 +44,13 @@ def window(trace: Path, first: Moment, second: Moment, *, most: int = MOST) -> W
         return _Reading((first, second), most).read(trace)
     except (TraceError, OSError, KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None  # the fields of a foreign trace may hold anything
+
+
+def around(*sides: tuple[int, int]) -> tuple[int, int]:
+    """From when to when one sees what was around two accesses."""
+    begin, end = min(start for start, _ in sides), max(end for _, end in sides)
+    aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
+    return begin - aside, end + aside
 
 
 @dataclass(frozen=True)
@@ -99,9 +66,7 @@ class _Reading:
     def __init__(self, sides: tuple[Moment, Moment], most: int) -> None:
         self._sides = sides
         self._ops = {side.op for side in sides}
-        begin, end = min(side.start for side in sides), max(side.end for side in sides)
-        aside = max(_ASIDE_NS, 3 * (end - begin) // 10)
-        self._start, self._end = begin - aside, end + aside
+        self._start, self._end = around(*((side.start, side.end) for side in sides))
         self._most = max(most - 2, 0)
         self._racing: dict[int, _Work] = {}
         self._kept: list[tuple[int, int, int, _Work]] = []  # a heap, the farthest first: -distance, -start, number

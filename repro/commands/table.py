@@ -24,6 +24,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
+    "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
     "bisect": Command("bisect", "reports", "The first release of a package that changes what your program shows."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detectors import Race
+from detectors.confidence.waits import WaitSite
 from repro.sessions.witnessed import at
 from simgpu.scripts import WrongUse
 from simgpu.trace import file_of
@@ -24,15 +25,14 @@ BETWEEN = ","  # of two places
 class Chosen:
     """A race of the run in ``folder``, its number counting from 1. ``trace``: the folder of its traces.
 
-    ``held_by``: nothing is wrong with this pair but that chance alone orders it: what does, a sentence without a full
-    stop. Empty: it is a race.
+    ``sites``: this pair is no race but ordered, by these waits that are there for another reason. Empty: it is a race.
     """
 
     folder: Path
     run: Run
     number: int
     race: Judged
-    held_by: str = ""
+    sites: tuple[WaitSite, ...] = ()
 
     @property
     def trace(self) -> Path:
@@ -67,14 +67,16 @@ def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) 
     from reports.data import loading
 
     run = loading.load(folder)
-    pairs: list[tuple[Judged, str]] = [(one, "") for one in run.file.races]
+    pairs: list[tuple[Judged, tuple[WaitSite, ...]]] = [(one, ()) for one in run.file.races]
     if held and not pairs and run.file.basis:
-        pairs = [(one, group.sentence) for group in run.file.basis.held for one in group.races]
+        for group in run.file.basis.held:
+            pairs += [(one, tuple(WaitSite(site.how, site.frame) for site in group.sites)) for one in group.races]
     if not pairs:
-        raise WrongUse(f"{folder} has no race: its verdict is {run.file.verdict}")
+        fragile = "" if held or not run.file.basis or not run.file.basis.held else ", so all is ordered, if by chance"
+        raise WrongUse(f"{folder} has no race: its verdict is {run.file.verdict}{fragile}")
     number = _number(folder, [one for one, _ in pairs], race.strip())
-    it, held_by = pairs[number - 1]
-    found = Chosen(folder, run, number, it, held_by)
+    it, sites = pairs[number - 1]
+    found = Chosen(folder, run, number, it, sites)
     if traced and not found.traced:
         raise WrongUse(
             f"{folder} has no traces any more (the catalogue, for one, removes them): run the program again with "

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from detectors import Race
 from detectors.order.places import at as at
@@ -13,6 +14,9 @@ from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
 from simgpu.trace import TraceError
+
+if TYPE_CHECKING:
+    from fuzz.live.examine import LiveWitness
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -88,6 +92,7 @@ class Again:
         except (TraceError, RuntimeError, OSError) as problem:
             return [_none(f"the program cannot be run again: {problem}")] * len(every)
         said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
+        _keep(trace.parent, every, found)
         asked = dict(zip(map(id, races), said, strict=True))
         return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
 
@@ -99,6 +104,27 @@ class Again:
         if self.timing is None:
             return "no token can say what --slow asks for: give whole factors from 2 on"
         return ""
+
+
+def _keep(folder: Path, races: Sequence[Race], found: Sequence[LiveWitness]) -> None:
+    """What was seen of each race in the other timing. Raises OSError."""
+    from reports.data import witnesses
+    from reports.timelines import elsewhere
+
+    number = {id(race): at for at, race in enumerate(races, 1)}
+    kept = []
+    for one in found:
+        if one.outcomes is None or one.occurrence is None or one.pair is None:
+            continue
+        reversed_, program = one.outcomes
+        its = program if one.occurrence.manifested else reversed_
+        window = elsewhere.window(its.run, one.pair)
+        if window is not None:
+            order: Literal["program", "reversed"] = "program" if its is program else "reversed"
+            kept.append(
+                witnesses.Seen(race=number[id(one.race)], order=order, occurrence=one.occurrence, window=window)
+            )
+    witnesses.write(kept, folder)
 
 
 def _none(why: str) -> Witnessed:

@@ -13,7 +13,7 @@ from detectors import Moment, Race, Side
 from reports.charts import moment_chart
 from reports.charts.frame import Chart
 from reports.timelines import moment
-from reports.timelines.moment import Window
+from reports.window import Window
 from simgpu.trace import Begin, HostWait, TraceWriter
 from tests.detectors.story import Story
 

@@ -1,0 +1,380 @@
+"""A race in sentences, as a person would tell it to a colleague: what happens, what orders it, when it shows.
+
+Each sentence is whole. Names in them may be anybody's: who shows them makes them harmless, as everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import NamedTuple
+
+from detectors.confidence.around import Around, Behind, Handed, Work
+from detectors.confidence.chains import Link
+from detectors.order.races import Occurrence, Race, Side, site
+from reports.data.schema import KeptWitness
+from reports.text import duration
+from simgpu.timing import Delay, Timing
+from simgpu.tokens import Jitter, TokenError
+from simgpu.trace import HOST_STREAM, Frame
+
+_LINKS = 5  # of a chain
+_NAMES = 3  # of memory
+_OWN = f"the host waits for stream '{HOST_STREAM}'"  # which it does behind each access of its own
+_NUMBERED = re.compile(r"stream 'stream (\d+)'")
+
+
+class Section(NamedTuple):
+    """Sentences under a heading."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A race, and the ``one`` occurrence of it that is told. ``script``: the name of the program's own file.
+
+    ``around``: the order around that; None, and ``why_not`` a sentence: it is not known. ``held_by``: of a pair that
+    chance orders: what does, and ``held``: the chain of it.
+    """
+
+    race: Race
+    one: Occurrence | None
+    around: Around | None
+    why_not: str = ""
+    script: str = ""
+    held_by: str = ""
+    held: tuple[Link, ...] = ()
+
+    @property
+    def first(self) -> str:
+        return self._handle(self.race.first, "first")
+
+    @property
+    def second(self) -> str:
+        return self._handle(self.race.second, "second")
+
+    def _handle(self, side: Side, word: str) -> str:
+        """What one of the two is called from its second mention on."""
+        both = _short(self.race.first.kernel) == _short(self.race.second.kernel)
+        return f"the {word} `{_short(side.kernel)}`" if both else f"the `{_short(side.kernel)}`"
+
+    def headline(self) -> str:
+        """The race in one sentence."""
+        race = self.race
+        only = f"; only {self.held_by} makes it wait" if self.held_by else ""
+        first, second = _stream(race.first.stream), _capital(_stream(race.second.stream))
+        does = _does(race.first)
+        if race.kind == "freed":
+            return f"Memory that {first} still {does} is let go of, and may be handed out at once{only}."
+        if race.kind == "reused":
+            return (
+                f"Memory that {first} still {does} is handed out again, and {_stream(race.second.stream)} "
+                f"{_does(race.second)} it without waiting{only}."
+            )
+        what = "what" if race.kind == "write-read" else "over what" if race.kind == "write-write" else "what"
+        still = " still" if race.kind == "read-write" else ""
+        end = only or ", and does not wait for it"
+        return f"{second} {_does(race.second)} {what} {first}{still} {does}{end}."
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def happens(self) -> Section:
+        """Both accesses, in the order in which the host gives them."""
+        race, handed = self.race, self.around.handed if self.around else None
+        rank = f"rank {self.one.rank}" if self.one else f"rank {race.ranks[0]}" if race.ranks else "the program"
+        told = [f"{_capital(rank)} {self._given(race.first)}. It {_does(race.first)} {self._memory()}."]
+        if race.kind == "freed":
+            told.append(self._let_go(handed))
+            told.append("From then on whoever is given the memory may write it.")
+        elif race.kind == "reused":
+            told.append(self._let_go(handed))
+            got = site(race.second.allocated or ())
+            where = f", to the allocation at {_place(got)}," if got else ""
+            told.append(f"The allocator hands the memory out again{where} and makes nobody wait for that.")
+            told.append(f"The new owner {self._given(race.second)}. That {_does(race.second)} the same bytes.")
+        elif race.second.stream == HOST_STREAM:
+            told.append(
+                f"Then the host itself {_does(race.second)} the same memory, by {self._named(race.second)}, without "
+                "waiting for the device."
+            )
+        else:
+            told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
+        if race.second.issuer:
+            told.append(
+                f"{_capital(_stream(race.second.stream))} takes its order from {_stream(race.second.issuer)}, which "
+                "was the current one."
+            )
+        if race.occurrences > 1:
+            ranks = f"rank{'s' * (len(race.ranks) > 1)} {', '.join(map(str, race.ranks))}"
+            told.append(f"So it goes {race.occurrences} times, on {ranks}; one of them is told here{self._when()}.")
+        return Section("What happens", tuple(told))
+
+    def _given(self, side: Side) -> str:
+        """``gives `add` (train.py:6 step) to stream 'default'``."""
+        if side.stream == HOST_STREAM:
+            return f"uses memory by the host itself, in {self._named(side)}"
+        what = "the collective " if side.kernel.startswith("nccl::") else ""
+        return f"gives {what}{self._named(side)} to {_stream(side.stream)}"
+
+    def _named(self, side: Side) -> str:
+        frame = site(side.stack)
+        if frame is None:
+            return f"`{_short(side.kernel)}` (no line is known: it is no call of the program's)"
+        own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
+        called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
+        return f"`{_short(side.kernel)}` ({_place(frame)}{called})"
+
+    def _memory(self) -> str:
+        if names := self.race.memory:
+            more = len(names) - _NAMES
+            return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+        if self.one is None:
+            return "memory"
+        count = self.one.hi - self.one.lo
+        return f"{count:,} byte{'s' * (count != 1)}"
+
+    def _let_go(self, handed: Handed | None) -> str:
+        before = handed.before if handed else None
+        when = ""
+        if before is not None and self.one is not None and before.op == self.one.first.op:
+            when = ", at once"
+        elif before is not None:
+            when = f", when the last that it has given is {self._work(before)}"
+        text = f"Then the program lets go of that memory{when}."
+        if handed is None:
+            return text
+        owner = f"{_stream(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
+        recorded = ", ".join(_stream(one) for one in handed.recorded)
+        more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another"
+        return f"{text} The allocator follows {owner}{more}."
+
+    def _when(self) -> str:
+        one = self.one.first if self.one else None
+        if one is None or not one.step:
+            return ""
+        return f", of step {one.step}, micro-batch {one.micro_batch}, {one.phase}"
+
+    # -- what orders it ----------------------------------------------------------------------------
+
+    def order(self) -> Section:
+        """What each comes behind, the nearest order between them, and the edge that is missing."""
+        told = []
+        if self.held_by:
+            chain = f": {_because(self.held)}" if self.held else ""
+            told.append(f"As the program stands, the two are ordered, but by chance{chain}.")
+            told.append(
+                "That is there for another reason, and whoever takes it out does not see what it orders. All that "
+                "follows is without it."
+            )
+        elif self.race.second.stream == HOST_STREAM:
+            told.append("The host runs ahead of the device, unless it waits for it.")
+        else:
+            told.append("Two streams run side by side, unless one waits for the other.")
+        around = self.around
+        if around is None:
+            told.append(self.why_not)
+        else:
+            told.append(self._comes_behind(self.first, self.race.first, around.first, around.more[0]))
+            if self.race.second.access != "free":
+                told.append(self._comes_behind(self.second, self.race.second, around.second, around.more[1]))
+                told += self._nearest(around)
+                told.append(self._late(around.late))
+        told.append(f"Missing: {self.missing()}.")
+        return Section("What orders the two, and what does not", tuple(told))
+
+    def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind], more: int) -> str:
+        own = [one for one in behind if not one.links]
+        others = [one for one in behind if one.links]
+        host = side.stream == HOST_STREAM
+        text = _capital(who)
+        if own:
+            where = "before it by the host" if host else f"before it on {_stream(side.stream)}"
+            text += f" comes behind {self._work(own[0].work)}, {where}"
+        else:
+            text += f" is the {'host’s first access' if host else f'first work of {_stream(side.stream)}'}"
+        if not others:
+            nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
+            return f"{text}; {nobody}."
+        each = [
+            f"{self._work(one.work)} on {_stream(one.work.stream)}, because {_because(one.links)}"
+            if one.work.stream != HOST_STREAM
+            else f"what the host did by {self._work(one.work)}"
+            for one in others
+        ]
+        left = f"; and behind {more} further stream{'s' * (more > 1)}" if more else ""
+        return f"{text}. It also comes behind {'; behind '.join(each)}{left}."
+
+    def _nearest(self, around: Around) -> list[str]:
+        stream, second, host = _stream(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
+        known = around.known
+        none = [] if host or not any(one.links for one in around.second) else [
+            f"Of {stream}, {second} comes behind nothing: no wait leads there."
+        ]  # fmt: skip
+        if around.common is None:
+            return ["No work comes before both.", *none]
+        mine, other = around.common
+        work = mine.work
+        where = "" if work.stream == HOST_STREAM else f" on {_stream(work.stream)}"
+        text = f"So the last that both come behind is {self._work(work)}{where}"
+        if mine not in around.first or other not in around.second:  # else it was told already why
+            text += f": {self.first} {_way(mine)}, {second} {_way(other)}"
+        told = [f"{text}."]
+        if known is None:
+            return told + none
+        if known.work == work:
+            told.append(f"{_capital(self.first)} was given after that, so this does not put {second} behind it.")
+            return told
+        why = "" if known in around.second else f", because {_because(known.links)}"
+        told.append(
+            f"Of {stream}, {second} comes behind no more than {self._work(known.work)}{why}; {self.first} was given "
+            "after that."
+        )
+        return told
+
+    def _late(self, late: Sequence[Link] | None) -> str:
+        if late:
+            return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
+        if self.race.second.stream == HOST_STREAM:
+            return f"Later the host does not wait for {self.first}, either."
+        return f"Neither {_stream(self.race.second.stream)} nor the host waits for {self.first} later, either."
+
+    def _work(self, work: Work) -> str:
+        """With its place; of the same kind as one of the two: an earlier one."""
+        where = f" ({_place(work.frame)})" if work.frame else ""
+        rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
+        alike = any(
+            (_short(side.kernel), site(side.stack)) == (_short(work.kernel), work.frame)
+            for side in (self.race.first, self.race.second)
+        )
+        return f"{'an earlier ' if alike else ''}`{_short(work.kernel)}`{where}{rank}"
+
+    def missing(self) -> str:
+        """The edge that is missing, without a full stop."""
+        first, second = self.race.first, self.race.second
+        behind = f"behind {self._named(first)}"
+        if second.access == "free" or second.allocated is not None:
+            owner = f" of {_stream(second.stream)} for {_stream(first.stream)}"
+            return (
+                f"a record_stream for {_stream(first.stream)} before the memory is let go of, or a wait{owner}, "
+                f"{behind} and before the memory is let go of"
+            )
+        if second.stream == HOST_STREAM:
+            return f"a wait of the host for {_stream(first.stream)}, {behind} and before {self._named(second)}"
+        waiting = _stream(second.issuer or second.stream)
+        return f"a wait of {waiting} for {_stream(first.stream)}, {behind} and before {self._named(second)}"
+
+    # -- when it shows, and what it does -----------------------------------------------------------
+
+    def shows(self, token: str) -> Section:
+        """In which timing."""
+        race, told = self.race, []
+        if self.one is not None:
+            apart = duration(abs(self.one.slack_ns))
+            second = "the new owner's access" if race.kind in ("reused", "freed") else self.second
+            if self.one.manifested:
+                told.append(f"This run shows it: {second} takes effect {apart} before {self.first}.")
+            elif self.held_by:
+                told.append(f"In none, as long as that stands. Here {second} takes effect {apart} after {self.first}.")
+            else:
+                told.append(
+                    f"This run does not show it: {second} takes effect {apart} after {self.first}. That is how long "
+                    "things took here, and no order."
+                )
+        if race.occurrences > 1 and race.manifested:
+            told.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
+        if token:
+            told += _of_token(token)
+        return Section("In which timing it shows", tuple(told))
+
+    def does(self, witness: KeptWitness | None) -> Section:
+        """What became of it in the witness."""
+        if self.held_by:
+            return Section("What it does", ("Nothing, as long as that stands: so it was not tried.",))
+        if witness is None:
+            says = (
+                "Nobody asked: the run has no witness (it was made with --witnesses 0, or dry), so whether it is "
+                "harmful is not known."
+            )
+        elif not witness.verdict:  # of a scenario, whose values are compared with a reference
+            says = (
+                "A timing is known in which the two come the other way round; the run's page says which values differ."
+                if witness.token
+                else f"No timing was found in which it shows: {witness.reason or 'the run does not say why'}."
+            )
+        elif witness.verdict == "not confirmed":
+            says = f"That is not known: {witness.says}."
+        else:
+            says = f"It is {witness.verdict}: {witness.says}."
+        return Section("What it does", (says,))
+
+
+def _of_token(token: str) -> list[str]:
+    try:
+        timing = Timing.parse(token)
+    except TokenError:  # of a scenario's replay
+        return ["The timing of its witness has a token."]
+    if not timing.deviations:
+        return ["It shows in the plain timing, where nothing is made slower."]
+    return [f"It shows where {' and '.join(_of_deviation(one) for one in timing.deviations)}."]
+
+
+def _of_deviation(one: object) -> str:
+    if isinstance(one, Delay):
+        place = one.place
+        how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
+        name = f"`{_short(place.kernel)}`"
+        which = f"the {_ordinal(place.occurrence)} {name}" if place.occurrence > 1 else f"the first {name}"
+        return f"{which} on stream {place.stream} of rank {place.rank} {how}"
+    if isinstance(one, Jitter):
+        return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
+    what, factor = getattr(one, "what", "work"), getattr(one, "factor", 1)
+    if what.startswith("host"):
+        return f"each launch by the host takes {factor} times as long"
+    return f"the work of {what} takes {factor} times as long"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _way(one: Behind) -> str:
+    return f"because {_because(one.links)}" if one.links else "on that stream"
+
+
+def _because(links: Sequence[Link]) -> str:
+    told = [_NUMBERED.sub(r"stream \1", str(one)).replace(_OWN, "the host goes on behind its own access")
+            for one in links[:_LINKS]]  # fmt: skip
+    left = len(links) - len(told)
+    return ", then ".join([*told, *([f"{left} more"] if left else [])])
+
+
+def _short(kernel: str) -> str:
+    return kernel.rpartition("::")[2]
+
+
+def _place(frame: Frame) -> str:
+    return _line(frame) if frame.function == "<module>" else f"{_line(frame)} {frame.function}"
+
+
+def _line(frame: Frame) -> str:
+    return f"{PurePath(frame.file).name}:{frame.line}"
+
+
+def _stream(name: str) -> str:
+    """A stream that nobody named is called by its number alone."""
+    if name == HOST_STREAM:
+        return "the host"
+    return name if re.fullmatch(r"stream \d+", name) else f"stream '{name}'"
+
+
+def _does(side: Side) -> str:
+    return {"read": "reads", "write": "writes"}.get(side.access, "frees")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

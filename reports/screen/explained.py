@@ -1,0 +1,98 @@
+"""A race explained, in the terminal: sentences, and both timings in letters."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from reports.data.explained import Explained
+from reports.text import duration, typed
+from reports.window import Slice, Window
+
+_LANES = 8  # streams in a picture
+_NAME = 22  # characters of a stream's name
+_WIDEST = 78  # of the lanes
+
+
+def show(console: Console, found: Explained, page: Path | None) -> None:
+    """All that is known, then where the page is or how to make it."""
+    race = found.race
+    what = "Pair" if found.fragile else "Race"
+    often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
+    ranks = f" on rank {', '.join(map(str, race.ranks))}" if race.ranks else ""
+    head = f"{what} {found.number} of {found.folder}: {race.kind}, {often}{ranks}"
+    console.print(Text(head, "bold"), soft_wrap=True)
+    console.print(Text(found.headline))
+    for title, sentences in found.sections:
+        console.print(Text(f"\n{title}", "bold"))
+        for sentence in sentences:
+            console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    if found.command:
+        console.print(Text("  Again:"))
+        console.print(f"    {typed(found.command)}", highlight=False, soft_wrap=True, markup=False)
+    width = max(20, min(_WIDEST, console.width - _NAME - 4))
+    for title, window in zip(found.titles(), (found.own, found.other), strict=True):
+        if window is not None:
+            console.print(Text(f"\n{title}", "bold"))
+            for line in lanes(window, width):
+                console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+    if found.own or found.other:
+        console.print(
+            "\n  1: issued first, 2: issued second, =: other work, w: the host waits. Nothing makes 2 wait for 1."
+            if not found.fragile
+            else "\n  1: issued first, 2: issued second, =: other work, w: the host waits.",
+            highlight=False,
+        )
+    for sentence in found.lacks:
+        console.print(Text(sentence))
+    if page is None:
+        command = f"python -m repro explain {shlex.quote(str(found.folder))} {found.number} --report"
+        console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
+    else:
+        console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def lanes(window: Window, width: int) -> list[str]:
+    """A line for each stream, and the time below. What is shorter than a letter is one."""
+    racing = [window.first, window.second]
+    shown = window.shown(_LANES)
+    span = max(window.end - window.start, 1)
+    lines = []
+    for lane in shown:
+        row = ["."] * width
+        for one in window.slices:
+            if one.lane == lane and one not in racing:
+                _put(row, one, window.start, span, "w" if one.kind == "wait" else "=")
+        for one, letter in zip(racing, "12", strict=True):
+            if one.lane == lane:
+                _put(row, one, window.start, span, letter)
+        lines.append(f"{_named(lane):<{_NAME}}{''.join(row)}")
+    zero = min(one.start for one in racing)
+    lines.append(" " * _NAME + _scale(window, zero, width))
+    busy = len({one.lane for one in window.slices})
+    if busy > len(shown):
+        lines.append(f"{busy - len(shown)} more streams are left out.")
+    return lines
+
+
+def _put(row: list[str], one: Slice, start: int, span: int, letter: str) -> None:
+    width = len(row)
+    left = min(max((one.start - start) * width // span, 0), width - 1)
+    right = min(max(-(-(one.end - start) * width // span), left + 1), width)
+    row[left:right] = letter * (right - left)
+
+
+def _scale(window: Window, zero: int, width: int) -> str:
+    """Where time 0, the beginning of the earlier access, is, and how long the whole takes."""
+    span = max(window.end - window.start, 1)
+    at = min(max((zero - window.start) * width // span, 0), width - 2)
+    whole = f"|{duration(max(window.end - zero, 0))}"
+    return f"{' ' * at}|0{whole:>{max(width - at - 2, 1)}}"
+
+
+def _named(lane: str) -> str:
+    return lane if len(lane) < _NAME else f"{lane[: _NAME - 3]}.."

@@ -1,0 +1,67 @@
+"""The same two accesses in another run of the program, in another timing: that of a witness.
+
+Such a run leaves no trace behind; what its accesses and their neighbours did is taken from it while it is there
+(:mod:`fuzz.live.recorded`).
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from fuzz.live.examine import Pair
+from fuzz.live.recorded import Recorded, RecordedRun
+from reports.timelines.lanes import HOST, lane
+from reports.timelines.moment import around
+from reports.window import Kind, Slice, Window
+from simgpu.trace import Frame
+
+MOST = 400  # slices, as they are kept in a file for each race
+
+
+def window(run: RecordedRun, pair: Pair, *, most: int = MOST) -> Window | None:
+    """The window around both in that run; None: it has not come to both."""
+    recorded = run.get(pair.rank)
+    if recorded is None:
+        return None
+    ops = [recorded.numbers.get(place, -1) for place in (pair.first, pair.second)]
+    if any(op not in recorded.works or recorded.works[op].end < 0 for op in ops):
+        return None
+    first, second = (_work(recorded, op) for op in ops)
+    start, end = around((first.start, first.end), (second.start, second.end))
+    slices = [_work(recorded, op) for op, one in recorded.works.items() if start <= one.end and one.start <= end]
+    slices += [
+        Slice(HOST, one.how, "", one.start, one.end, -1, "wait", _place(recorded.stack(one.stack)))
+        for one in recorded.waits
+        if start <= one.end and one.start <= end
+    ]
+    others = [one for one in slices if one not in (first, second)]
+    others.sort(key=lambda one: (_away(one, first, second), one.start, one.op))
+    kept = [*others[: max(0, most - 2)], first, second]
+    return Window(
+        start=start,
+        end=end,
+        lanes=tuple(sorted({HOST, *(one.lane for one in kept)}, key=lane)),
+        slices=tuple(sorted(kept, key=lambda one: (one.start, one.op, one.end))),
+        first=first,
+        second=second,
+        left_out=len(others) + 2 - len(kept),
+    )
+
+
+def _work(recorded: Recorded, op: int) -> Slice:
+    work = recorded.works[op]
+    kernel = work.place.kernel
+    kind: Kind = "collective" if kernel.startswith("nccl::") else "kernel"
+    name = recorded.streams.get(work.place.stream, f"stream {work.place.stream}")
+    where = _place(recorded.frames(op))
+    return Slice(name, kernel.rpartition("::")[2], "", work.start, work.end, op, kind, where)
+
+
+def _away(one: Slice, *sides: Slice) -> int:
+    return min(max(0, one.start - side.end, side.start - one.end) for side in sides)
+
+
+def _place(frames: tuple[Frame, ...]) -> str:
+    if not frames:
+        return ""
+    return f"{PurePath(frames[0].file).name}:{frames[0].line} {frames[0].function}"

@@ -1,0 +1,50 @@
+"""``explain``: a race of a run, as a person would tell it to a colleague."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from repro.commands import flags
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=flags.PATH)
+@click.argument("race", metavar="RACE", default="1")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For whom."
+)
+@click.option("--report", is_flag=True, help="Make the page with the pictures of both timings, too.")
+@click.option(
+    "--output", type=flags.PATH, help="With --report: the folder of the page. [default: RUN/explain-RACE's number]"
+)
+def explain(folder: Path, race: str, form: str, report: bool, output: Path | None) -> None:
+    """Tell RACE of RUN: both accesses, what each waits for, the order that there is around them, the edge that is
+    missing, in which timing it shows, and what it does.
+
+    RUN is the folder of a run; nothing is run again. RACE is its number, as 'repro check' prints it, or its place:
+    file.py:function or file.py:line, of one access or of both with a comma between them. In a run without races, the
+    pairs that only chance orders are counted instead.
+    Exit status: 0 done, 2 there is no such run or race.
+    """
+    from reports.screen import explained as screen
+    from reports.screen.console import Terminal
+    from repro.sessions.chosen import chosen
+    from repro.sessions.explained import explain as explained
+    from simgpu.scripts import WrongUse
+
+    if output is not None and not report:
+        raise WrongUse("--output is the folder of the page: add --report")
+    found = explained(chosen(folder, race, traced=False, held=True))
+    page = None
+    if report:
+        from reports.pages import explained_page
+
+        page = explained_page.write(found, output or folder / f"explain-{found.number}")
+    if form == "json":
+        from reports.formats import writing
+
+        writing.write(found.text(), None)
+        return
+    screen.show(Terminal(), found, page)

@@ -1,0 +1,135 @@
+"""Explains a race from its run's folder alone: from the traces, and from what the run kept of its witness."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from detectors.confidence.around import Around, OrderAround
+from detectors.confidence.chains import Link, OrderGraph
+from detectors.confidence.waits import Waits
+from detectors.files import read
+from detectors.order.races import Occurrence, Race
+from reports.data import witnesses
+from reports.data.explained import Explained
+from reports.data.telling import Telling
+from reports.data.witnesses import Seen
+from reports.text import replays
+from reports.timelines import moment
+from repro.sessions.chosen import Chosen
+from simgpu.trace import TraceError, file_of
+
+_MOST = 400  # slices of a picture
+
+
+class _Order(NamedTuple):
+    """``why_not``: the order is not known, a sentence. ``held``: the chain of what is ordered by chance."""
+
+    around: Around | None = None
+    why_not: str = ""
+    held: tuple[Link, ...] = ()
+
+
+def explain(chosen: Chosen) -> Explained:
+    """Raises :class:`reports.data.schema.ReportError` where the folder holds what no run writes."""
+    race = chosen.race
+    seen = None if chosen.sites else witnesses.read(chosen.folder).get(chosen.number)
+    if seen is not None and not _is_of(seen, race):
+        seen = None
+    one = seen.occurrence if seen else _told_of(race.examples)
+    order = _order(chosen, one)
+    telling = Telling(
+        race, one, order.around, order.why_not, _script(chosen), ", ".join(map(str, chosen.sites)), order.held
+    )
+    own = None
+    if one is not None:
+        own = moment.window(file_of(chosen.trace, one.rank), one.first, one.second, most=_MOST)
+    witness = race.witness
+    token = witness.token if witness else ""
+    command = (witness.command or replays(token)) if witness and token else ""
+    return Explained(
+        run=chosen.run,
+        number=chosen.number,
+        race=race,
+        headline=telling.headline(),
+        sections=(telling.happens(), telling.order(), telling.shows(token), telling.does(witness)),
+        occurrence=one,
+        around=order.around,
+        own=own,
+        other=seen.window if seen else None,
+        order=seen.order if seen else "reversed",
+        lacks=_lacks(chosen, own is not None, seen),
+        missing=telling.missing(),
+        token=token,
+        command=command,
+        fragile=bool(chosen.sites),
+    )
+
+
+def _is_of(seen: Seen, race: Race) -> bool:
+    """Does the file of the witnesses belong to this race? (Whoever made the folder may have put it together.)"""
+    if race.occurrences > len(race.examples):
+        return seen.occurrence.rank in race.ranks
+    return seen.occurrence in race.examples
+
+
+def _told_of(examples: Sequence[Occurrence]) -> Occurrence | None:
+    """The first that shows in the run, or the first."""
+    return next((one for one in examples if one.manifested), examples[0] if examples else None)
+
+
+def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
+    if one is None:
+        return _Order(why_not="The run kept no occurrence of it, so what each comes behind is not known here.")
+    race, graph, waits = chosen.race, OrderGraph(), Waits()
+    if not file_of(chosen.trace, one.rank).is_file():
+        return _Order(
+            why_not="The run has no traces any more, so what each of the two comes behind is not known here: the same "
+            "'repro check' again keeps them."
+        )
+    held: tuple[Link, ...] = ()
+    order = OrderAround(race, one)
+    try:
+        if chosen.sites:
+            read(chosen.trace, [waits, graph])
+            if one.first.op is not None and one.second.op is not None:
+                first, second = (one.first.op, race.first.access), (one.second.op, race.second.access)
+                held = graph.chain(one.rank, first, second) or ()
+        read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None)
+        around = order.around()
+    except (TraceError, LookupError, TypeError, ValueError, AttributeError) as error:
+        why = error if isinstance(error, TraceError) else "a trace of it is damaged"
+        return _Order(why_not=f"What each of the two comes behind is not known here: {why}.")
+    if around is None:
+        return _Order(why_not="The traces in the folder do not hold the two, so they are of another run.", held=held)
+    return _Order(around, "", held)
+
+
+def _script(chosen: Chosen) -> str:
+    """The name of the program's own file; empty where there is none."""
+    if not chosen.own:
+        return ""
+    try:
+        words = shlex.split(str(chosen.asked.get("program", "")))
+    except ValueError:
+        return ""
+    return PurePath(words[0]).name if words and words[0] != "-m" else ""
+
+
+def _lacks(chosen: Chosen, drawn: bool, seen: Seen | None) -> tuple[str, ...]:
+    """What of the pictures is not there, and why."""
+    said = []
+    if not drawn:
+        said.append("There is no picture of the run's own timing: its trace is not in the folder, or does not hold it.")
+    if seen is None and not chosen.sites:
+        witness = chosen.race.witness
+        if witness is None or not witness.token:
+            said.append("There is no picture of a timing in which it shows: the run has no witness of it.")
+        else:
+            said.append(
+                "There is no picture of the witness: the run kept only its token (a scenario's run keeps no more, nor "
+                "did earlier versions)."
+            )
+    return tuple(said)
