@@ -37,8 +37,9 @@ _Wanted = Callable[[int], bool]
 class LiveWitness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
     issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared. ``pair``: which of the race's
-    ``occurrence``s, in terms that these runs understand.
+    that run, and of the one with the program's order to which it was compared; ``against``: that one's timing, empty
+    where its launches were waited for at once. ``pair``: which of the race's ``occurrence``s, in terms that these runs
+    understand.
     """
 
     race: Race

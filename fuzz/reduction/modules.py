@@ -20,7 +20,7 @@ class NoProgram(Exception):
 class Imported:
     """``beside``: the texts of the modules of one file each that lie beside the script, by the file's name.
 
-    ``packages``: folders beside it, which stay where they are. ``installed``: all else, by the first name.
+    ``packages``: folders beside it, which stay where they are. ``installed``: all else, by its whole name.
     """
 
     beside: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,8 @@ def imported(script: Path) -> Imported:
     found = Imported()
     waiting = [script]
     while waiting:
-        for name in _names(ast.parse(read(waiting.pop()))):
+        for whole in _names(ast.parse(read(waiting.pop()))):
+            name = whole.partition(".")[0]
             file, folder = script.parent / f"{name}.py", script.parent / name
             if folder.is_dir() and (any(folder.glob("*.py")) or (folder / "__init__.py").exists()):
                 if name not in found.packages:
@@ -59,8 +60,8 @@ def imported(script: Path) -> Imported:
                 if file.name not in found.beside and file.name != script.name:
                     found.beside[file.name] = read(file)
                     waiting.append(file)
-            elif name not in found.installed:
-                found.installed.append(name)
+            elif whole not in found.installed:
+                found.installed.append(whole)
     return found
 
 
@@ -68,6 +69,6 @@ def _names(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                yield one.name.partition(".")[0]
+                yield one.name
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            yield node.module

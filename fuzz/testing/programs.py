@@ -18,8 +18,9 @@ from types import MappingProxyType
 from detectors import Race, Unseen, registry
 from detectors.base import found_by
 from detectors.confidence.waits import Waits
-from detectors.files import read, rests_on
+from detectors.files import find_races, read, rests_on
 from detectors.order.places import between as lies_between
+from detectors.order.places import is_there
 from detectors.order.races import Side
 from fuzz.live.alone import Alone, AloneRuns, comes_by, standing
 from fuzz.live.runs import LiveOutcome, Runner
@@ -102,23 +103,22 @@ def judged(runs: AloneRuns, between: Sequence[str], timing: Timing, reference: T
 
     notes = _notes(gone, others, between)
     if meant:
-        shown, told = run(timing), run(reference)
-        return Judgement("\n".join(_told(meant, between, timing, shown.differs(told), gone)), tuple(meant))
+        differs = run(timing).differs(run(reference))
+        return Judgement("\n".join(_told(meant, between, timing, differs, gone)), tuple(meant))
     if unseen := found_by(detectors, Unseen):
         return Judgement(f"no race is seen between {_both(between)}, but not all was: {'; '.join(map(str, unseen))}")
     shown, its = (first, traces) if timing == plain else runs.keep(timing)
     if why := _failed(shown, runs):
         return Judgement(f"no race is seen between {_both(between)}, but in the timing {timing} {why}")
-    again = [race for race in _races(its) if gone or lies_between(race, between)]
+    again = [race for race in find_races(its) if gone or lies_between(race, between)]
     if again:  # it takes other branches there
         return Judgement("\n".join(_told(again, between, timing, "", gone)), tuple(again))
     notes += [f"in the timing {timing} nothing is late: {one}" for one in _strange(shown, timing)]
-    notes += _by_chance(traces, waits, between)
     if others:
         return Judgement(notes=(*notes, "values were not compared, as another race may change them"))
-    told = run(reference)
-    if differs := shown.differs(told):
-        if by_itself := run(None).differs(runs.run(plain, at_once=True)):
+    notes += _by_chance(traces, waits, between)
+    if differs := shown.differs(run(reference)):
+        if by_itself := runs.run(timing).differs(shown):
             return Judgement(f"two runs in the same timing differ, so values cannot be compared: {by_itself}")
         return Judgement(
             f"no race is seen between {_both(between)}, and yet values depend on timing: {differs} in {timing}. Either "
@@ -145,12 +145,6 @@ def _failed(outcome: LiveOutcome, runs: AloneRuns) -> str:
     return ""
 
 
-def _races(traces: Path) -> list[Race]:
-    from detectors.files import find_races
-
-    return find_races(traces)
-
-
 def _told(
     races: Sequence[Race], between: Sequence[str], timing: Timing, differs: str, gone: Sequence[str]
 ) -> list[str]:
@@ -160,15 +154,15 @@ def _told(
         lines.append(f"The program does not come by {' and '.join(gone)} any more, so no race may be left.")
     for number, race in enumerate(races, 1):
         lines += ["", f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
-    if timing.deviations:
-        lines += ["", f"In the timing {timing}", f"  {differs or 'nothing'} differs."]
+    if differs:
+        lines += ["", f"In the timing {timing} {differs} differs."]
+    elif timing.deviations:
+        lines += ["", f"In the timing {timing} the program sees the same: by this race alone it is benign."]
     return lines
 
 
 def _line(side: Side, between: Sequence[str]) -> str:
     """An access in short, with the line of the place that is meant."""
-    from detectors.order.places import is_there
-
     frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
     frame = frame or (side.stack[0] if side.stack else None)
     what = f"the {side.access} by {side.kernel.rpartition('::')[2]}" if side.access != "free" else "the free"

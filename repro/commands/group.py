@@ -16,7 +16,11 @@ from simgpu import processor
 from simgpu.frames import roomy
 from simgpu.untrusted import visible
 
-_UNCHANGED = ("check", "waits")  # run a program of the user's own, as it is, on a simulated GPU of its child
+_UNCHANGED = (
+    "check",
+    "waits",
+    "emit-test",
+)  # run a program of the user's own, as it is, on a simulated GPU of its child
 
 
 class _Lazy(click.Group):
@@ -38,7 +42,9 @@ class _Lazy(click.Group):
             from simgpu.launch import start
 
             start()
-        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
+        command: click.Command = getattr(
+            import_module(f"repro.commands.{COMMANDS[name].module}"), name.replace("-", "_")
+        )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "check": Command("check", "reports", "Run your own program on a simulated GPU; ends with its races."),
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
     "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
+    "emit-test": Command("emit_test", "reports", "A race of a run as a pytest file that stands by itself."),
     "bisect": Command("bisect", "reports", "The first release of a package that changes what your program shows."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
