@@ -128,12 +128,19 @@ def _dedented(text: Text, outer: ast.stmt, body: Sequence[ast.stmt]) -> str | No
     deeper, indent = text.raw[line:first], text.raw[here:begin]
     if deeper.strip() or indent.strip() or not deeper.startswith(indent):
         return None
-    lines = text.raw[line : text.end(body[-1])].split(b"\n")
+    lines = text.raw[line : _with_comment(text, text.end(body[-1]))].split(b"\n")
     moved = [indent + one.removeprefix(deeper) if one.startswith(deeper) else one for one in lines]
-    made = text.cut([Cut(here, end, b"\n".join(moved))])
+    made = text.cut([Cut(here, _with_comment(text, end), b"\n".join(moved))])
     try:
         again = Text(made)
     except (SyntaxError, ValueError):
         return None
     there = {ast.dump(one) for _, one in again.statements}
     return made if all(ast.dump(one) in there for one in body) else None
+
+
+def _with_comment(text: Text, end: int) -> int:
+    """Behind the comment that follows on the same line, if there is one."""
+    line = text.raw.find(b"\n", end)
+    line = len(text.raw) if line < 0 else line
+    return line if text.raw[end:line].strip().startswith(b"#") else end

@@ -102,7 +102,8 @@ class Text:
         if self.raw[line:begin].strip() == b"" and (not rest or rest.startswith(b"#")):
             return Cut(self._above(line, self.raw[line:begin]), behind)
         if rest.startswith(b";"):
-            return Cut(begin, end + self.raw[end:behind].index(b";") + 1)
+            following = rest[1:].lstrip()
+            return Cut(begin, self.raw.index(following, end) if following else end + 1)
         before = self.raw[line:begin].rstrip()
         if before.endswith(b";"):
             return Cut(line + len(before) - 1, end)

@@ -114,15 +114,15 @@ def _docstring(one: EmittedTest) -> str:
     race = one.race
     first, second = (_short(side, one.name) for side in (race.first, race.second))
     if race.kind in _MEMORY:
-        head = f"The memory of {first} is not to be used again before that is done."
+        head = f"The memory of the {first} is not to be used again before that is done."
     else:
-        head = f"{second[:1].upper()}{second[1:]} has to wait for {first}."
+        head = f"The {second} has to wait for the {first}."
     releases = ", ".join(f"{name} {version}" for name, version in one.releases.items())
     shown = [
         f"Fails{f' with {releases}' if releases else ''}:",
         "",
-        f"    first   {_line(race.first, one.between)}",
-        f"    second  {_line(race.second, one.between)}",
+        *_line("first ", race.first),
+        *_line("second", race.second),
     ]
     parts = [
         head,
@@ -131,9 +131,8 @@ def _docstring(one: EmittedTest) -> str:
         _filled(f"{race.missing_wait}. {_harm(one)}"),
         _filled(_ASSERTS),
     ]
-    inside = [place for place in dict.fromkeys(one.between) if place.rpartition(":")[0] in (one.name, *one.modules)]
-    if inside:
-        parts.append(_filled(f"Of the two {' and '.join(inside)} lies in this file: a fix of it is made here."))
+    if all(place.rpartition(":")[0] in (one.name, *one.modules) for place in one.between):
+        parts.append("Both functions lie in this file: where it is they that are wrong, mend them here.")
     if one.needed:
         parts.append(_filled(f"Beside this file it imports {', '.join(one.needed)}: pytest has to find that."))
     parts.append(_filled(_made(one)))
@@ -158,20 +157,21 @@ def _made(one: EmittedTest) -> str:
 
 def _short(side: Side, program: str) -> str:
     """``all_gather in _dist_allgather_fn``."""
-    what = "the free" if side.access == "free" else side.kernel.rpartition("::")[2]
+    what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
     frame = site(side.stack)
     if frame is None:
         return what
     function = frame.function.partition(" ")[0].rpartition(".")[2]
     if function == "<module>":
         function = PurePath(frame.file).stem if PurePath(frame.file).name != program else "the program"
-    return f"{what.strip('_')} in {function.strip('_<>')}"
+    return f"{what} in {function.strip('<>')}"
 
 
-def _line(side: Side, between: Sequence[str]) -> str:
+def _line(which: str, side: Side) -> list[str]:
     frame = site(side.stack)
     what = "free" if side.access == "free" else f"{side.access} by {side.kernel.rpartition('::')[2]}"
-    return f"{what} on stream {side.stream!r}, {frame.file}:{frame.line} {frame.function}" if frame else what
+    where = [f"            {frame.file}:{frame.line} {frame.function}"] if frame else []
+    return [f"    {which}  {what} on stream {side.stream!r}", *where]
 
 
 def _filled(sentences: str) -> str:

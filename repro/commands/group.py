@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from repro.commands import config
-from repro.commands.table import COMMANDS
+from repro.commands.table import COMMANDS, attribute
 from repro.sessions import places, sentences
 from simgpu import processor
 from simgpu.frames import roomy
@@ -42,9 +42,7 @@ class _Lazy(click.Group):
             from simgpu.launch import start
 
             start()
-        command: click.Command = getattr(
-            import_module(f"repro.commands.{COMMANDS[name].module}"), name.replace("-", "_")
-        )
+        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

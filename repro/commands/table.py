@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """``module`` has the command under its own name. ``extras``: as in ``pip install 'stream-races[...]'``.
+    """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'stream-races[...]'``.
 
     ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
     """
@@ -60,6 +60,11 @@ COMMANDS = {
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
     "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
 }
+
+
+def attribute(name: str) -> str:
+    """What a command is called in its module."""
+    return name.replace("-", "_")
 
 
 def lines() -> Iterator[str]:
