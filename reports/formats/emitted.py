@@ -70,7 +70,7 @@ def text(one: EmittedTest) -> str:
     given += [f"modules={{{', '.join(modules)}}}"] if modules else []
     given += [f"arguments=[{', '.join(map(_quoted, one.arguments))}]"] if one.arguments else []
     given += [f"ranks={one.ranks}"] if one.ranks is not None else []
-    given += [f"between=({', '.join(map(_quoted, one.between))})", f"timing={_quoted(one.timing)}"]
+    given += [_between(one.between), f"timing={_quoted(one.timing)}"]
     given += [f"reference={_quoted(one.reference)}"] if one.reference != "t1" else []
     lines = [
         literal(_docstring(one)),
@@ -177,6 +177,14 @@ def _line(which: str, side: Side) -> list[str]:
 def _filled(sentences: str) -> str:
     begun = f"{sentences[:1].upper()}{sentences[1:]}"
     return textwrap.fill(begun, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _between(places: Sequence[str]) -> str:
+    quoted = [*map(_quoted, places)]
+    line = f"between=({', '.join(quoted)})"
+    if len(line) + 9 <= _WIDTH:
+        return line
+    return "between=(\n" + "".join(f"            {one},\n" for one in quoted) + "        )"
 
 
 def _quoted(inner: str) -> str:
