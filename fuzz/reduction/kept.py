@@ -41,12 +41,13 @@ def pair_of(race: Race) -> PairKey:
 
 @dataclass(frozen=True)
 class Look:
-    """What a program shows. ``race``: the one that is wanted; None: it is not there, and ``why``. ``keys``: of all.
+    """What a program shows. ``race``: the one that is wanted; None: it is not there, and ``why``. ``races``: all.
 
-    ``witness``: of the race, where it was asked for.
+    ``keys``: of all. ``witness``: of the race, where it was asked for.
     """
 
     race: Race | None = None
+    races: tuple[Race, ...] = ()
     keys: frozenset[PairKey] = frozenset()
     witness: LiveWitness | None = None
     why: str = ""
@@ -97,7 +98,7 @@ class Shows:
             if self.harm or twice:
                 control = runs.run(self.timing) if twice else first
                 witness = runs.witness(race, first, control, self.timing, traces)
-            return Look(race, keys, witness)
+            return Look(race, tuple(races), keys, witness)
 
 
 def _side(side: Side) -> SideKey:

@@ -1,4 +1,4 @@
-"""A test of a whole program: that nothing races between two of its places (what ``repro emit-test`` writes).
+"""A test of a whole program: that nothing races in it (what ``repro emit-test`` writes of a race).
 
 The program runs on the simulated GPU in processes of its own, so the session needs no GPU, no mark and no torch. Its
 races are found by happens-before, which is of every timing in which the program takes the same branches. Then it runs
@@ -33,17 +33,18 @@ PATIENCE_S = 300.0  # a run that takes longer is ended
 
 
 class StreamRaceWarning(UserWarning):
-    """What is to be known of a program in which nothing races between the two places."""
+    """What is to be known of a program that passes."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """``problem``: why the test fails, empty where it passes. ``races``: those between the two places. ``notes``: what
-    is to be known though it passes.
+    """``problem``: why the test fails, empty where it passes. ``races``: for which it does. ``unseen``: accesses that
+    escaped. ``notes``: what is to be known though it passes.
     """
 
     problem: str = ""
     races: tuple[Race, ...] = ()
+    unseen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -53,18 +54,20 @@ def check_program(
     between: tuple[str, str],
     timing: str = "t1",
     reference: str = "t1",
+    beside: Sequence[tuple[str, str]] = (),
     ranks: int | None = None,
     name: str = "program.py",
     modules: Mapping[str, str] = MappingProxyType({}),
     arguments: Sequence[str] = (),
 ) -> None:
-    """Fail where streams race between two places of a program, or where it sees other values in ``timing``.
+    """Fail where streams race in a program, or where it sees other values in ``timing``.
 
     ``program``: its text, which runs as a script ``name`` beside ``modules`` (their texts by the files' names) with
     ``arguments``, as a launcher starts it on so many ``ranks`` (None: by itself). ``between``: the places of the two
-    accesses, ``file.py:function``, of any call that leads to them. ``timing``: a token, in which what it sees has to be
-    the same as in ``reference`` (empty: each launch is waited for at once). Where the program has no such place any
-    more, it may have no race at all. What is imported is what this session imports.
+    accesses that the test is of, ``file.py:function``, of any call that leads to them; a race elsewhere fails too, as
+    this one may have moved, but for those that are known: ``beside``. ``timing``: a token, in which what it sees has to
+    be the same as in ``reference`` (empty: each launch is waited for at once). What is imported is what this session
+    imports.
     """
     __tracebackhide__ = True
     import pytest
@@ -74,14 +77,20 @@ def check_program(
     variables |= {one: os.environ.get(one, value) for one, value in KERNELS.items()}
     one = Alone({name: program, **modules}, tuple(arguments), ranks)
     with Runner(variables=variables) as runner, standing(one, runner, PATIENCE_S) as runs:
-        found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None)
+        found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
     for note in found.notes:
         warnings.warn(note, StreamRaceWarning, stacklevel=2)
     if found.problem:
         pytest.fail(found.problem, pytrace=False)
 
 
-def judged(runs: AloneRuns, between: Sequence[str], timing: Timing, reference: Timing | None) -> Judgement:
+def judged(
+    runs: AloneRuns,
+    between: Sequence[str],
+    timing: Timing,
+    reference: Timing | None,
+    beside: Sequence[tuple[str, str]] = (),
+) -> Judgement:
     """What :func:`check_program` says of a program. Raises RuntimeError where there is no simulated GPU."""
     plain = Timing()
     first, traces = runs.keep(plain)
@@ -92,36 +101,41 @@ def judged(runs: AloneRuns, between: Sequence[str], timing: Timing, reference: T
         read(traces, [waits, *detectors])
     except TraceError as problem:
         return Judgement(f"nothing is known of the race: {problem}")
-    races = found_by(detectors, Race)
+    unseen = tuple(map(str, found_by(detectors, Unseen)))
     gone = [place for place in dict.fromkeys(between) if not comes_by(first, place)]
-    meant = races if gone else [race for race in races if lies_between(race, between)]
-    others = [race for race in races if race not in meant]
+
+    def failing(races: Sequence[Race]) -> list[Race]:
+        """Those that are not known, the one that is meant first."""
+        found = [race for race in races if not any(lies_between(race, one) for one in beside)]
+        meant = [race for race in races if lies_between(race, between)]
+        return [*meant, *(race for race in found if race not in meant)]
 
     def run(in_: Timing | None) -> LiveOutcome:
         """One that was made is not made again; None: each launch is waited for at once."""
         return first if in_ == plain else runs.run(in_ or plain, at_once=in_ is None)
 
-    notes = _notes(gone, others, between)
-    if meant:
-        differs = run(timing).differs(run(reference))
-        return Judgement("\n".join(_told(meant, between, timing, differs, gone)), tuple(meant))
-    if unseen := found_by(detectors, Unseen):
-        return Judgement(f"no race is seen between {_both(between)}, but not all was: {'; '.join(map(str, unseen))}")
+    races = found_by(detectors, Race)
+    if meant := failing(races):
+        told = _told(meant, between, timing, run(timing).differs(run(reference)), gone)
+        return Judgement("\n".join(told), tuple(meant), unseen)
+    if unseen:
+        return Judgement(f"no race is seen, but not all that the program does was: {'; '.join(unseen)}", unseen=unseen)
     shown, its = (first, traces) if timing == plain else runs.keep(timing)
     if why := _failed(shown, runs):
-        return Judgement(f"no race is seen between {_both(between)}, but in the timing {timing} {why}")
-    again = [race for race in find_races(its) if gone or lies_between(race, between)]
-    if again:  # it takes other branches there
+        return Judgement(f"no race is seen, but in the timing {timing} {why}")
+    if again := failing(find_races(its)):  # it takes other branches there
         return Judgement("\n".join(_told(again, between, timing, "", gone)), tuple(again))
+    notes = [f"the program does not come by {place} any more: it has no race at all" for place in gone]
     notes += [f"in the timing {timing} nothing is late: {one}" for one in _strange(shown, timing)]
-    if others:
-        return Judgement(notes=(*notes, "values were not compared, as another race may change them"))
+    if races:
+        known = f"the known race of {_line(races[0].first, ())} and {_line(races[0].second, ())} is still there"
+        return Judgement(notes=(*notes, f"{known}: values were not compared, as it may change them"))
     notes += _by_chance(traces, waits, between)
     if differs := shown.differs(run(reference)):
         if by_itself := runs.run(timing).differs(shown):
             return Judgement(f"two runs in the same timing differ, so values cannot be compared: {by_itself}")
         return Judgement(
-            f"no race is seen between {_both(between)}, and yet values depend on timing: {differs} in {timing}. Either "
+            f"no race is seen, and yet values depend on timing: {differs} in {timing}. Either "
             "the program itself goes by the time, as by query(), or an access was not seen"
         )
     return Judgement(notes=tuple(notes))
@@ -151,7 +165,9 @@ def _told(
     first = races[0]
     lines = [f"stream race: {_line(first.second, between)} is not ordered after {_line(first.first, between)}"]
     if gone:
-        lines.append(f"The program does not come by {' and '.join(gone)} any more, so no race may be left.")
+        lines.append(f"The program does not come by {' and '.join(gone)} any more: what was there may be elsewhere.")
+    elif not lies_between(first, between):
+        lines.append(f"None is between {' and '.join(between)} any more, but this one was not there.")
     for number, race in enumerate(races, 1):
         lines += ["", f"Race {number} of {len(races)}: {race.kind}", *race_lines(race)]
     if differs:
@@ -169,16 +185,6 @@ def _line(side: Side, between: Sequence[str]) -> str:
     return f"{what} at {frame.file}:{frame.line} {frame.function}" if frame else what
 
 
-def _notes(gone: Sequence[str], others: Sequence[Race], between: Sequence[str]) -> list[str]:
-    notes = []
-    if gone:
-        notes.append(f"the program does not come by {' and '.join(gone)} any more: it has no race at all")
-    if others:
-        where = f"{_line(others[0].first, ())}, {_line(others[0].second, ())}"
-        notes.append(f"no race is between {_both(between)}, but {len(others)} elsewhere: {where}")
-    return notes
-
-
 def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
     """Work that the timing delays, and the program does not give."""
     places = [one.place for one in timing.deviations if isinstance(one, Delay)]
@@ -193,7 +199,3 @@ def _by_chance(traces: Path, waits: Waits, between: Sequence[str]) -> list[str]:
     """What alone orders the two, though it is there for another reason."""
     held = [one for one in rests_on(traces, waits).held if any(lies_between(race, between) for race in one.races)]
     return [f"only by chance: {', '.join(map(str, one.sites))} orders the two" for one in held]
-
-
-def _both(between: Sequence[str]) -> str:
-    return " and ".join(between)

@@ -21,10 +21,10 @@ _WIDTH = 100
 _LONGEST = 90  # characters of a test's name
 _MEMORY = ("freed", "reused")
 _ASSERTS = (
-    "What it asserts: no race lies between the two functions, in no timing (happens-before, of the branches that the "
-    "program takes), and in the timing below the program sees what it sees in the plain one. Where a fix moves the "
-    "work that is late in it, the former still holds, and a warning says that nothing was late. Where a fix renames "
-    "one of the functions, no race at all may be left: put the new name into `between`."
+    "What it asserts: the program has no race, between the two functions or anywhere else (a fix may move it), in no "
+    "timing (happens-before, of the branches that the program takes); and in the timing below it sees what it sees in "
+    "the plain one. Where a fix moves the work that is late in it, the former still holds, and a warning says that "
+    "nothing was late."
 )
 
 
@@ -32,7 +32,8 @@ _ASSERTS = (
 class EmittedTest:
     """``program``: its text; ``name``: its file's; ``modules``: the texts of those beside it, by their files' names.
 
-    ``about``: what its docstring said. ``between``: the two places. ``timing`` and ``reference``: of the witness.
+    ``about``: what its docstring said. ``between``: the two places; ``beside``: those of the
+    program's other races. ``timing`` and ``reference``: of the witness.
     ``harm``: harmful, benign or not confirmed; ``says``: what that rests on. ``releases``: with which it fails.
     ``needed``: modules of the user's own that are not in the file. ``lines``: of all that is in it, before it was made
     smaller and after; ``whole``: nothing more can be left out, as so many ``trials`` showed.
@@ -46,6 +47,7 @@ class EmittedTest:
     reference: str
     harm: str
     says: str
+    beside: Sequence[tuple[str, str]] = ()
     ranks: int | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] = ()
@@ -72,6 +74,7 @@ def text(one: EmittedTest) -> str:
     given += [f"ranks={one.ranks}"] if one.ranks is not None else []
     given += [_between(one.between), f"timing={_quoted(one.timing)}"]
     given += [f"reference={_quoted(one.reference)}"] if one.reference != "t1" else []
+    given += [_pairs(one.beside)] if one.beside else []
     lines = [
         literal(_docstring(one)),
         "",
@@ -133,6 +136,8 @@ def _docstring(one: EmittedTest) -> str:
     ]
     if all(place.rpartition(":")[0] in (one.name, *one.modules) for place in one.between):
         parts.append("Both functions lie in this file: where it is they that are wrong, mend them here.")
+    if one.beside:
+        parts.append("The program has other races, which are not this one's test: `beside` names them.")
     if one.needed:
         parts.append(_filled(f"Beside this file it imports {', '.join(one.needed)}: pytest has to find that."))
     parts.append(_filled(_made(one)))
@@ -177,6 +182,11 @@ def _line(which: str, side: Side) -> list[str]:
 def _filled(sentences: str) -> str:
     begun = f"{sentences[:1].upper()}{sentences[1:]}"
     return textwrap.fill(begun, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    lines = [f"            ({', '.join(map(_quoted, pair))}),\n" for pair in pairs]
+    return f"beside=[\n{''.join(lines)}        ]"
 
 
 def _between(places: Sequence[str]) -> str:

@@ -94,14 +94,14 @@ def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, t
     """
     places = _places(found.race, named)
     try:
-        beside = modules.imported(asked.script)
-        files: Files = {asked.script.name: modules.read(asked.script), **(beside.beside if beside.few else {})}
+        its_own = modules.imported(asked.script)
+        files: Files = {asked.script.name: modules.read(asked.script), **(its_own.beside if its_own.few else {})}
     except modules.NoProgram as problem:
         raise WrongUse(str(problem)) from None
-    needed = [*beside.packages, *([] if beside.few else [Path(one).stem for one in beside.beside])]
+    needed = [*its_own.packages, *([] if its_own.few else [Path(one).stem for one in its_own.beside])]
     path = [str(asked.script.parent.absolute())] if needed else []
     program = Alone(files, asked.arguments, asked.ranks if asked.ranks > 1 else None)
-    with _runner(path, [*_importable(beside.installed), _IMPORTED]) as runner:
+    with _runner(path, [*_importable(its_own.installed), _IMPORTED]) as runner:
         told("the program by itself")
         shows = _shown(program, found, timing, runner)
         reduced = Reduced(files, 0, whole=True)
@@ -124,16 +124,20 @@ def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, t
         witness = last.witness
         token, against = (witness.token, witness.against) if witness and witness.token else ("t1", "t1")
         alone = Alone(reduced.files, shows.program.arguments, shows.program.ranks)
+        beside = _others(last.races, places)
         with standing(alone, runner, shows.patience_s) as runs:
-            its = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None)
-        if not any(lies_between(one, places) for one in its.races):
-            raise WrongUse(f"the test would not fail here, where the race is: {its.problem or 'it finds none'}")
+            its = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
+        if not its.races or not all(lies_between(one, places) for one in its.races):
+            raise WrongUse(f"the test would not fail for this race: {its.problem or 'it finds none'}")
+        if its.unseen:
+            raise WrongUse(f"no test of it could pass: not all that the program does is seen: {'; '.join(its.unseen)}")
     name, *others = reduced.files
     return EmittedTest(
         race=last.race,
         program=reduced.files[name],
         name=name,
         between=places,
+        beside=beside,
         timing=token,
         reference=against,
         harm=witness.verdict if witness else "not confirmed",
@@ -186,6 +190,12 @@ def _places(race: Race, named: str) -> tuple[str, str]:
     if len(said) == 2 and not any(one.rpartition(":")[2].isdigit() for one in said):
         return said[0], said[1]
     return _place(race.first, "first"), _place(race.second, "second")
+
+
+def _others(races: Sequence[Race], places: tuple[str, str]) -> list[tuple[str, str]]:
+    """The places of all races but the one that is meant."""
+    others = [race for race in races if not lies_between(race, places)]
+    return sorted({(_place(race.first, "first"), _place(race.second, "second")) for race in others})
 
 
 def _place(side: Side, which: str) -> str:
