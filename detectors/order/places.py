@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
-from detectors.order.races import Race, Side
+from detectors.order.races import Race, Side, site
 from simgpu.trace import Frame
 
 
@@ -21,6 +22,12 @@ def is_there(place: str, frames: Iterable[Frame]) -> bool:
         )
 
     return any(map(is_it, frames))
+
+
+def meant(frames: Sequence[Frame]) -> Frame | None:
+    """The frame that a person would name: the innermost one that is not the standard library's (``contextlib``)."""
+    ours = (one for one in frames if one.file.partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names)
+    return next(ours, site(tuple(frames)))
 
 
 def at(race: Race, place: str, *sides: Side) -> bool:

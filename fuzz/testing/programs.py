@@ -20,7 +20,7 @@ from detectors.base import found_by
 from detectors.confidence.waits import Waits
 from detectors.files import find_races, read, rests_on
 from detectors.order.places import between as lies_between
-from detectors.order.places import is_there
+from detectors.order.places import is_there, meant
 from detectors.order.races import Side
 from fuzz.live.alone import Alone, AloneRuns, comes_by, standing
 from fuzz.live.runs import LiveOutcome, Runner
@@ -107,17 +107,17 @@ def judged(
     def failing(races: Sequence[Race]) -> list[Race]:
         """Those that are not known, the one that is meant first."""
         found = [race for race in races if not any(lies_between(race, one) for one in beside)]
-        meant = [race for race in races if lies_between(race, between)]
-        return [*meant, *(race for race in found if race not in meant)]
+        its = [race for race in races if lies_between(race, between)]
+        return [*its, *(race for race in found if race not in its)]
 
     def run(in_: Timing | None) -> LiveOutcome:
         """One that was made is not made again; None: each launch is waited for at once."""
         return first if in_ == plain else runs.run(in_ or plain, at_once=in_ is None)
 
     races = found_by(detectors, Race)
-    if meant := failing(races):
-        told = _told(meant, between, timing, run(timing).differs(run(reference)), gone)
-        return Judgement("\n".join(told), tuple(meant), unseen)
+    if wrong := failing(races):
+        told = _told(wrong, between, timing, run(timing).differs(run(reference)), gone)
+        return Judgement("\n".join(told), tuple(wrong), unseen)
     if unseen:
         return Judgement(f"no race is seen, but not all that the program does was: {'; '.join(unseen)}", unseen=unseen)
     shown, its = (first, traces) if timing == plain else runs.keep(timing)
@@ -180,7 +180,7 @@ def _told(
 def _line(side: Side, between: Sequence[str]) -> str:
     """An access in short, with the line of the place that is meant."""
     frame = next((one for one in side.stack if any(is_there(place, [one]) for place in between)), None)
-    frame = frame or (side.stack[0] if side.stack else None)
+    frame = frame or meant(side.stack)
     what = f"the {side.access} by {side.kernel.rpartition('::')[2]}" if side.access != "free" else "the free"
     return f"{what} at {frame.file}:{frame.line} {frame.function}" if frame else what
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from detectors import Race
-from detectors.order.races import Side, site
+from detectors.order.places import meant
+from detectors.order.races import Side
 from simgpu.untrusted import visible
 
 _WIDTH = 100
@@ -163,7 +164,7 @@ def _made(one: EmittedTest) -> str:
 def _short(side: Side, program: str) -> str:
     """``all_gather in _dist_allgather_fn``."""
     what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
-    frame = site(side.stack)
+    frame = meant(side.stack)
     if frame is None:
         return what
     function = frame.function.partition(" ")[0].rpartition(".")[2]
@@ -173,7 +174,7 @@ def _short(side: Side, program: str) -> str:
 
 
 def _line(which: str, side: Side) -> list[str]:
-    frame = site(side.stack)
+    frame = meant(side.stack)
     what = "free" if side.access == "free" else f"{side.access} by {side.kernel.rpartition('::')[2]}"
     where = [f"            {frame.file}:{frame.line} {frame.function}"] if frame else []
     return [f"    {which}  {what} on stream {side.stream!r}", *where]

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detectors.order.places import between as lies_between
-from detectors.order.races import Race, Side, site
+from detectors.order.places import meant
+from detectors.order.races import Race, Side
 from fuzz.live.alone import Alone, standing
 from fuzz.live.runs import Runner
 from fuzz.reduction import modules
@@ -199,7 +200,7 @@ def _others(races: Sequence[Race], places: tuple[str, str]) -> list[tuple[str, s
 
 
 def _place(side: Side, which: str) -> str:
-    frame = site(side.stack)
+    frame = meant(side.stack)
     if frame is None:
         raise WrongUse(f"nobody knows from where the {which} access of this race comes: no test can look for it")
     function = frame.function.partition(" ")[0]
