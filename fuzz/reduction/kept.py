@@ -7,10 +7,11 @@ kernels and functions. Lines move.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from detectors.files import find_races
+from detectors.order.places import between
 from detectors.order.races import Race, Side, site
 from fuzz.live.alone import Alone, standing
 from fuzz.live.examine import LiveWitness
@@ -57,6 +58,7 @@ class Look:
 class Shows:
     """``program``: how it is run; its files are those of a trial. ``wanted``: the race. ``harm``: its verdict; empty:
     that is not asked. ``known``: the races that may be there; None: any. ``timing``: in which the race is looked for.
+    ``mended``: runs it where the race is mended, and nothing may be between these two places then, nor new.
     """
 
     program: Alone
@@ -66,20 +68,39 @@ class Shows:
     patience_s: float
     harm: str = ""
     known: frozenset[PairKey] | None = None
-    runs: int = field(default=0, init=False)
+    mended: tuple[Runner, tuple[str, str]] | None = None
 
     def __call__(self, files: Files) -> bool:
         look = self.look(files)
-        return look.race is not None and (
-            not self.harm or (look.witness is not None and look.witness.verdict == self.harm)
-        )
+        if look.race is None or (self.harm and (look.witness is None or look.witness.verdict != self.harm)):
+            return False
+        return not self.unmended(files)
+
+    def unmended(self, files: Files) -> str:
+        """What is wrong with the program where the race is mended, as the end of a sentence."""
+        if self.mended is None:
+            return ""
+        runner, places = self.mended
+        program = Alone(files, self.program.arguments, self.program.ranks)
+        with standing(program, runner, self.patience_s) as runs:
+            first, traces = runs.keep(self.timing)
+            if first.status is None:
+                return f"does not end within {self.patience_s:.0f} s"
+            if first.status:
+                return f"ends with status {first.status}{_last(runs.said())}"
+            try:
+                races = find_races(traces)
+            except TraceError as problem:
+                return f"left no traces: {problem}"
+        known = (self.known or frozenset()) - {self.wanted}
+        wrong = [one for one in races if between(one, places) or pair_of(one) not in known]
+        return f"has {_many(len(wrong), 'race')} there: {wrong[0].missing_wait}" if wrong else ""
 
     def look(self, files: Files, *, twice: bool = False) -> Look:
         """``twice``: the program has to repeat itself in a second run. Raises RuntimeError: there is no GPU."""
         program = Alone(files, self.program.arguments, self.program.ranks)
         with standing(program, self.runner, self.patience_s) as runs:
             first, traces = runs.keep(self.timing)
-            self.runs += 1
             if first.status is None:
                 return Look(why=f"it did not end within {self.patience_s:.0f} s")
             if first.status:

@@ -27,9 +27,17 @@ if TYPE_CHECKING:
     help="Try at most so many smaller programs; 0: put the program into the test as it is.",
 )
 @flags.packages()
+@click.option(
+    "--fixed",
+    multiple=True,
+    metavar="NAME==VERSION",
+    help="A release in which the race is mended: the test has to pass with it, and so has each smaller program.",
+)
 @click.argument("folder", metavar="RUN", type=flags.PATH)
 @click.argument("race")
-def emit_test(output: Path | None, trials: int, packages: tuple[str, ...], folder: Path, race: str) -> None:
+def emit_test(
+    output: Path | None, trials: int, packages: tuple[str, ...], fixed: tuple[str, ...], folder: Path, race: str
+) -> None:
     """Write a test for pytest that fails while the race number RACE of RUN is there, and passes when it is mended.
 
     RUN is a folder that 'repro check' left; RACE may be its place, too: FILE:FUNCTION, or both places with a comma
@@ -53,7 +61,7 @@ def emit_test(output: Path | None, trials: int, packages: tuple[str, ...], folde
     in_place(tuple(emitted.there(asked.packages, packages)))
     console = Terminal(stderr=True)
     with console.status("the program by itself") as status:
-        made = emitted.emit(found, asked, timing, race, trials, status.update)
+        made = emitted.emit(found, asked, timing, race, trials, status.update, fixed=fixed)
     write(form.text(made), file)
     told = Terminal()
     before, after = made.lines
@@ -63,7 +71,8 @@ def emit_test(output: Path | None, trials: int, packages: tuple[str, ...], folde
         told.print("Not all that may go was tried: --trials says how much.", highlight=False, soft_wrap=True)
     if made.needed:
         told.print(f"Not in the file, and imported: {', '.join(made.needed)}", highlight=False, soft_wrap=True)
-    told.print(f"Test:  {file} (it fails here, as it has to)", highlight=False, soft_wrap=True)
+    passes = f", and passes with {' '.join(fixed)}" if fixed else ", as it has to"
+    told.print(f"Test:  {file} (it fails here{passes})", highlight=False, soft_wrap=True)
     told.print(f"Run:   {typed(f'python -m pytest {shlex.quote(str(file))}')}", highlight=False, soft_wrap=True)
 
 

@@ -6,14 +6,17 @@ imports. What is left at the end runs once more without that, twice, and as the 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from detectors.order.places import between as lies_between
 from detectors.order.places import meant
@@ -28,7 +31,7 @@ from fuzz.testing.programs import judged
 from reports.formats.emitted import EmittedTest
 from repro.sessions.chosen import BETWEEN, Chosen
 from simgpu.extras import installed
-from simgpu.packages import FOLDER, names
+from simgpu.packages import FOLDER, VARIABLE, names
 from simgpu.packages.installing import place_of
 from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
@@ -36,6 +39,13 @@ from simgpu.timing import Timing
 _PATIENCE, _LEAST_S = 5, 30.0  # times as long as the program took the first time, and never less than
 _FIRST_S = 600.0  # of the first run
 _IMPORTED = "torch._dynamo"  # which torch's optimizers import when they are first used, for seconds
+
+_TELL = """
+import json, sys
+from simgpu.packages import FOLDER, VARIABLE, environment_of
+made = environment_of(sys.argv[1:], FOLDER)
+print(json.dumps({name: made.get(name, "") for name in ("PYTHONPATH", VARIABLE)}))
+"""
 
 Told = Callable[[str], None]
 
@@ -88,8 +98,11 @@ def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
     return [*packages, *(one for one in asked if one not in packages)]
 
 
-def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, told: Told) -> EmittedTest:
-    """The test. ``named``: how the race was named; ``trials``: at most so many smaller programs are tried.
+def emit(
+    found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, told: Told, *, fixed: Sequence[str] = ()
+) -> EmittedTest:
+    """The test. ``named``: how the race was named; ``trials``: at most so many smaller programs are tried; ``fixed``:
+    releases with which the test has to pass.
 
     Raises :class:`WrongUse` where the program does not show the race any more, or not by itself.
     """
@@ -101,10 +114,16 @@ def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, t
         raise WrongUse(str(problem)) from None
     needed = [*its_own.packages, *([] if its_own.few else [Path(one).stem for one in its_own.beside])]
     path = [str(asked.script.parent.absolute())] if needed else []
+    mended = _variables(fixed) if fixed else {}
     program = Alone(files, asked.arguments, asked.ranks if asked.ranks > 1 else None)
-    with _runner(path, [*_importable(its_own.installed), _IMPORTED]) as runner:
+    beforehand = [*_importable(its_own.installed), _IMPORTED]
+    with _runner(path, beforehand) as runner, _other(path, beforehand, mended, runner) as other:
         told("the program by itself")
         shows = _shown(program, found, timing, runner)
+        if fixed:
+            shows.mended = other, places
+            if why := shows.unmended(files):
+                raise WrongUse(f"with {' '.join(fixed)} the program {why}")
         reduced = Reduced(files, 0, whole=True)
         if trials:
             before = _count(files)
@@ -113,7 +132,7 @@ def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, t
                 told(f"trial {done + 1} of at most {trials}: {_count(left)} lines are left of {before}")
 
             reduced = reduce(files, shows, budget=trials, told=progress)
-    with _runner(path, []) as runner:
+    with _runner(path, []) as runner, _other(path, [], mended, runner) as other:
         told("what is left, once more")
         final = replace(shows, runner=runner)
         last = final.look(reduced.files, twice=True)
@@ -132,6 +151,11 @@ def emit(found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, t
             raise WrongUse(f"the test would not fail for this race: {its.problem or 'it finds none'}")
         if its.unseen:
             raise WrongUse(f"no test of it could pass: not all that the program does is seen: {'; '.join(its.unseen)}")
+        if fixed:
+            with standing(alone, other, shows.patience_s) as runs:
+                its = judged(runs, places, Timing.parse(token), Timing.parse(against) if against else None, beside)
+            if its.problem:
+                raise WrongUse(f"with {' '.join(fixed)} the test would fail: {its.problem}")
     name, *others = reduced.files
     return EmittedTest(
         race=last.race,
@@ -214,11 +238,37 @@ def _importable(installed: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _runner(path: Sequence[str], imported: Sequence[str]) -> Iterator[Runner]:
-    behind = os.environ.get("PYTHONPATH", "")
+def _runner(
+    path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Runner]:
+    """``path``: in front of the import path. ``variables``: of its environment."""
+    behind = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     joined = os.pathsep.join(filter(None, [*path, behind]))
-    with Runner(imported, {"PYTHONPATH": joined or None}, quiet=True) as runner:
+    with Runner(imported, {**variables, "PYTHONPATH": joined or None}, quiet=True) as runner:
         yield runner
+
+
+def _other(
+    path: Sequence[str], imported: Sequence[str], variables: Mapping[str, str], runner: Runner
+) -> AbstractContextManager[Runner]:
+    """Where the race is mended; no other process where nobody said where that is."""
+    return _runner(path, imported, variables) if variables else nullcontext(runner)
+
+
+def _variables(packages: Sequence[str]) -> dict[str, str]:
+    """Of a process with these releases instead of those that this one has. Raises :class:`WrongUse`.
+
+    In a process of its own: what is here, and what has to stand beside, is another thing without this one's releases.
+    """
+    ours = os.environ.get(VARIABLE, "").split(os.pathsep)
+    without = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one not in ours]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(without), VARIABLE: ""}
+    done = subprocess.run([sys.executable, "-c", _TELL, *packages], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        raise WrongUse(last[0].rpartition("PackageError: ")[2])
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _releases(packages: Sequence[str], race: Race) -> dict[str, str]:
