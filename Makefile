@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -155,6 +155,9 @@ results: $(READY) ## Run the studies again whose tables the pages show (an hour 
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+mutants: $(READY) ## Small errors put into the engine and the device, one at a time: the tests must notice each (an hour)
+	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
+
 clean: ## Remove the runs
 	rm -rf runs
 
@@ -177,4 +180,6 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PIP) --no-build-isolation --no-deps --editable .
 	@echo "setup: the simulated GPU (a quarter of a minute of a C++ compiler)"
 	@$(BIN)/python -m simgpu.build
+	@echo "setup: the engine of happens-before (some seconds of it)"
+	@$(BIN)/python -m detectors.native
 	@touch $@

@@ -21,27 +21,42 @@ from simgpu import processor
 Say = Callable[[str], None]
 
 DETECTOR_LIMIT_US = 15.0
+NATIVE_LIMIT_US = 1.0
 DETECTOR_GROWTH = 1.0
-_FEW, _MANY = 1_000, 100_000
+_FEW, _MANY, _ENDLESS = 1_000, 100_000, 10_000_000
 _ROUNDS = 3
 
 
 def _detector(say: Say) -> list[Figure]:
     """Short traces are repeated until they take as long as the long one, so that both meet the same weather."""
     from benchmarks.detector import measure
+    from detectors.engines import Engine
 
-    few: list[float] = []
-    many: list[float] = []
-    for round_ in range(1, _ROUNDS + 1):
-        say(f"detector: round {round_} of {_ROUNDS}")
-        few.append(fmean(measure(_FEW) for _ in range(_MANY // _FEW)) * 1e6)
-        many.append(measure(_MANY) * 1e6)
-    ratios = [long / short for long, short in zip(many, few, strict=True)]
-    note = f"median of {_ROUNDS} rounds: {min(ratios):.2f} to {max(ratios):.2f}"
+    found: list[Figure] = []
+    engines: list[tuple[Engine, str, float]] = [
+        ("native", "an operation", NATIVE_LIMIT_US),
+        ("python", "the engine in Python: an operation", DETECTOR_LIMIT_US),
+    ]
+    for engine, what, limit in engines:
+        few: list[float] = []
+        many: list[float] = []
+        for round_ in range(1, _ROUNDS + 1):
+            say(f"detector: {engine}, round {round_} of {_ROUNDS}")
+            few.append(fmean(measure(_FEW, engine) for _ in range(_MANY // _FEW)) * 1e6)
+            many.append(measure(_MANY, engine) * 1e6)
+        ratios = [long / short for long, short in zip(many, few, strict=True)]
+        note = f"median of {_ROUNDS} rounds: {min(ratios):.2f} to {max(ratios):.2f}"
+        found += [
+            Figure("detector", f"{what} among {_FEW:,}", median(few), "us", limit),
+            Figure("detector", f"{what} among {_MANY:,}", median(many), "us", limit),
+            Figure("detector", f"{what} among {_MANY:,} against {_FEW:,}", median(ratios), "times", None, note),
+        ]
+    say(f"detector: native, {_ENDLESS:,} operations (some minutes)")
+    endless = measure(_ENDLESS) * 1e6
     return [
-        Figure("detector", f"an operation among {_FEW:,}", median(few), "us", DETECTOR_LIMIT_US),
-        Figure("detector", f"an operation among {_MANY:,}", median(many), "us", DETECTOR_LIMIT_US),
-        Figure("detector", f"{_MANY:,} against {_FEW:,}", median(ratios), "times", DETECTOR_GROWTH, note),
+        *found,
+        Figure("detector", f"an operation among {_ENDLESS:,}", endless, "us", NATIVE_LIMIT_US),
+        Figure("detector", f"{_ENDLESS:,} against {_FEW:,}", endless / found[0].value, "times", DETECTOR_GROWTH),
     ]
 
 

@@ -55,10 +55,10 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def build_seconds() -> float:
-    """Processor time of the compiler. Raises :class:`simgpu.build.BuildError`."""
-    from simgpu import build
+    """Processor time of the compiler. Raises :class:`simgpu.compiling.BuildError`."""
+    from simgpu import build, compiling
 
-    compiler = build.find_compiler()
+    compiler = compiling.find_compiler()
     if compiler is None:
         raise RuntimeError("the C++ part is built with a C++ compiler, and there is none: install g++")
     with TemporaryDirectory() as folder:

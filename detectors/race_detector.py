@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from detectors.base import Detector
-from detectors.order.happens_before import HappensBefore
+from detectors.engines import Engine, EnginesDiffer, OrderEngine, orders
 from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
 from simgpu.trace import Frame, TraceRecord
 
 EXAMPLES = 8
+_Answer = TypeVar("_Answer")
 
 
 class RaceKey(NamedTuple):
@@ -92,48 +93,20 @@ class _Race:
         )
 
 
-class RaceDetector(Detector):
-    """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
+class _Tally:
+    """The races that one engine tells of, each with its occurrences."""
 
-    ``examples``: how many occurrences of each race are kept (None: all). ``count``: occurrences of races so far.
-    """
-
-    def __init__(self, examples: int | None = EXAMPLES) -> None:
-        self.count = 0
-        self._most = examples
-        self._order = HappensBefore(self._add)
+    def __init__(self, most: int | None) -> None:
+        self.count = 0  # occurrences of races so far
+        self._most = most
         self._by_key: dict[RaceKey, _Race] = {}
         self._counts: dict[int, int] = {}  # occurrences of any race, by rank
 
-    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        """Take the next records of ``rank``'s trace.
-
-        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
-        """
-        self._order.feed(rank, records)
-
-    def finish(self) -> None:
-        """No more records will come. May be called again; further calls do nothing."""
-        self._order.finish()
-
-    def waits(self, rank: int) -> bool:
-        return self._order.waits(rank)
-
-    def findings(self) -> list[Race]:
-        """The races so far, by rank and then in the order in which the host issued them."""
-        self._order.settle()
+    def races(self) -> list[Race]:
+        """By rank and then in the order in which the host issued them."""
         return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place)]
 
-    @property
-    def races(self) -> list[Race]:
-        return self.findings()
-
-    @property
-    def live_state(self) -> int:
-        """How many blocks, markers and open collectives are remembered: what memory is used for."""
-        return self._order.live_state
-
-    def _add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
+    def add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
         """Count an occurrence; returns the race it belongs to."""
         key = key_of(first, second)
         race = self._by_key.get(key)
@@ -151,3 +124,66 @@ class RaceDetector(Detector):
         if self._most is None or len(part.examples) < self._most:
             part.examples.append(occurrence)
         return race
+
+
+class RaceDetector(Detector):
+    """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
+
+    ``examples``: how many occurrences of each race are kept (None: all). ``engine``: see
+    :func:`detectors.engines.orders`, which says what it raises.
+    """
+
+    def __init__(self, examples: int | None = EXAMPLES, *, engine: Engine | None = None) -> None:
+        self._engines: list[tuple[OrderEngine, _Tally]] = []
+        for make in orders(engine):
+            tally = _Tally(examples)
+            self._engines.append((make(tally.add), tally))
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """Take the next records of ``rank``'s trace.
+
+        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        """
+        if len(self._engines) > 1:
+            records = list(records)
+        for order, _ in self._engines:
+            order.feed(rank, records)
+
+    def finish(self) -> None:
+        """No more records will come. May be called again; further calls do nothing."""
+        for order, _ in self._engines:
+            order.finish()
+
+    def waits(self, rank: int) -> bool:
+        return self._agreed([order.waits(rank) for order, _ in self._engines])
+
+    def findings(self) -> list[Race]:
+        """The races so far, by rank and then in the order in which the host issued them.
+
+        Raises :class:`detectors.engines.EnginesDiffer`.
+        """
+        for order, _ in self._engines:
+            order.settle()
+        return self._agreed([tally.races() for _, tally in self._engines])
+
+    @property
+    def races(self) -> list[Race]:
+        return self.findings()
+
+    @property
+    def count(self) -> int:
+        """Occurrences of races so far."""
+        return self._agreed([tally.count for _, tally in self._engines])
+
+    @property
+    def live_state(self) -> int:
+        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        return self._agreed([order.live_state for order, _ in self._engines])
+
+    @staticmethod
+    def _agreed(answers: list[_Answer]) -> _Answer:
+        if any(one != answers[0] for one in answers):
+            raise EnginesDiffer(
+                f"the two engines do not agree, which is a bug of this project: {answers[0]} and {answers[-1]}"
+            )
+        return answers[0]

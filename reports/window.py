@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from detectors import Side
+
 Kind = Literal["kernel", "collective", "wait", "free"]
 
 
@@ -28,6 +30,11 @@ class Slice:
     @property
     def is_collective(self) -> bool:
         return self.kind == "collective"
+
+    def effect(self, side: Side) -> int:
+        """When it touches memory as this side of a race, as the detector has it: a collective reads when it starts."""
+        at_start = self.kind == "free" or (self.is_collective and side.access == "read")
+        return self.start if at_start else self.end
 
 
 @dataclass(frozen=True)

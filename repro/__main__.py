@@ -10,6 +10,20 @@ from repro.sessions import sentences
 from simgpu.untrusted import visible
 
 _OLDEST = (3, 11)  # of Pythons
+_FAULT = 70  # exit status of a fault of ours (EX_SOFTWARE). Python's own is 1, and that says of a check: a race
+
+
+def run() -> None:
+    """The command line as a process of its own."""
+    try:
+        main()
+    except Exception:
+        if _launched(sys.argv[1:])[1][:1] == ["watch"]:  # it ends as the script does that it runs
+            raise
+        import traceback
+
+        traceback.print_exc()
+        sys.exit(_FAULT)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -120,4 +134,4 @@ def _no_place(error: OSError) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run()

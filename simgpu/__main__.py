@@ -2,7 +2,7 @@
 
 import sys
 
-from simgpu.build import BuildError
+from simgpu.compiling import BuildError
 from simgpu.launch import main
 from simgpu.substitute import go_there
 

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from simgpu.build import BuildError
+from simgpu.compiling import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.packages import starting
@@ -45,7 +45,7 @@ def start(*, devices: int = 1, index: int = 0, deferred: bool = True) -> None:
 
     ``devices``: how many ``torch.cuda.device_count()`` tells; the process uses one of them, ``index`` until it says
     ``torch.cuda.set_device``. Without ``deferred`` each launch is waited for at once, as with CUDA_LAUNCH_BLOCKING=1.
-    Raises RuntimeError or :class:`simgpu.build.BuildError`.
+    Raises RuntimeError or :class:`simgpu.compiling.BuildError`.
     """
     from simgpu import library
 

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from simgpu.build import BuildError, cache, has_cuda, torch_folder
+from simgpu.build import has_cuda, torch_folder
+from simgpu.compiling import BuildError, cache
 from simgpu.ranks import bound
 
 _THERE = "SIMGPU_SUBSTITUTED"

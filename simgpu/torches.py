@@ -25,7 +25,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from simgpu.build import STUBBED, BuildError, find_compiler
+from simgpu.build import STUBBED
+from simgpu.compiling import BuildError, find_compiler
 from simgpu.ranks import bound
 
 _DOWNLOAD_S = 3600
@@ -57,7 +58,7 @@ extern "C" const char* const kClass[] __asm__("_ZTVN10__cxxabiv117__class_type_i
 def make(version: str, place: Path, *, wheel: Path | None = None) -> int:
     """Put torch ``version`` into the folder ``place``, whole or not at all; gives its size in bytes.
 
-    The wheel comes from the package index unless it is given. Raises :class:`simgpu.build.BuildError`.
+    The wheel comes from the package index unless it is given. Raises :class:`simgpu.compiling.BuildError`.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.", suffix=".part", dir=place.parent) as folder:
@@ -124,7 +125,7 @@ def _as_cpu(file: Path) -> None:
 def stub(torch: Path) -> list[str]:
     """Make the libraries that ``torch``'s own ask for and that are of CUDA; gives their names.
 
-    Raises :class:`simgpu.build.BuildError` where there is no compiler, or no binutils.
+    Raises :class:`simgpu.compiling.BuildError` where there is no compiler, or no binutils.
     """
     folder = torch / "lib"
     there = [*sorted(folder.glob("*.so*")), *sorted(torch.glob("*.so")), *sorted(torch.parent.glob("functorch/*.so"))]

@@ -18,6 +18,8 @@ from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
 register()
+# Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
+os.environ.setdefault("STREAM_RACES_ENGINE", "both")
 os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As from a terminal: what a shell starts in the background inherits that Ctrl-C is ignored, and tests send it.

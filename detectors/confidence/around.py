@@ -16,17 +16,18 @@ from detectors.order.races import Occurrence, Race, site
 from simgpu.trace import Alloc, Collective, Frame, Free, HostWait, Launch, RecordStream, Reuse, TraceRecord
 
 _HOST = -1  # a stream that stands for the host
-_STREAMS = 3  # other streams of which it is told how far an access comes behind them
+_STREAMS = 2  # other streams of which it is told how far an access comes behind them
 
 
 class Work(NamedTuple):
-    """A launch or a collective. ``op``: its number in the trace of ``rank``."""
+    """A launch or a collective. ``op``: its number in the trace of ``rank``; ``number``: that of its stream."""
 
     rank: int
     op: int
     kernel: str
     stream: str
     frame: Frame | None
+    number: int = -1
 
 
 class Behind(NamedTuple):
@@ -53,7 +54,7 @@ class Handed:
 @dataclass(frozen=True)
 class Around:
     """``first``, ``second``: what each access comes behind, its own stream before others, the later before the earlier;
-    ``more``: how many further streams each comes behind, too.
+    ``streams``: the numbers of theirs (-1: of none).
 
     ``common``: the last work that both come behind, and by which links; None: there is none. ``known``: the last work
     of the first's stream that the second comes behind. ``late``: by which links the second's stream, or else the host,
@@ -63,10 +64,10 @@ class Around:
 
     first: tuple[Behind, ...]
     second: tuple[Behind, ...]
-    more: tuple[int, int]
     common: tuple[Behind, Behind] | None
     known: Behind | None
     late: tuple[Link, ...] | None
+    streams: tuple[int, int]
     handed: Handed | None
 
 
@@ -104,19 +105,21 @@ class OrderAround(OrderGraph):
         back = self._back()
         second = self._event_of(self._one.second.op, self._race.second.access)
         before = _closure(back, first)
-        behind, left = self._behind(first, before)
         if second is None:  # a free is no work, and nothing of the order is told of it
-            return Around(behind, (), (left, 0), None, None, None, self._handed())
+            behind = self._behind(first, before, -1)
+            return Around(behind, (), None, None, None, (self._of[first][1], -1), self._handed())
+        streams = self._of[first][1], self._of[second][1]
         also = _closure(back, second)
-        other, others = self._behind(second, also)
+        behind = self._behind(first, before, streams[1])
+        other = self._behind(second, also, streams[0])
         known = max((one for one in also if self._of[one] == self._of[first] and self._other(one)), default=None)
         return Around(
             behind,
             other,
-            (left, others),
             self._common(first, second, before, also, back),
             None if known is None else self._link(known, second, also),
             self._late(first, second),
+            streams,
             self._handed(),
         )
 
@@ -135,10 +138,12 @@ class OrderAround(OrderGraph):
         rank, op, kernel, stream, stack = self._work[event]
         state = self._ranks[rank]
         frame = site(state.frames.get(stack, ()))
-        return Work(rank, op, kernel, state.names.get(stream, f"stream {stream}"), frame)
+        if frame is not None:  # a trace may hold anything
+            frame = Frame(str(frame.file), int(frame.line), str(frame.function))
+        return Work(rank, op, str(kernel), str(state.names.get(stream, f"stream {stream}")), frame, stream)
 
     def _link(self, start: int, goal: int, within: set[int]) -> Behind:
-        return Behind(self._named(start), self._cheapest(start, goal, within) or ())
+        return Behind(self._named(start), _plain(self._cheapest(start, goal, within)))
 
     def _back(self) -> list[list[int]]:
         """The events before each."""
@@ -148,8 +153,10 @@ class OrderAround(OrderGraph):
                 found[ahead].append(event)
         return found
 
-    def _behind(self, event: int, before: set[int]) -> tuple[tuple[Behind, ...], int]:
-        """The last work of its own stream and of some others that an access comes behind; how many others there are."""
+    def _behind(self, event: int, before: set[int], wanted: int) -> tuple[Behind, ...]:
+        """The last work of its own stream and of some others that an access comes behind, the stream ``wanted`` among
+        them if it does.
+        """
         rank, stream = self._of[event]
         last: dict[int, int] = {}
         for one in before:
@@ -157,9 +164,9 @@ class OrderAround(OrderGraph):
                 of = self._of[one][1]
                 last[of] = max(one, last.get(of, one))
         own = [last.pop(stream)] if stream in last else []
-        others = sorted(last.values(), reverse=True)
-        told = [*own, *others[:_STREAMS]]
-        return tuple(self._link(one, event, before) for one in told), len(others) - len(others[:_STREAMS])
+        others = sorted(last.items(), key=lambda item: (item[0] == wanted, item[1]), reverse=True)
+        told = [*own, *[one for _, one in others[:_STREAMS]]]
+        return tuple(self._link(one, event, before) for one in told)
 
     def _common(
         self, first: int, second: int, before: set[int], also: set[int], back: Sequence[Sequence[int]]
@@ -191,7 +198,7 @@ class OrderAround(OrderGraph):
         for of in ((rank, stream), (rank, _HOST)):
             there = [one for one in ahead if self._of[one] == of and one > second]
             if there:
-                return self._cheapest(first, min(there))
+                return _plain(self._cheapest(first, min(there)))
         return None
 
     def _handed(self) -> Handed | None:
@@ -202,7 +209,7 @@ class OrderAround(OrderGraph):
         state = self._ranks[self._one.rank]
 
         def name(stream: int) -> str:
-            return state.names.get(stream, f"stream {stream}")
+            return str(state.names.get(stream, f"stream {stream}"))
 
         op = memory.freed_behind.get(former)
         event = self._event_of(op, "write")
@@ -254,6 +261,10 @@ class _Memory:
             seen.update(new)
             open_ += new
         return None
+
+
+def _plain(links: Iterable[Link] | None) -> tuple[Link, ...]:
+    return tuple(Link(str(one.what), str(one.file), int(one.line)) for one in links or ())
 
 
 def _closure(edges: Sequence[Sequence[int]], start: int) -> set[int]:

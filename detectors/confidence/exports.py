@@ -8,7 +8,8 @@ that was merely asked for (``data_ptr()``) is not: programs compare them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from detectors.base import Detector, Unseen
 from detectors.order.clocks import Threads
@@ -43,35 +44,45 @@ class _Rank:
         self._given: dict[int, list[Export]] = {}  # by block: the arrays that live
         self._stacks: dict[int, tuple[Frame, ...]] = {}
         self.found: dict[tuple[str, tuple[Frame, ...]], None] = {}  # in order
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Launch: self._launch,
+            Collective: self._launch,
+            Record: self._order.record,
+            Wait: self._order.wait,
+            HostWait: self._order.host_wait,
+            Alloc: self._alloc,
+            Free: self._free,
+            Export: self._export,
+            StreamName: self._stream_name,
+            Stack: self._stack,
+        }
 
     def feed(self, records: Iterable[TraceRecord]) -> None:
+        handlers = self._handlers
         for record in records:
-            if isinstance(record, (Launch, Collective)):
-                self._launch(record)
-            elif isinstance(record, Record):
-                self._order.record(record)
-            elif isinstance(record, Wait):
-                self._order.wait(record)
-            elif isinstance(record, HostWait):
-                self._order.host_wait(record)
-            elif isinstance(record, Alloc):
-                if record.stream < 0:
-                    self._work[record.block] = {}
-            elif isinstance(record, Free):
-                self._work.pop(record.block, None)
-                self._given.pop(record.block, None)
-            elif isinstance(record, Export):
-                self._export(record)
-            elif isinstance(record, StreamName):
-                if record.name == HOST_STREAM:
-                    self._hosts.add(record.stream)
-            elif isinstance(record, Stack):
-                self._stacks[record.id] = record.frames
+            handle = handlers.get(type(record))
+            if handle is not None:
+                handle(record)
+
+    def _alloc(self, record: Alloc) -> None:
+        if record.stream < 0:
+            self._work[record.block] = {}
+
+    def _free(self, record: Free) -> None:
+        if self._work.pop(record.block, None) is not None:
+            self._given.pop(record.block, None)
+
+    def _stream_name(self, record: StreamName) -> None:
+        if record.name == HOST_STREAM:
+            self._hosts.add(record.stream)
+
+    def _stack(self, record: Stack) -> None:
+        self._stacks[record.id] = record.frames
 
     def _launch(self, record: Launch | Collective) -> None:
         stream = self._order.on(record.stream)
         stream.epoch += 1
-        if record.stream in self._hosts:
+        if not self._work or record.stream in self._hosts:
             return
         for block, *_ in (*record.reads, *record.writes):
             work = self._work.get(block)

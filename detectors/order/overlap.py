@@ -83,6 +83,8 @@ def _normal(length: int, layout: Layout | None) -> tuple[int, _Dims]:
     if layout is None:
         return length, []
     run, sizes, strides = layout
+    if min((run, *sizes, *strides)) < 0:
+        raise ValueError("a layout has a negative size or stride")
     dims: _Dims = []
     for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size == 0:

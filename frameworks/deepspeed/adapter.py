@@ -126,8 +126,6 @@ _LATE = (
 
 def warm_up() -> None:
     """Do once, in the process that will be forked, what ``deepspeed.initialize`` would do in each rank."""
-    import torch._inductor.compile_fx  # noqa: F401 - seconds, for DeepSpeed's Muon optimizer
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "simgpu: torch.compile")  # DeepSpeed compiles a function that nobody calls
         for module in _LATE:

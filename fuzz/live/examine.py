@@ -150,7 +150,7 @@ class Examination:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
         made = [self._examined(race) for race in races[:limit]]
-        beyond = f"not examined, as only {limit} races are"
+        beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
     def _examined(self, race: Race) -> LiveWitness:

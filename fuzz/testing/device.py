@@ -43,7 +43,7 @@ def start(config: pytest.Config) -> None:
     if not wanted(config) or config.known_args_namespace.help:
         return
     from simgpu import launch, library
-    from simgpu.build import BuildError
+    from simgpu.compiling import BuildError
 
     if library.active():
         return

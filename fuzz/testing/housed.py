@@ -105,7 +105,7 @@ def _start() -> str:
     """Get the GPU; gives the sentence that says why there can be none."""
     try:
         from simgpu import launch
-        from simgpu.build import BuildError
+        from simgpu.compiling import BuildError
     except ModuleNotFoundError as error:
         from simgpu.extras import lacking
 

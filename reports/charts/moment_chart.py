@@ -63,7 +63,7 @@ def draw(window: Window, race: Race) -> Chart:
     sides = (race.first, race.second)
     for one, colour, word in zip(racing, (FIRST, SECOND), ("first", "second"), strict=True):
         shown.append(_boxes(drawn, [one], row, zero, colour, f"issued {word}"))
-    _arrow(drawn, [(_effect(one, side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
+    _arrow(drawn, [(one.effect(side), row[one.lane]) for one, side in zip(racing, sides, strict=True)], zero)
     lower = int(row[window.second.lane] > row[window.first.lane])  # below it, the arrow does not cross its label
     for at, (one, side, colour) in enumerate(zip(racing, sides, (FIRST, SECOND), strict=True)):
         text = f"{('first', 'second')[at]}: {_access(side)}"  # a phone has room for no more
@@ -159,19 +159,13 @@ def _label(drawn: Any, window: Window, one: Slice, row: int, zero: int, colour: 
     )
 
 
-def _effect(one: Slice, side: Side) -> int:
-    """When the access touches memory, as the detector has it: a collective reads when it starts."""
-    at_start = one.kind == "free" or (one.is_collective and side.access == "read")
-    return one.start if at_start else one.end
-
-
 def _access(side: Side) -> str:
     """In short: ``write by copy_``."""
     return "memory freed" if side.access == "free" else f"{side.access} by {tame(side.kernel.rpartition('::')[2], 18)}"
 
 
 def _text(window: Window, sides: Sequence[Side], lanes: int) -> str:
-    (first, second) = (_effect(one, side) for one, side in zip((window.first, window.second), sides, strict=True))
+    (first, second) = (one.effect(side) for one, side in zip((window.first, window.second), sides, strict=True))
     parts = [
         "All streams of the rank and its host; time counts from the beginning of the earlier access.",
         "The arrow runs from the access issued first to the one issued second.",

@@ -116,7 +116,8 @@ def said(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_dry(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+    """A dry run of a job. (A program's that was checked dry had a file of that name once, too.)"""
+    return (folder / FILE).is_file() and not (folder / "findings.json").is_file()
 
 
 def load(folder: Path) -> DryFolder:

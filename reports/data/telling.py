@@ -16,12 +16,11 @@ from detectors.confidence.chains import Link
 from detectors.order.races import Occurrence, Race, Side, site
 from reports.data.schema import KeptWitness
 from reports.text import duration
-from simgpu.timing import Delay, Timing
-from simgpu.tokens import Jitter, TokenError
 from simgpu.trace import HOST_STREAM, Frame
 
 _LINKS = 5  # of a chain
 _NAMES = 3  # of memory
+_LONGEST = 100  # characters of a name
 _OWN = f"the host waits for stream '{HOST_STREAM}'"  # which it does behind each access of its own
 _NUMBERED = re.compile(r"stream 'stream (\d+)'")
 
@@ -51,28 +50,35 @@ class Telling:
 
     @property
     def first(self) -> str:
-        return self._handle(self.race.first, "first")
+        """What the access that is issued first is called from its second mention on."""
+        race = self.race
+        if race.kind == "reused":
+            return f"the old owner's {race.first.access}"
+        return "the first write" if race.first.access == race.second.access else f"the {race.first.access}"
 
     @property
     def second(self) -> str:
-        return self._handle(self.race.second, "second")
-
-    def _handle(self, side: Side, word: str) -> str:
-        """What one of the two is called from its second mention on."""
-        both = _short(self.race.first.kernel) == _short(self.race.second.kernel)
-        return f"the {word} `{_short(side.kernel)}`" if both else f"the `{_short(side.kernel)}`"
+        """The other one."""
+        race = self.race
+        if race.kind == "freed":
+            return "the next owner's write"
+        if race.kind == "reused":
+            return f"the new owner's {race.second.access}"
+        if race.second.stream == HOST_STREAM:
+            return f"the host's {race.second.access}"
+        return "the second write" if race.first.access == race.second.access else f"the {race.second.access}"
 
     def headline(self) -> str:
         """The race in one sentence."""
         race = self.race
         only = f"; only {self.held_by} makes it wait" if self.held_by else ""
-        first, second = _stream(race.first.stream), _capital(_stream(race.second.stream))
+        first, second = named(race.first.stream), _capital(named(race.second.stream))
         does = _does(race.first)
         if race.kind == "freed":
             return f"Memory that {first} still {does} is let go of, and may be handed out at once{only}."
         if race.kind == "reused":
             return (
-                f"Memory that {first} still {does} is handed out again, and {_stream(race.second.stream)} "
+                f"Memory that {first} still {does} is handed out again, and {named(race.second.stream)} "
                 f"{_does(race.second)} it without waiting{only}."
             )
         what = "what" if race.kind == "write-read" else "over what" if race.kind == "write-write" else "what"
@@ -103,9 +109,9 @@ class Telling:
             )
         else:
             told.append(f"Then it {self._given(race.second)}. That {_does(race.second)} the same memory.")
-        if race.second.issuer:
+        if race.second.issuer and race.second.issuer != race.second.stream:
             told.append(
-                f"{_capital(_stream(race.second.stream))} takes its order from {_stream(race.second.issuer)}, which "
+                f"{_capital(named(race.second.stream))} takes its order from {named(race.second.issuer)}, which "
                 "was the current one."
             )
         if race.occurrences > 1:
@@ -118,37 +124,40 @@ class Telling:
         if side.stream == HOST_STREAM:
             return f"uses memory by the host itself, in {self._named(side)}"
         what = "the collective " if side.kernel.startswith("nccl::") else ""
-        return f"gives {what}{self._named(side)} to {_stream(side.stream)}"
+        return f"gives {what}{self._named(side)} to {named(side.stream)}"
 
     def _named(self, side: Side) -> str:
         frame = site(side.stack)
         if frame is None:
-            return f"`{_short(side.kernel)}` (no line is known: it is no call of the program's)"
+            return f"`{short(side.kernel)}` (no line is known: it is no call of the program's)"
         own = next((one for one in side.stack if PurePath(one.file).name == self.script), None)
+        if own is None and PurePath(frame.file).name == "contextlib.py":  # whose line says nothing
+            own = next((one for one in side.stack if one.file != frame.file), None)
         called = f", called at {_line(own)}" if own is not None and own.file != frame.file else ""
-        return f"`{_short(side.kernel)}` ({_place(frame)}{called})"
+        return f"`{short(side.kernel)}` ({_place(frame)}{called})"
 
     def _memory(self) -> str:
         if names := self.race.memory:
             more = len(names) - _NAMES
-            return ", ".join(names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
+            return ", ".join(map(_cut, names[:_NAMES])) + (f" and {more} more" if more > 0 else "")
         if self.one is None:
             return "memory"
         count = self.one.hi - self.one.lo
-        return f"{count:,} byte{'s' * (count != 1)}"
+        pinned = " of pinned memory" if self.race.second.stream == HOST_STREAM else ""
+        return f"{count:,} byte{'s' * (count != 1)}{pinned}"
 
     def _let_go(self, handed: Handed | None) -> str:
         before = handed.before if handed else None
         when = ""
         if before is not None and self.one is not None and before.op == self.one.first.op:
-            when = ", at once"
+            when = " at once"
         elif before is not None:
-            when = f", when the last that it has given is {self._work(before)}"
-        text = f"Then the program lets go of that memory{when}."
+            when = f", after {self._work(before)},"
+        text = f"Then{when} the program lets go of that memory."
         if handed is None:
             return text
-        owner = f"{_stream(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
-        recorded = ", ".join(_stream(one) for one in handed.recorded)
+        owner = f"{named(handed.owner)}, on which the memory was got" if handed.owner else "the stream that had it"
+        recorded = ", ".join(named(one) for one in handed.recorded)
         more = f" and {recorded}, which record_stream names" if recorded else "; no record_stream names another"
         return f"{text} The allocator follows {owner}{more}."
 
@@ -178,116 +187,120 @@ class Telling:
         if around is None:
             told.append(self.why_not)
         else:
-            told.append(self._comes_behind(self.first, self.race.first, around.first, around.more[0]))
+            told += self._comes_behind(self.first, self.race.first, around.first)
             if self.race.second.access != "free":
-                told.append(self._comes_behind(self.second, self.race.second, around.second, around.more[1]))
+                told += self._comes_behind(self.second, self.race.second, around.second)
                 told += self._nearest(around)
                 told.append(self._late(around.late))
         told.append(f"Missing: {self.missing()}.")
         return Section("What orders the two, and what does not", tuple(told))
 
-    def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind], more: int) -> str:
+    def _comes_behind(self, who: str, side: Side, behind: Sequence[Behind]) -> list[str]:
         own = [one for one in behind if not one.links]
         others = [one for one in behind if one.links]
         host = side.stream == HOST_STREAM
         text = _capital(who)
         if own:
-            where = "before it by the host" if host else f"before it on {_stream(side.stream)}"
+            where = "before it by the host" if host else f"before it on {named(side.stream)}"
             text += f" comes behind {self._work(own[0].work)}, {where}"
         else:
-            text += f" is the {'host’s first access' if host else f'first work of {_stream(side.stream)}'}"
+            text += " is the host's first access" if host else f" is the first work of {named(side.stream)}"
         if not others:
             nobody = "the host has waited for no stream" if host else "no wait puts it behind another stream"
-            return f"{text}; {nobody}."
-        each = [
-            f"{self._work(one.work)} on {_stream(one.work.stream)}, because {_because(one.links)}"
-            if one.work.stream != HOST_STREAM
-            else f"what the host did by {self._work(one.work)}"
-            for one in others
-        ]
-        left = f"; and behind {more} further stream{'s' * (more > 1)}" if more else ""
-        return f"{text}. It also comes behind {'; behind '.join(each)}{left}."
+            return [f"{text}; {nobody}."]
+        told = [f"{text}."]
+        for one in others:
+            if one.work.stream == HOST_STREAM:
+                told.append(f"It also comes behind {self._work(one.work)}, which the host did itself.")
+            else:
+                on = self._on(one.work)
+                told.append(f"It also comes behind {self._work(one.work)} on {on}: {_because(one.links)}.")
+        return told
 
     def _nearest(self, around: Around) -> list[str]:
-        stream, second, host = _stream(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
-        known = around.known
-        none = [] if host or not any(one.links for one in around.second) else [
-            f"Of {stream}, {second} comes behind nothing: no wait leads there."
-        ]  # fmt: skip
+        stream, second, host = named(self.race.first.stream), self.second, self.race.second.stream == HOST_STREAM
+        known, none = around.known, [f"Of {stream}, {second} comes behind nothing: no wait leads there."]
+        if host or not any(one.links for one in around.second):
+            none = []  # it was said already
         if around.common is None:
             return ["No work comes before both.", *none]
         mine, other = around.common
         work = mine.work
-        where = "" if work.stream == HOST_STREAM else f" on {_stream(work.stream)}"
+        where = "" if work.stream == HOST_STREAM else f" on {self._on(work)}"
         text = f"So the last that both come behind is {self._work(work)}{where}"
-        if mine not in around.first or other not in around.second:  # else it was told already why
-            text += f": {self.first} {_way(mine)}, {second} {_way(other)}"
+        for who, way, known_by in ((self.first, mine, around.first), (second, other, around.second)):
+            if not any(one.work == work for one in known_by):  # else it was told already why
+                text += f"; {who} {_way(way)}"
         told = [f"{text}."]
         if known is None:
             return told + none
         if known.work == work:
             told.append(f"{_capital(self.first)} was given after that, so this does not put {second} behind it.")
             return told
-        why = "" if known in around.second else f", because {_because(known.links)}"
+        why = "" if any(one.work == known.work for one in around.second) else f": {_because(known.links)}"
         told.append(
             f"Of {stream}, {second} comes behind no more than {self._work(known.work)}{why}; {self.first} was given "
             "after that."
         )
         return told
 
+    def _on(self, work: Work) -> str:
+        """Its stream. Several may have one name, as those of two process groups of the same ranks have."""
+        sides = zip((self.race.first, self.race.second), self.around.streams if self.around else (), strict=False)
+        alike = any(side.stream == work.stream and number != work.number for side, number in sides)
+        return f"another {named(work.stream)}" if alike else named(work.stream)
+
     def _late(self, late: Sequence[Link] | None) -> str:
         if late:
             return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
         if self.race.second.stream == HOST_STREAM:
             return f"Later the host does not wait for {self.first}, either."
-        return f"Neither {_stream(self.race.second.stream)} nor the host waits for {self.first} later, either."
+        return f"Later, too, neither {named(self.race.second.stream)} nor the host waits for {self.first}."
 
     def _work(self, work: Work) -> str:
         """With its place; of the same kind as one of the two: an earlier one."""
-        where = f" ({_place(work.frame)})" if work.frame else ""
+        where = f" ({_line(work.frame)})" if work.frame else ""
         rank = f" of rank {work.rank}" if self.one is not None and work.rank != self.one.rank else ""
         alike = any(
-            (_short(side.kernel), site(side.stack)) == (_short(work.kernel), work.frame)
+            (short(side.kernel), site(side.stack)) == (short(work.kernel), work.frame)
             for side in (self.race.first, self.race.second)
         )
-        return f"{'an earlier ' if alike else ''}`{_short(work.kernel)}`{where}{rank}"
+        return f"{'an earlier ' if alike else ''}`{short(work.kernel)}`{where}{rank}"
 
     def missing(self) -> str:
         """The edge that is missing, without a full stop."""
         first, second = self.race.first, self.race.second
-        behind = f"behind {self._named(first)}"
+        behind = f"behind {self.first}{_at(first)}"
         if second.access == "free" or second.allocated is not None:
-            owner = f" of {_stream(second.stream)} for {_stream(first.stream)}"
             return (
-                f"a record_stream for {_stream(first.stream)} before the memory is let go of, or a wait{owner}, "
-                f"{behind} and before the memory is let go of"
+                f"a record_stream for {named(first.stream)}, or a wait of {named(second.stream)} for it, {behind} "
+                "and before the memory is let go of"
             )
-        if second.stream == HOST_STREAM:
-            return f"a wait of the host for {_stream(first.stream)}, {behind} and before {self._named(second)}"
-        waiting = _stream(second.issuer or second.stream)
-        return f"a wait of {waiting} for {_stream(first.stream)}, {behind} and before {self._named(second)}"
+        waiting = named(second.issuer or second.stream)
+        return f"a wait of {waiting} for {named(first.stream)}, {behind} and before {self.second}{_at(second)}"
 
     # -- when it shows, and what it does -----------------------------------------------------------
 
-    def shows(self, token: str) -> Section:
-        """In which timing."""
+    def shows(self, where: str) -> Section:
+        """In which timing. ``where``: that of its witness, in words; empty where there is none."""
         race, told = self.race, []
         if self.one is not None:
             apart = duration(abs(self.one.slack_ns))
-            second = "the new owner's access" if race.kind in ("reused", "freed") else self.second
             if self.one.manifested:
-                told.append(f"This run shows it: {second} takes effect {apart} before {self.first}.")
+                told.append(f"This run shows it: {self.second} takes effect {apart} before {self.first}.")
             elif self.held_by:
-                told.append(f"In none, as long as that stands. Here {second} takes effect {apart} after {self.first}.")
+                told.append(
+                    f"In none, as long as that stands. Here {self.second} takes effect {apart} after {self.first}."
+                )
             else:
                 told.append(
-                    f"This run does not show it: {second} takes effect {apart} after {self.first}. That is how long "
-                    "things took here, and no order."
+                    f"This run does not show it: {self.second} takes effect {apart} after {self.first}. Nothing but "
+                    "the timing keeps it so."
                 )
         if race.occurrences > 1 and race.manifested:
             told.append(f"In this run it shows {race.manifested} of {race.occurrences} times.")
-        if token:
-            told += _of_token(token)
+        if where:
+            told.append(where)
         return Section("In which timing it shows", tuple(told))
 
     def does(self, witness: KeptWitness | None) -> Section:
@@ -312,64 +325,48 @@ class Telling:
         return Section("What it does", (says,))
 
 
-def _of_token(token: str) -> list[str]:
-    try:
-        timing = Timing.parse(token)
-    except TokenError:  # of a scenario's replay
-        return ["The timing of its witness has a token."]
-    if not timing.deviations:
-        return ["It shows in the plain timing, where nothing is made slower."]
-    return [f"It shows where {' and '.join(_of_deviation(one) for one in timing.deviations)}."]
-
-
-def _of_deviation(one: object) -> str:
-    if isinstance(one, Delay):
-        place = one.place
-        how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
-        name = f"`{_short(place.kernel)}`"
-        which = f"the {_ordinal(place.occurrence)} {name}" if place.occurrence > 1 else f"the first {name}"
-        return f"{which} on stream {place.stream} of rank {place.rank} {how}"
-    if isinstance(one, Jitter):
-        return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
-    what, factor = getattr(one, "what", "work"), getattr(one, "factor", 1)
-    if what.startswith("host"):
-        return f"each launch by the host takes {factor} times as long"
-    return f"the work of {what} takes {factor} times as long"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
 def _way(one: Behind) -> str:
-    return f"because {_because(one.links)}" if one.links else "on that stream"
+    return f"comes behind it as {_because(one.links)}" if one.links else "comes behind it on that stream"
 
 
 def _because(links: Sequence[Link]) -> str:
-    told = [_NUMBERED.sub(r"stream \1", str(one)).replace(_OWN, "the host goes on behind its own access")
-            for one in links[:_LINKS]]  # fmt: skip
+    told = []
+    for one in links[:_LINKS]:
+        place = f" ({PurePath(one.file).name}:{one.line})" if one.file else ""
+        what = "the host goes on behind its own access" if one.what == _OWN else _NUMBERED.sub(r"stream \1", one.what)
+        told.append(f"{what}{place}")
     left = len(links) - len(told)
     return ", then ".join([*told, *([f"{left} more"] if left else [])])
 
 
-def _short(kernel: str) -> str:
-    return kernel.rpartition("::")[2]
+def short(kernel: str) -> str:
+    """A kernel's name without its name space."""
+    return _cut(kernel.rpartition("::")[2])
 
 
 def _place(frame: Frame) -> str:
-    return _line(frame) if frame.function == "<module>" else f"{_line(frame)} {frame.function}"
+    function = _cut(frame.function.rpartition(".")[2])
+    return _line(frame) if function == "<module>" else f"{_line(frame)} {function}"
+
+
+def _at(side: Side) -> str:
+    frame = site(side.stack)
+    return f" ({_line(frame)})" if frame else ""
 
 
 def _line(frame: Frame) -> str:
-    return f"{PurePath(frame.file).name}:{frame.line}"
+    return f"{_cut(PurePath(frame.file).name)}:{frame.line}"
 
 
-def _stream(name: str) -> str:
+def named(name: str) -> str:
     """A stream that nobody named is called by its number alone."""
     if name == HOST_STREAM:
         return "the host"
-    return name if re.fullmatch(r"stream \d+", name) else f"stream '{name}'"
+    return name if re.fullmatch(r"stream \d+", name) else f"stream '{_cut(name)}'"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 :]}"
 
 
 def _does(side: Side) -> str:

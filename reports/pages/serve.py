@@ -62,7 +62,7 @@ def _listed(place: Path) -> Listed | None:
             if not file.is_file():
                 return Listed(place.name, "", "a study", "", written=written(place / NOTE))
             return _row(place, file, _study, _state(file))
-        for name, tell in (("dry.json", _dry), ("timings.json", _campaign), ("findings.json", _run)):
+        for name, tell in (("timings.json", _campaign), ("findings.json", _run), ("dry.json", _dry)):
             if (file := place / name).is_file():
                 return _row(place, file, tell, _state(file))
     except OSError:  # it has gone meanwhile

@@ -12,11 +12,11 @@ from detectors.order.races import Side
 from reports.charts.frame import BAD, FIRST, SECOND, TEXT, Chart
 from reports.data.explained import Explained
 from reports.pictures.figures import key, panels, plain
-from reports.window import Slice, Window
+from reports.window import Kind, Slice, Window
 
 _LANES = 10
-_OTHER = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
-_WORDS = {"kernel": "other kernels", "collective": "other collectives", "wait": "the host waits"}
+_OTHER: dict[Kind, str] = {"kernel": "#8a93a6", "collective": "#2f9e9e", "wait": "#a98a5d", "free": "#a98a5d"}
+_WORDS: dict[Kind, str] = {"kernel": "other kernels", "collective": "other collectives", "wait": "the host waits"}
 _HIGH, _RACING = 0.42, 0.62  # of a lane
 _LEAST = 1 / 300  # of the width: what is shorter is drawn so wide
 _NAME = 26  # characters of a stream, of a kernel
@@ -31,7 +31,7 @@ def draw(found: Explained) -> Chart | None:
         return None
     most = max(len(window.shown(_LANES)) for _, window in windows)
     figure, rows = panels(len(windows), 1, 9.5, len(windows) * (1.1 + 0.42 * most) + 0.5)
-    kinds: dict[str, None] = {}
+    kinds: dict[Kind, None] = {}
     for (title, window), (axes,) in zip(windows, rows, strict=True):
         kinds |= dict.fromkeys(_panel(axes, title, window, (found.race.first, found.race.second)))
     handles = [
@@ -50,50 +50,46 @@ def draw(found: Explained) -> Chart | None:
     )
 
 
-def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> list[str]:
+def _panel(axes: Axes, title: str, window: Window, sides: Sequence[Side]) -> list[Kind]:
     """Draws one timing; gives the kinds of other work in it."""
     lanes = window.shown(_LANES)
     row = {lane: len(lanes) - 1 - at for at, lane in enumerate(lanes)}
     racing = (window.first, window.second)
     zero = min(one.start for one in racing)
     least = (window.end - window.start) * _LEAST
-    kinds = []
+    kinds: list[Kind] = []
     for one in window.slices:
         if one.lane in row and one not in racing:
             kinds.append(one.kind)
             _bar(axes, one, row[one.lane], zero, least, _OTHER[one.kind], _HIGH)
+    lowest = min(row[one.lane] for one in racing)
     for number, (one, colour) in enumerate(zip(racing, (FIRST, SECOND), strict=True), 1):
         at = row[one.lane]
         _bar(axes, one, at, zero, least, colour, _RACING)
         middle = ((one.start + one.end) / 2 - zero) / 1000
+        way, va = (-1, "top") if at == lowest and len(row) > 1 else (1, "bottom")  # away from the arrow
         axes.annotate(
-            f"{number}: {plain(one.kernel, _NAME)}", (middle, at + _RACING / 2), (0, 2), textcoords="offset points",
-            ha="center", va="bottom", fontsize=8, color=colour, fontweight="bold", annotation_clip=False,
+            f"{number}: {plain(one.kernel, _NAME)}", (middle, at + way * _RACING / 2), (0, 2 * way),
+            textcoords="offset points", ha="center", va=va, fontsize=8, color=colour, fontweight="bold",
+            annotation_clip=False,
         )  # fmt: skip
-    ends = [(_effect(one, side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
+    ends = [(one.effect(side) - zero) / 1000 for one, side in zip(racing, sides, strict=True)]
     arrow = FancyArrowPatch(
         (ends[0], row[racing[0].lane]), (ends[1], row[racing[1].lane]),
         arrowstyle="-|>", mutation_scale=13, lw=1.6, ls=(0, (4, 3)), color=BAD, shrinkA=0, shrinkB=0, zorder=5,
     )  # fmt: skip
     axes.add_patch(arrow)
     axes.set_yticks(list(row.values()), [plain(lane, _NAME) for lane in row], fontsize=8)
-    axes.set_ylim(-0.6, len(lanes) - 0.2)
+    axes.set_ylim(-0.8, len(lanes) - 0.2)
     axes.set_xlim((window.start - zero) / 1000, (window.end - zero) / 1000)
     axes.set_title(plain(title, 60), fontsize=9, color=TEXT, loc="left")
     axes.set_xlabel("virtual time, µs", fontsize=8)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     return kinds
 
 
 def _bar(axes: Axes, one: Slice, at: int, zero: int, least: float, colour: str, high: float) -> None:
     wide = max(one.end - one.start, least)
     axes.barh(at, wide / 1000, left=(one.start - zero) / 1000, height=high, color=colour, edgecolor=colour, lw=0.5)
-
-
-def _effect(one: Slice, side: Side) -> int:
-    """When the access touches memory, as the detector has it: a collective reads when it starts."""
-    at_start = one.kind == "free" or (one.is_collective and side.access == "read")
-    return one.start if at_start else one.end

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from textwrap import wrap
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
+from detectors import Race
 from reports.data.explained import Explained
 from reports.text import duration, typed
 from reports.window import Slice, Window
+from simgpu.untrusted import visible
 
 _LANES = 8  # streams in a picture
 _NAME = 22  # characters of a stream's name
@@ -25,30 +27,27 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
     often = "once" if race.occurrences == 1 else f"{race.occurrences} times"
     ranks = f" on rank {', '.join(map(str, race.ranks))}" if race.ranks else ""
     head = f"{what} {found.number} of {found.folder}: {race.kind}, {often}{ranks}"
-    console.print(Text(head, "bold"), soft_wrap=True)
-    console.print(Text(found.headline))
+    console.print(Text(visible(head, lines=False), "bold"), soft_wrap=True)
+    _say(console, found.headline, indent="")
     for title, sentences in found.sections:
         console.print(Text(f"\n{title}", "bold"))
         for sentence in sentences:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+            _say(console, sentence)
     if found.command:
-        console.print(Text("  Again:"))
+        _say(console, "Again:")
         console.print(f"    {typed(found.command)}", highlight=False, soft_wrap=True, markup=False)
     width = max(20, min(_WIDEST, console.width - _NAME - 4))
     for title, window in zip(found.titles(), (found.own, found.other), strict=True):
         if window is not None:
             console.print(Text(f"\n{title}", "bold"))
-            for line in lanes(window, width):
-                console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+            for line in lanes(window, race, width):
+                console.print(f"  {_tame(line)}", highlight=False, soft_wrap=True, markup=False)
     if found.own or found.other:
-        console.print(
-            "\n  1: issued first, 2: issued second, =: other work, w: the host waits. Nothing makes 2 wait for 1."
-            if not found.fragile
-            else "\n  1: issued first, 2: issued second, =: other work, w: the host waits.",
-            highlight=False,
-        )
+        arrow = "from 1 to 2, which chance alone orders" if found.fragile else "the wait that is missing, from 1 to 2"
+        console.print()
+        _say(console, f"1: issued first, 2: issued second, =: other work, w: the host waits. The arrow: {arrow}.")
     for sentence in found.lacks:
-        console.print(Text(sentence))
+        _say(console, sentence)
     if page is None:
         command = f"python -m repro explain {shlex.quote(str(found.folder))} {found.number} --report"
         console.print(f"Page:  {typed(command)}", highlight=False, soft_wrap=True, markup=False)
@@ -56,8 +55,18 @@ def show(console: Console, found: Explained, page: Path | None) -> None:
         console.print(f"Page:  {page}", highlight=False, soft_wrap=True, markup=False)
 
 
-def lanes(window: Window, width: int) -> list[str]:
-    """A line for each stream, and the time below. What is shorter than a letter is one."""
+def _say(console: Console, sentence: str, indent: str = "  ") -> None:
+    for line in wrap(visible(sentence, lines=False), max(20, console.width - len(indent)), break_on_hyphens=False):
+        console.print(Text(f"{indent}{_tame(line)}"), soft_wrap=True)
+
+
+def _tame(line: str) -> str:
+    """A workflow's log takes a line that begins with these for a command; a name may bring them to its beginning."""
+    return f". {line}" if line.lstrip().startswith(("::", "##[")) else line
+
+
+def lanes(window: Window, race: Race, width: int) -> list[str]:
+    """A line for each stream, the edge that is missing, and the time. What is shorter than a letter is one."""
     racing = [window.first, window.second]
     shown = window.shown(_LANES)
     span = max(window.end - window.start, 1)
@@ -71,6 +80,7 @@ def lanes(window: Window, width: int) -> list[str]:
             if one.lane == lane:
                 _put(row, one, window.start, span, letter)
         lines.append(f"{_named(lane):<{_NAME}}{''.join(row)}")
+    lines.append(" " * _NAME + _edge(window, race, width))
     zero = min(one.start for one in racing)
     lines.append(" " * _NAME + _scale(window, zero, width))
     busy = len({one.lane for one in window.slices})
@@ -86,6 +96,15 @@ def _put(row: list[str], one: Slice, start: int, span: int, letter: str) -> None
     row[left:right] = letter * (right - left)
 
 
+def _edge(window: Window, race: Race, width: int) -> str:
+    """A dashed arrow from when the first takes effect to when the second does: backwards, the race shows."""
+    span = max(window.end - window.start, 1)
+    times = (window.first.effect(race.first), window.second.effect(race.second))
+    begin, end = (min(max((time - window.start) * width // span, 0), width - 1) for time in times)
+    dashes = ("- " * width)[: abs(end - begin)]
+    return f"{' ' * begin}{dashes}>" if end >= begin else f"{' ' * end}<{dashes[::-1]}"
+
+
 def _scale(window: Window, zero: int, width: int) -> str:
     """Where time 0, the beginning of the earlier access, is, and how long the whole takes."""
     span = max(window.end - window.start, 1)
@@ -95,4 +114,5 @@ def _scale(window: Window, zero: int, width: int) -> str:
 
 
 def _named(lane: str) -> str:
+    lane = visible(lane, lines=False)
     return lane if len(lane) < _NAME else f"{lane[: _NAME - 3]}.."

@@ -16,9 +16,7 @@ from repro.commands import flags
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For whom."
 )
 @click.option("--report", is_flag=True, help="Make the page with the pictures of both timings, too.")
-@click.option(
-    "--output", type=flags.PATH, help="With --report: the folder of the page. [default: RUN/explain-RACE's number]"
-)
+@click.option("--output", type=flags.PATH, help="With --report: the folder of the page, where not RUN/explain-NUMBER.")
 def explain(folder: Path, race: str, form: str, report: bool, output: Path | None) -> None:
     """Tell RACE of RUN: both accesses, what each waits for, the order that there is around them, the edge that is
     missing, in which timing it shows, and what it does.

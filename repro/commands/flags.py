@@ -98,6 +98,15 @@ def expect(*verdicts: str, text: str = "Exit with 1 unless this is found.") -> D
     return click.option("--expect", type=click.Choice(verdicts), help=text)
 
 
+def reference_again() -> Decorator:
+    """``--reference-again``."""
+    return click.option(
+        "--reference-again",
+        is_flag=True,
+        help="Run the reference, too, where it is kept from a run of the same scenario, versions and code.",
+    )
+
+
 def factors(texts: Iterable[str], example: str) -> dict[str, float]:
     """What ``--slow`` says, by pattern. Raises ValueError with a sentence that shows ``example``."""
     found: dict[str, float] = {}

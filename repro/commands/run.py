@@ -32,7 +32,10 @@ EXPECTATIONS = {
     text="Exit with 1 unless this is found: unstable (a race, and wrong values), clean (nothing), race (shown or not), "
     "stale, uncovered.",
 )
-def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **values: Any) -> None:
+@flags.reference_again()
+def run(
+    name: str | None, runs: Path, overwrite: bool, expect: str | None, reference_again: bool, **values: Any
+) -> None:
     """Run a scenario on the simulated GPU, beside the same program on plain gloo.
 
     Ends with the verdict. Exit status: 0 done (and as expected), 1 not as expected, 2 wrong usage,
@@ -41,6 +44,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import folders, places, session
+    from repro.sessions.references import kept_reference
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -52,7 +56,7 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     with Progress(console, _title(made), made.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
-        reference = session.reference_of(made, folder, progress)
+        reference = kept_reference(made, folder, progress, again=reference_again)
         found = session.simulate(made, folder, reference, progress)
     folder = places.keep(folder)
     terminal.verdict(console, found, folder)
@@ -69,12 +73,14 @@ def run(name: str | None, runs: Path, overwrite: bool, expect: str | None, **val
     help="Fixes to compare, with commas ('repro list fixes'). [default: none,stream-sync]",
 )
 @flags.folder("folder that takes the runs", "compare", replaces="runs")
-def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -> None:
+@flags.reference_again()
+def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again: bool, **values: Any) -> None:
     """Run one scenario under several fixes, and set the verdicts side by side; a report goes to RUNS/NAME/report."""
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
     from repro.sessions import folders, places, session
+    from repro.sessions.references import kept_reference
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -92,7 +98,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, **values: Any) -
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = session.reference_of(one, written[word], progress)
+                reference = kept_reference(one, written[word], progress, again=reference_again)
             else:
                 for losses in reference.losses.values():
                     for loss in losses:

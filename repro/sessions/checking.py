@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reports.data.checked import Checked
     from reports.data.known import Baseline
 
-DRY = "dry.json"  # what a dry run leaves beside its trace
+DRY = "rehearsed.json"  # what a dry run leaves beside its trace. dry.json would say: a dry run of a job
 LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
 _FAILED, _KILLED, _INTERRUPTED = 3, 128, 130
 
@@ -48,7 +48,7 @@ def work(
     if aside:
         os.dup2(2, 1)
     from simgpu import launch
-    from simgpu.build import BuildError
+    from simgpu.compiling import BuildError
     from simgpu.ranks import RankFailed
 
     try:

@@ -64,8 +64,10 @@ def chosen(folder: Path, race: str, *, traced: bool = True, held: bool = False) 
     too, counting from 1 where there is no race. Raises :class:`WrongUse`,
     :class:`reports.data.schema.ReportError`.
     """
-    from reports.data import loading
+    from reports.data import dry, loading
 
+    if dry.is_dry(folder):
+        raise WrongUse(f"{folder} is a dry run of a job: 'repro report' makes a page of its races")
     run = loading.load(folder)
     pairs: list[tuple[Judged, tuple[WaitSite, ...]]] = [(one, ()) for one in run.file.races]
     if held and not pairs and run.file.basis:

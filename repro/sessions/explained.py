@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -14,11 +14,13 @@ from detectors.files import read
 from detectors.order.races import Occurrence, Race
 from reports.data import witnesses
 from reports.data.explained import Explained
-from reports.data.telling import Telling
+from reports.data.telling import Telling, named, short
 from reports.data.witnesses import Seen
-from reports.text import replays
+from reports.text import duration, replays
 from reports.timelines import moment
 from repro.sessions.chosen import Chosen
+from simgpu.timing import Deviation, Jitter, Stretch, Timing
+from simgpu.tokens import TokenError, shown
 from simgpu.trace import TraceError, file_of
 
 _MOST = 400  # slices of a picture
@@ -41,7 +43,7 @@ def explain(chosen: Chosen) -> Explained:
     one = seen.occurrence if seen else _told_of(race.examples)
     order = _order(chosen, one)
     telling = Telling(
-        race, one, order.around, order.why_not, _script(chosen), ", ".join(map(str, chosen.sites)), order.held
+        race, one, order.around, order.why_not, _script(chosen), " or ".join(map(str, chosen.sites)), order.held
     )
     own = None
     if one is not None:
@@ -54,7 +56,12 @@ def explain(chosen: Chosen) -> Explained:
         number=chosen.number,
         race=race,
         headline=telling.headline(),
-        sections=(telling.happens(), telling.order(), telling.shows(token), telling.does(witness)),
+        sections=(
+            telling.happens(),
+            telling.order(),
+            telling.shows(_where(token, race, one, order.around)),
+            telling.does(witness),
+        ),
         occurrence=one,
         around=order.around,
         own=own,
@@ -105,6 +112,43 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     if around is None:
         return _Order(why_not="The traces in the folder do not hold the two, so they are of another run.", held=held)
     return _Order(around, "", held)
+
+
+def _where(token: str, race: Race, one: Occurrence | None, around: Around | None) -> str:
+    """The timing of a token, in words; empty where there is none."""
+    if not token:
+        return ""
+    try:
+        timing = Timing.parse(token)
+    except TokenError:  # of a scenario's replay
+        return f"It shows in the timing {shown(token)}."
+    if not timing.deviations:
+        return "It shows in the plain timing, where nothing is made slower."
+    streams: dict[tuple[int, int], str] = {}
+    if around is not None and one is not None:
+        sides = zip(around.streams, (race.first, race.second), strict=True)
+        streams = {(one.rank, number): named(side.stream) for number, side in sides}
+    return f"It shows where {' and '.join(_deviation(each, streams) for each in timing.deviations)}."
+
+
+def _deviation(one: Deviation, streams: Mapping[tuple[int, int], str]) -> str:
+    """``streams``: what those of the two accesses are called, by rank and number."""
+    if isinstance(one, Jitter):
+        return f"all work takes up to {one.percent} % longer, drawn from seed {one.seed}"
+    if isinstance(one, Stretch):
+        what = "each launch by the host" if one.what.startswith("host") else f"the work of {one.what}"
+        return f"{what} takes {one.factor} times as long"
+    place = one.place
+    stream = streams.get((place.rank, place.stream), f"stream {place.stream}")
+    how = f"begins {duration(one.ns)} later" if one.how == "late" else f"takes {duration(one.ns)} longer"
+    return f"the {_ordinal(place.occurrence)} `{short(place.kernel)}` on {stream} of rank {place.rank} {how}"
+
+
+def _ordinal(number: int) -> str:
+    if number == 1:
+        return "first"
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _script(chosen: Chosen) -> str:

@@ -21,7 +21,7 @@ _REFUSALS = (
     ("simgpu.trace", "TraceError"),
     ("scenarios.base", "ScenarioError"),
     ("scenarios.sharding.strategy", "ShardingError"),
-    ("simgpu.build", "BuildError"),
+    ("simgpu.compiling", "BuildError"),
     ("simgpu.packages.names", "PackageError"),
     ("simgpu.hardware.profile", "ProfileError"),
     ("simgpu.scripts", "WrongUse"),

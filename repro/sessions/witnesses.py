@@ -25,6 +25,19 @@ def token(scenario: Scenario, deviations: Sequence[object] = ()) -> Token:
 
 def of(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[WitnessOf]:
     """For each race a token, or why there is none."""
+    found = {at: WitnessOf(str(token(scenario)), "") for at, race in enumerate(races) if _shown(race)}
+    rest = [at for at in range(len(races)) if at not in found]
+    found |= zip(rest, _reversed(scenario, trace, [races[at] for at in rest]), strict=True)
+    return [found[at] for at in range(len(races))]
+
+
+def _shown(race: Race) -> bool:
+    """Whether the recorded timing is the witness: what :func:`reverse` would say, without the graph of all work."""
+    first = race.examples[0]
+    return first.manifested and first.first.op is not None and first.second.op is not None
+
+
+def _reversed(scenario: Scenario, trace: Path, races: Sequence[Race]) -> list[WitnessOf]:
     if not races:
         return []
     try:

@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from simgpu import torches
-from simgpu.build import BuildError
+from simgpu.compiling import BuildError
 from simgpu.packages import index
 from simgpu.packages.names import Package, PackageError
 

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from test_check import LOGS, SUMS
 
+from reports.data import dry
+from reports.pages.serve import listed
+from repro.__main__ import main
+
 # Sixteen ranks, 32 GB of parameters, and a step that reads nothing but what is printed.
 LARGE = """
     import os
@@ -55,12 +59,21 @@ def test_a_job_that_no_host_could_hold_is_judged(check: Any) -> None:
     assert done.findings["scenario"]["ranks"] == 16
 
 
-def test_a_race_is_found_dry_with_both_lines(check: Any) -> None:
+def test_a_race_is_found_dry_with_both_lines(check: Any, capsys: pytest.CaptureFixture[str]) -> None:
     done = check("--dry", check.script(SUMS))
     assert done.status == 1, done.err
     (race,) = done.findings["races"]
     assert [race[side]["stack"][0]["line"] for side in ("first", "second")] == [7, 11]
     assert "witness" in done.told and not race["witness"]
+
+    folder = check.folder / "runs" / "it"
+    for earlier in (False, True):  # its folder is a run's, and no dry run's of a job; earlier ones had this file
+        if earlier:
+            (folder / "dry.json").write_text('{"step_ends": [], "capacity": 0}')
+        assert not dry.is_dry(folder)
+        assert [row.verdict for row in listed(folder.parent)] == ["race"]
+    main(["explain", str(folder)])
+    assert "it was made with --witnesses 0, or dry" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_holds_by_chance_is_told_dry(check: Any) -> None:

@@ -18,19 +18,31 @@ def entry(lo: int, length: int, op: int) -> Entry:
 
 
 @examples(200)
-@given(ranges=st.lists(RANGE, min_size=1, max_size=60), drops=st.lists(st.integers(0, 59), max_size=60), query=RANGE)
-def test_as_a_plain_list(ranges: list[tuple[int, int]], drops: list[int], query: tuple[int, int]) -> None:
+@given(
+    ranges=st.lists(RANGE, min_size=1, max_size=60),
+    drops=st.lists(st.integers(0, 59), max_size=60),
+    query=RANGE,
+    in_place=st.sets(st.integers(0, 59)),
+)
+def test_as_a_plain_list(
+    ranges: list[tuple[int, int]], drops: list[int], query: tuple[int, int], in_place: set[int]
+) -> None:
+    """``in_place``: those that take the place of one that begins where they do, a longer or a shorter one."""
     history = AccessHistory()
     plain: list[Entry] = []
     for op, (lo, length) in enumerate(ranges):
         new = entry(lo, length, op)
         dropped = [plain[at] for at in sorted({at for at in drops[op : op + 2] if at < len(plain)})]
+        if op in in_place:
+            dropped = [old for old in plain if old[0] == lo][:1]
         history.put(new, dropped or None)
         plain = [old for old in plain if old not in dropped] + [new]
         assert sorted(old[4] for old in history.everything()) == sorted(old[4] for old in plain)
     lo, hi = query[0], query[0] + query[1]
     overlapping = {old[4] for old in plain if old[0] < hi and lo < old[1]}
     assert overlapping <= {old[4] for old in history.search(lo, hi)}
+    for old in plain:  # by its first byte, and by its last
+        assert old in history.search(old[0], old[0] + 1) and old in history.search(old[1] - 1, old[1])
     for old in plain:
         history.drop([old])
     assert history.everything() == []

@@ -78,10 +78,15 @@ def bytes_of(view: View) -> Bytes:
 def parts(draw: st.DrawFn) -> tuple[int, int, tuple[int, int, int] | None]:
     """(block, lo, hi or a strided layout): mostly whole blocks, as these race the most."""
     block = draw(st.sampled_from([0, 0, 0, 1]))
-    match draw(st.integers(0, 5)):
+    match draw(st.integers(0, 7)):
         case 4:
             lo = draw(st.integers(0, SIZE - 1))
             return block, lo, (draw(st.integers(lo + 1, SIZE)) - lo, 1, 0)
+        case 6:  # covers the beginning of others, or their end
+            return block, 0, (draw(st.integers(1, SIZE - 1)), 1, 0)
+        case 7:
+            lo = draw(st.integers(1, SIZE - 1))
+            return block, lo, (SIZE - lo, 1, 0)
         case 5:
             return block, draw(st.integers(0, 1)), (1, draw(st.integers(2, 4)), 2)
         case _:
@@ -98,7 +103,7 @@ def view_of(blocks: list[View], part: tuple[int, int, tuple[int, int, int] | Non
 
 STREAM = st.integers(0, 2)
 OPERATION = st.one_of(
-    st.tuples(st.just("launch"), STREAM, st.lists(parts(), max_size=2), st.lists(parts(), max_size=1)),
+    st.tuples(st.just("launch"), STREAM, st.lists(parts(), max_size=4), st.lists(parts(), max_size=3)),
     st.tuples(st.just("launch"), STREAM, st.just([]), st.lists(parts(), min_size=1, max_size=1)),
     st.tuples(st.just("launch"), STREAM, st.lists(parts(), min_size=1, max_size=1), st.just([])),
     st.tuples(st.just("order"), STREAM, STREAM),
@@ -110,7 +115,8 @@ OPERATION = st.one_of(
 COLLECTIVE = st.tuples(
     st.just("collective"),
     st.sampled_from(
-        [("nccl::all_gather", -1)] + [(f"nccl::{k}", r) for k in ("broadcast", "reduce", "send") for r in (0, 1)]
+        [("nccl::all_gather", -1), ("nccl::reduce_scatter", -1)]
+        + [(f"nccl::{k}", r) for k in ("broadcast", "scatter", "reduce", "gather", "send") for r in (0, 1)]
     ),
     st.tuples(STREAM, STREAM),
     st.lists(parts(), max_size=1),
@@ -156,7 +162,7 @@ def meet(
     begun = [oracle.enqueue(number) for oracle, number in zip(oracles, numbers, strict=True)]
     for rank, (oracle, number) in enumerate(zip(oracles, numbers, strict=True)):
         peer = 1 - rank
-        learns = root == -1 or (root == rank if "reduce" in kernel else root == peer)
+        learns = root == -1 or (root == rank if kernel in ("nccl::reduce", "nccl::gather") else root == peer)
         done = oracle.enqueue(number, *([begun[peer]] if learns else []))
         seen, written = ([view_of(blocks[rank], part) for part in each] for each in (reads, writes))
         op = cast[rank][number].collective(0, reads=seen, writes=written, kernel=kernel, root=root)
@@ -184,18 +190,18 @@ QUICK = examples(1000, suppress_health_check=[HealthCheck.too_slow])
 @QUICK
 @given(
     program=st.lists(OPERATION, min_size=4, max_size=8),
-    freed=st.lists(st.tuples(STREAM, st.none() | STREAM), min_size=2, max_size=2),
+    freed=st.lists(st.tuples(STREAM, st.lists(STREAM, unique=True)), min_size=2, max_size=2),
 )
-def test_one_rank(program: list[Any], freed: list[tuple[int, int | None]]) -> None:
+def test_one_rank(program: list[Any], freed: list[tuple[int, list[int]]]) -> None:
     story = Story()
     streams = story.streams("a", "b", "c")
     blocks = [story.block(SIZE, on=streams[owner]) for owner, _ in freed]
     oracle = Oracle(Graph())
     for operation in program:
         tell(story, streams, blocks, oracle, operation)
-    for block, (owner, recorded) in zip(blocks, freed, strict=True):
+    for block, (owner, several) in zip(blocks, freed, strict=True):
         tails = [oracle.tails.get(owner), oracle.host]
-        if recorded is not None:
+        for recorded in several:
             story.record_stream(block, streams[recorded])
             tails.append(oracle.tails.get(recorded))
         story.frees(block)
@@ -219,3 +225,27 @@ def test_two_ranks(program: list[Any]) -> None:
             rank, own = operation
             tell(story.hosts[rank], cast[rank], blocks[rank], oracles[rank], own)
     compare(story, oracles)
+
+
+PART = st.tuples(st.sampled_from([*range(0, 64, 4), 1, 30, 63]), st.sampled_from([1, 4, 4, 4, 8, 33]))
+
+
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    parts_of_all=st.permutations(range(0, 64, 4)),
+    program=st.lists(st.tuples(STREAM, PART, st.booleans(), st.booleans()), min_size=6, max_size=14),
+)
+def test_many_parts_of_one_block(parts_of_all: list[int], program: list[Any]) -> None:
+    """So many that they are searched by place: each is touched once, in any order, before the program begins."""
+    story = Story()
+    streams = story.streams("a", "b", "c")
+    flat = story.block(64)
+    oracle = Oracle(Graph())
+    touched = [(0, (lo, 4), lo % 8 == 0, False) for lo in parts_of_all]
+    for number, (lo, length), writes, ordered in touched + program:
+        if ordered:
+            tell(story, streams, [flat], oracle, ("order", number, (number + 1) % 3))
+        view = flat[lo : min(64, lo + length)]
+        op = streams[number].runs(**{"writes" if writes else "reads": view})
+        oracle.accesses.append((op, oracle.enqueue(number), bytes_of(view), writes))
+    compare(story, [oracle])

@@ -144,7 +144,7 @@ def test_a_workflow_from_installation_to_the_file(tmp_path: Path) -> None:
     (work / ".git").mkdir()
     (work / "train.py").write_text(_script(SUMS))
     ran = step("Check", work, {"program": "train.py", "options": "--witnesses 0"}, **environment)
-    assert ran.status == 1 and ran.output == "status=1\n", ran.said
+    assert ran.status == 1 and ran.output == "status=1\n" and "verdict: race" in ran.said, ran.said
     (result,) = sarif_standard.held_to((work / "stream-races.sarif").read_text()).results
     assert result.locations[0].physical_location.artifact_location.uri == "train.py"
 

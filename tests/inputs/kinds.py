@@ -26,7 +26,7 @@ from tests.detectors.test_recordings import INFO, step
 from tests.formats import checked_runs
 from tests.live.test_incident import save as save_incident
 from tests.replay.test_damaged import small
-from tests.reports import study_folders
+from tests.reports import study_folders, test_explained
 from tests.reports.campaign_folders import campaign
 from tests.reports.run_folders import run_folder
 
@@ -147,6 +147,11 @@ def _placements(folder: Path) -> None:
     study_folders.placements_folder(folder, study_folders.placements_frame(), study_folders.sites_frame())
 
 
+def _witnessed(folder: Path) -> None:
+    test_explained.judged(test_explained.early(), folder)
+    test_explained.kept(folder)
+
+
 _REPORT = ("report", "it")
 KINDS = {
     "a run": FileKind(run_folder, _REPORT),
@@ -155,6 +160,11 @@ KINDS = {
     "a checked program, for code scanning": FileKind(_checked, ("report", "it", "--format", "sarif")),
     "a checked program, for a test server": FileKind(_checked, ("report", "it", "--format", "junit")),
     "a checked program, for a workflow": FileKind(_checked, ("report", "it", "--format", "github")),
+    "a race, to be explained": FileKind(
+        _witnessed,
+        ("explain", "it", "1", "--report", "--output", "it/report"),
+        ("findings.json", "witnesses.json", "trace/*", "sources.json"),
+    ),
     "a baseline": FileKind(
         _baseline,
         ("check", "--name", "it", "--overwrite", "--baseline", "it/known.json", "it/train.py"),

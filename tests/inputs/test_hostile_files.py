@@ -18,7 +18,7 @@ from tests.inputs.hostile import damage
 from tests.inputs.kinds import KINDS
 from tests.inputs.obeyed import nothing_starts, obeyed
 
-_EXAMPLES = {"a run": 8, "a run beside another": 5, "a run's trace": 5, "a sweep": 5}
+_EXAMPLES = {"a race, to be explained": 5, "a run": 8, "a run beside another": 5, "a run's trace": 5, "a sweep": 5}
 _HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 

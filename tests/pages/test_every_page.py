@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from reports.pages import folders, html
+from reports.pages import explained_page, folders, html
 from reports.pages.serve import listed
 from repro.__main__ import main
+from repro.sessions.chosen import chosen
+from repro.sessions.explained import explain
 from tests.live.test_incident import save
 from tests.pages.test_checked_page import told
 from tests.reports import study_folders as make
@@ -118,12 +120,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target / "both.html",
     )
     main(["report", str(save(runs / "incident", names=PARAMETERS)), "--output", str(target / "incident.html")])
+    html.write(explained_page.page(explain(chosen(checked(runs / "explained"), "1"))), target / "explained.html")
     template = html.environment().get_template("index.html")
     html.write(template.render(folder="runs", runs=listed(runs)), target / "index.html")
     return target
 
 
-@pytest.mark.parametrize("page", [*(kind.__name__ for kind in FOLDERS), "both", "incident", "index"])
+@pytest.mark.parametrize("page", [*(kind.__name__ for kind in FOLDERS), "both", "incident", "index", "explained"])
 def test_nothing_is_over_the_edge_and_no_word_is_torn(pages: Path, visit: Visit, page: str) -> None:
     seen = visit(pages / f"{page}.html", width=390)
     assert seen.page.evaluate(MEASURE) == []
@@ -153,7 +156,7 @@ def test_a_picture_on_a_phone_is_as_large_as_its_words_need_and_scrolls(pages: P
 def test_the_list_tells_model_and_date_of_each_and_has_dry_runs(pages: Path, visit: Visit) -> None:
     rows = visit(pages / "index.html").page.locator("#runs tbody tr").all_inner_texts()
     told = {cells[1]: cells for cells in (row.split("\t") for row in rows)}
-    assert {*told} == {*(kind.__name__ for kind in FOLDERS), "other"}
+    assert {*told} == {*(kind.__name__ for kind in FOLDERS), "other", "explained"}
     assert told["dry_folder"][2:5] == ["race, latent", "llama-2-7b", "a dry run"]
     assert told["run"][2:5] == ["unstable", "llama small", "none"]
     assert told["checked"][3].startswith("train.py") and told["sweep"][4] == "a study"

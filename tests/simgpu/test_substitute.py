@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from simgpu import substitute
-from simgpu.build import BuildError, torch_folder
+from simgpu.build import torch_folder
+from simgpu.compiling import BuildError
 
 pytestmark = pytest.mark.host
 VERSION = metadata.version("torch").partition("+")[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu import build, torches
+from simgpu import build, compiling, torches
 
 pytestmark = pytest.mark.host
 
@@ -46,7 +46,7 @@ print(core.slept().decode())
 
 
 def _compiled(code: str, library: Path, *more: str) -> None:
-    compiler = build.find_compiler()
+    compiler = compiling.find_compiler()
     assert compiler is not None
     command = [compiler, "-x", "c++", "-", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), *more]
     subprocess.run(command, input=code, text=True, check=True)
@@ -102,7 +102,7 @@ def test_a_torch_without_its_cuda_part_is_no_cuda_build(wheel: Path, tmp_path: P
 def test_what_cannot_be_run_is_not_installed(wheel: Path, tmp_path: Path) -> None:
     """The wheel here is no whole torch: nothing is left of it. Its version says what a CPU build's says."""
     place = tmp_path / "releases" / "torch-2.8.0"
-    with pytest.raises(build.BuildError, match=r"torch 2\.8\.0 cannot be run .*: ImportError: no whole torch"):
+    with pytest.raises(compiling.BuildError, match=r"torch 2\.8\.0 cannot be run .*: ImportError: no whole torch"):
         torches.make("2.8.0", place, wheel=wheel)
     assert list(place.parent.iterdir()) == []
     torches.unpack(wheel, tmp_path / "made")
@@ -114,6 +114,8 @@ def test_what_cannot_be_run_is_not_installed(wheel: Path, tmp_path: Path) -> Non
 def test_a_wheel_that_is_none_is_told_in_a_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "torch-2.8.0-py3-none-any.whl"
     broken.write_bytes(b"PK")
-    with pytest.raises(build.BuildError, match="torch-2.8.0-py3-none-any.whl cannot be unpacked: File is not a zip"):
+    with pytest.raises(
+        compiling.BuildError, match="torch-2.8.0-py3-none-any.whl cannot be unpacked: File is not a zip"
+    ):
         torches.make("2.8.0", tmp_path / "place", wheel=broken)
     assert not (tmp_path / "place").exists()

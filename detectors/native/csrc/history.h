@@ -1,0 +1,152 @@
+// The access history of a block: detectors/order/access_history.py, in C++. Entries stand in the same order as there,
+// as that is the order in which races are told.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "counted.h"
+#include "overlap.h"
+#include "python.h"
+
+namespace order {
+
+struct PhaseOf : Counted {
+  Object record;
+  explicit PhaseOf(Object phase) : record(std::move(phase)) {}
+};
+
+// A launch or a collective: what a race tells of it.
+struct Operation : Counted {
+  int64_t op, stream, stack, start, end, issuer;
+  bool collective;
+  Object kernel;
+  Ref<PhaseOf> phase;
+};
+
+struct Entry {
+  int64_t lo, hi, layout, thread, epoch;
+  Ref<Operation> operation;
+
+  bool same_bytes(const Entry& other) const { return lo == other.lo && hi == other.hi && layout == other.layout; }
+};
+
+// Where an entry stands: a row (0 where there are none) and an index.
+struct Place {
+  size_t row, index;
+  bool operator<(const Place& other) const { return row != other.row ? row < other.row : index < other.index; }
+};
+
+class AccessHistory {
+ public:
+  bool empty() const { return items.empty() && rows_.empty(); }
+  bool in_rows() const { return !rows_.empty(); }
+
+  // The entries, where they are few; empty where they stand in rows.
+  std::vector<Entry> items;
+
+  // Calls `visit` with each entry that may overlap [lo, hi), and its place.
+  template <typename Visit>
+  void search(int64_t lo, int64_t hi, Visit visit) const {
+    if (rows_.empty()) {
+      for (size_t index = 0; index < items.size(); ++index) visit(items[index], Place{0, index});
+      return;
+    }
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      const auto& entries = rows_[row].entries;
+      for (size_t index = first_from(entries, lo - rows_[row].longest); index < entries.size(); ++index) {
+        if (entries[index].lo >= hi) break;
+        visit(entries[index], Place{row, index});
+      }
+    }
+  }
+
+  template <typename Visit>
+  void everything(Visit visit) const {
+    if (rows_.empty()) {
+      for (size_t index = 0; index < items.size(); ++index) visit(items[index], Place{0, index});
+      return;
+    }
+    for (size_t row = 0; row < rows_.size(); ++row)
+      for (size_t index = 0; index < rows_[row].entries.size(); ++index)
+        visit(rows_[row].entries[index], Place{row, index});
+  }
+
+  void put(Entry entry) {
+    if (rows_.empty()) {
+      items.push_back(std::move(entry));
+      if (items.size() > kScan) {
+        for (Entry& each : std::exchange(items, {})) insert(std::move(each));
+      }
+      return;
+    }
+    insert(std::move(entry));
+  }
+
+  // Add `entry` in place of the dropped ones.
+  void put(Entry entry, std::vector<Place>& dropped) {
+    if (dropped.size() == 1) {
+      Entry& old = at(dropped[0]);
+      if (old.lo == entry.lo && old.hi == entry.hi) {
+        old = std::move(entry);
+        return;
+      }
+    }
+    drop(dropped);
+    put(std::move(entry));
+  }
+
+  void drop(std::vector<Place>& dropped) {
+    std::sort(dropped.begin(), dropped.end());
+    if (rows_.empty()) {
+      for (size_t each = dropped.size(); each-- > 0;)
+        items.erase(items.begin() + static_cast<std::ptrdiff_t>(dropped[each].index));
+      return;
+    }
+    for (size_t each = dropped.size(); each-- > 0;) {
+      auto& entries = rows_[dropped[each].row].entries;
+      entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(dropped[each].index));
+    }
+    std::erase_if(rows_, [](const Row& row) { return row.entries.empty(); });
+  }
+
+ private:
+  static constexpr size_t kScan = 16;  // up to so many entries, visiting each is faster than searching
+
+  // Entries of similar length, sorted by where they begin.
+  struct Row {
+    int64_t size;
+    int64_t longest;
+    std::vector<Entry> entries;
+  };
+  std::vector<Row> rows_;  // in the order in which they were made; not empty: `items` is
+
+  static size_t first_from(const std::vector<Entry>& entries, int64_t lo) {
+    const auto found = std::partition_point(entries.begin(), entries.end(), [lo](const Entry& e) { return e.lo < lo; });
+    return static_cast<size_t>(found - entries.begin());
+  }
+
+  Entry& at(const Place& place) {
+    return rows_.empty() ? items[place.index] : rows_[place.row].entries[place.index];
+  }
+
+  void insert(Entry entry) {
+    const int64_t size = std::bit_width(static_cast<uint64_t>(entry.hi - entry.lo)) / 2;
+    auto row = std::find_if(rows_.begin(), rows_.end(), [size](const Row& each) { return each.size == size; });
+    if (row == rows_.end()) row = rows_.insert(rows_.end(), Row{size, int64_t{1} << std::min<int64_t>(2 * size + 1, 62), {}});
+    auto& entries = row->entries;
+    const auto behind =
+        std::partition_point(entries.begin(), entries.end(), [&](const Entry& e) { return e.lo <= entry.lo; });
+    entries.insert(behind, std::move(entry));
+  }
+};
+
+// The reads and the writes of a block.
+struct Accesses {
+  AccessHistory reads, writes;
+};
+
+}  // namespace order

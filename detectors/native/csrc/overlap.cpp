@@ -1,0 +1,115 @@
+#include "overlap.h"
+
+#include <algorithm>
+
+namespace order {
+namespace {
+
+constexpr int64_t kMaxRuns = 1 << 18;
+constexpr size_t kAnswers = 1 << 16;  // so many are kept
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+bool too_many(size_t starts, int64_t steps) {
+  return static_cast<__int128>(starts) * steps > static_cast<__int128>(4 * kMaxRuns);
+}
+
+}  // namespace
+
+int64_t Layouts::number(int64_t itemsize, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  std::vector<int64_t> key{itemsize};
+  key.insert(key.end(), sizes.begin(), sizes.end());
+  key.insert(key.end(), strides.begin(), strides.end());
+  const auto [found, fresh] = numbers_.try_emplace(key, static_cast<int64_t>(layouts_.size()));
+  if (!fresh) return found->second;
+  std::vector<Dim> sorted;
+  for (size_t at = 0; at < sizes.size(); ++at) sorted.push_back({strides[at], sizes[at]});
+  std::sort(sorted.begin(), sorted.end(), [](const Dim& a, const Dim& b) {
+    return a.stride != b.stride ? a.stride < b.stride : a.size < b.size;
+  });
+  Normal normal{itemsize, {}};
+  for (const auto& [stride, size] : sorted) {
+    if (size == 0) {
+      normal.dims = {{1, 0}};
+      layouts_.push_back(normal);
+      return found->second;
+    }
+    if (size == 1 || stride == 0) continue;
+    if (normal.dims.empty() && stride <= normal.run)
+      normal.run += stride * (size - 1);
+    else if (!normal.dims.empty() && stride == normal.dims.back().stride * normal.dims.back().size)
+      normal.dims.back().size *= size;
+    else
+      normal.dims.push_back({stride, size});
+  }
+  std::reverse(normal.dims.begin(), normal.dims.end());
+  layouts_.push_back(normal);
+  return found->second;
+}
+
+bool Layouts::overlap(int64_t lo, int64_t hi, int64_t layout, int64_t other_lo, int64_t other_hi,
+                      int64_t other_layout) {
+  if (lo >= other_hi || other_lo >= hi) return false;
+  if (layout == kDense && other_layout == kDense) return true;
+  const Question question{other_lo - lo, hi - lo, layout, other_hi - other_lo, other_layout};
+  if (const auto known = answers_.find(question); known != answers_.end()) return known->second;
+  if (answers_.size() >= kAnswers) answers_.clear();
+  return answers_[question] = strided(question);
+}
+
+size_t Layouts::Hash::operator()(const Question& question) const {
+  uint64_t hash = 0;
+  for (const int64_t part :
+       {question.distance, question.length, question.layout, question.other_length, question.other_layout})
+    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+  return hash;
+}
+
+bool Layouts::strided(const Question& question) const {
+  const int64_t left = std::max<int64_t>(0, question.distance);
+  const int64_t right = std::min(question.length, question.distance + question.other_length);
+  std::vector<int64_t> starts, others;
+  int64_t run = 0, other_run = 0;
+  if (!runs(0, question.length, question.layout, left, right, starts, run) ||
+      !runs(question.distance, question.other_length, question.other_layout, left, right, others, other_run))
+    return true;
+  // Runs [s, s + run) and [o, o + other_run) meet if and only if s - other_run < o < s + run.
+  for (const int64_t start : starts) {
+    const auto nearest = std::upper_bound(others.begin(), others.end(), start - other_run);
+    if (nearest != others.end() && *nearest < start + run) return true;
+  }
+  return false;
+}
+
+// Sorted starts of the runs that may touch [left, right), and their length; false if they are too many.
+bool Layouts::runs(int64_t lo, int64_t length, int64_t layout, int64_t left, int64_t right,
+                   std::vector<int64_t>& starts, int64_t& run) const {
+  static const std::vector<Dim> none;
+  const bool dense = layout == kDense;
+  run = dense ? length : layouts_[static_cast<size_t>(layout)].run;
+  const std::vector<Dim>& dims = dense ? none : layouts_[static_cast<size_t>(layout)].dims;
+  std::vector<int64_t> inner(dims.size() + 1, run);  // inner[k]: bytes spanned by the dimensions k and later
+  for (size_t k = dims.size(); k-- > 0;) inner[k] = inner[k + 1] + dims[k].stride * (dims[k].size - 1);
+  starts = {lo};
+  for (size_t k = 0; k < dims.size(); ++k) {
+    const auto [stride, size] = dims[k];
+    int64_t first = 0, last = size - 1;
+    if (starts.size() == 1) {  // an outer dimension: only the indices that lead into [left, right)
+      first = std::max<int64_t>(0, -floor_div(starts[0] + inner[k + 1] - 1 - left, stride));
+      last = std::min(size - 1, floor_div(right - 1 - starts[0], stride));
+    }
+    if (too_many(starts.size(), last - first + 1)) return false;
+    std::vector<int64_t> next;
+    for (const int64_t base : starts)
+      for (int64_t index = first; index <= last; ++index) {
+        const int64_t start = base + index * stride;
+        if (start < right && start + inner[k + 1] > left) next.push_back(start);
+      }
+    starts.swap(next);
+    if (static_cast<int64_t>(starts.size()) > kMaxRuns) return false;
+  }
+  std::sort(starts.begin(), starts.end());
+  return true;
+}
+
+}  // namespace order

@@ -1,0 +1,164 @@
+// What a collective orders: detectors/order/rendezvous.py, in C++. Why it does stands there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "clocks.h"
+#include "history.h"
+
+namespace order {
+
+// One member's part: its operation and its clock when it starts to read.
+struct Arrival {
+  Ref<Operation> operation;
+  Object writes;  // the accesses, as the record has them
+  int64_t group, number, root;
+  Snapshot position;
+};
+
+inline bool names(const Operation& operation, const char* part) {
+  const Object text = Object::own(PyUnicode_FromString(part));
+  return truth(PySequence_Contains(operation.kernel.get(), text.get()));
+}
+
+inline bool is_point_to_point(const Arrival& arrival) {
+  return arrival.root >= 0 && (names(*arrival.operation, "send") || names(*arrival.operation, "recv"));
+}
+
+// One collective, while its members arrive.
+struct OpenCollective : Counted {
+  std::set<int64_t> expected;
+  std::map<int64_t, Arrival> arrivals;
+  bool forced = false;  // given up waiting for the rest
+
+  bool complete() const { return forced || arrivals.size() == expected.size(); }
+
+  void arrive(int64_t rank, Arrival arrival) {
+    arrivals.insert_or_assign(rank, std::move(arrival));
+    merged_ = {};
+  }
+
+  // What `rank` knows when the collective is done.
+  Known outcome(int64_t rank) {
+    const Arrival& mine = arrivals.at(rank);
+    if (mine.root < 0) return everyone();
+    const Operation& operation = *mine.operation;
+    if (is_point_to_point(mine) || names(operation, "broadcast") || names(operation, "scatter")) {
+      const auto source = arrivals.find(mine.root);
+      if (source == arrivals.end()) return mine.position.known;  // a source that never came brings nothing
+      return joined(mine.position.known, source->second.position);
+    }
+    if (names(operation, "reduce") || names(operation, "gather"))
+      return mine.root == rank ? everyone() : mine.position.known;
+    return everyone();
+  }
+
+ private:
+  Known merged_;
+
+  static Known joined(const Known& known, const Snapshot& position) {
+    Known both = join(*known, *position.known);
+    raise_to(*both, position);
+    return both;
+  }
+
+  static void raise_to(Vector& vector, const Snapshot& position) {
+    set(vector, position.thread, std::max(vector[position.thread], position.epoch));
+  }
+
+  // The join of all members' clocks: one vector for all of them.
+  Known everyone() {
+    if (merged_.get() == nullptr) {
+      Known merged = make<Vector>();
+      const Vector* last = nullptr;
+      for (const auto& [rank, arrival] : arrivals) {
+        if (arrival.position.known.get() == last) continue;
+        last = arrival.position.known.get();
+        merged = join(*merged, *last);
+      }
+      for (const auto& [rank, arrival] : arrivals) raise_to(*merged, arrival.position);
+      merged_ = merged;
+    }
+    return merged_;
+  }
+};
+
+// All collectives that some member has begun and some other has not.
+class OpenCollectives {
+ public:
+  size_t open() const { return open_.size(); }
+
+  // Raises TraceError where two ranks disagree on a group.
+  void declare(int64_t group, PyObject* ranks, PyObject* trace_error) {
+    const auto [found, fresh] = groups_.try_emplace(group);
+    if (fresh) {
+      found->second.ranks = Object::share(ranks);
+      for (Py_ssize_t at = 0; at < length(ranks); ++at) found->second.members.insert(field(ranks, at));
+    } else if (!truth(PyObject_RichCompareBool(found->second.ranks.get(), ranks, kEqual))) {
+      PyErr_Format(trace_error, "group %lld has ranks %R in one trace and %R in another",
+                   static_cast<long long>(group), found->second.ranks.get(), ranks);
+      throw Raised();
+    }
+  }
+
+  // The rank stands for all others, which have no traces: it waits for none of them.
+  void mirror(int64_t rank) { mirrored_.insert(rank); }
+
+  // Note that `rank` has begun its part. The collective may be complete then.
+  Ref<OpenCollective> arrive(int64_t rank, Arrival arrival, PyObject* trace_error) {
+    const auto group = groups_.find(arrival.group);
+    const std::set<int64_t>* members = group == groups_.end() ? nullptr : &group->second.members;
+    const int64_t root = arrival.root;
+    if (members == nullptr || !members->contains(rank) || (root >= 0 && !members->contains(root))) {
+      const Object nobody = Object::own(Py_BuildValue(""));
+      PyErr_Format(trace_error, "rank %lld, op %lld (%S): group %lld has ranks %R, which do not fit rank %lld and root %lld",
+                   static_cast<long long>(rank), static_cast<long long>(arrival.operation->op),
+                   arrival.operation->kernel.get(), static_cast<long long>(arrival.group),
+                   members == nullptr ? nobody.get() : group->second.ranks.get(), static_cast<long long>(rank),
+                   static_cast<long long>(root));
+      throw Raised();
+    }
+    if (mirrored_.contains(rank)) {
+      Ref<OpenCollective> alone = make<OpenCollective>();
+      alone->expected = {rank};
+      alone->arrive(rank, std::move(arrival));
+      return alone;
+    }
+    std::set<int64_t> expected = *members;
+    Key key{arrival.group, arrival.number, -1};
+    if (is_point_to_point(arrival)) {
+      // Only two members take part, and the record does not name the receiver: the source need not wait for it, and
+      // the receiver waits for the source alone.
+      std::get<2>(key) = root;
+      expected = {root, rank};
+    }
+    Ref<OpenCollective>& place = open_[key];
+    if (place.get() == nullptr) place = make<OpenCollective>();
+    Ref<OpenCollective> collective = place;
+    collective->expected.merge(expected);
+    collective->arrive(rank, std::move(arrival));
+    const size_t wanted = collective->expected.size();
+    if (collective->arrivals.size() == wanted && (wanted > 1 || members->size() == 1)) open_.erase(key);
+    return collective;
+  }
+
+ private:
+  using Key = std::tuple<int64_t, int64_t, int64_t>;  // group, number, source of a send
+  struct Members {
+    Object ranks;
+    std::set<int64_t> members;
+  };
+  static constexpr int kEqual = 2;  // Py_EQ
+  std::unordered_map<int64_t, Members> groups_;
+  std::set<int64_t> mirrored_;
+  std::map<Key, Ref<OpenCollective>> open_;
+};
+
+}  // namespace order

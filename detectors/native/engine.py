@@ -1,0 +1,126 @@
+"""The native engine as Python sees it: the twin of :class:`detectors.order.happens_before.HappensBefore`."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from detectors.native.build import library
+from detectors.order.races import Moment, Name, Occurrence, Side
+from detectors.order.rank import PROBES, Report
+from simgpu.trace import (
+    Alloc,
+    Begin,
+    Collective,
+    Frame,
+    Free,
+    Group,
+    HostWait,
+    Label,
+    Launch,
+    Phase,
+    Record,
+    RecordStream,
+    Reuse,
+    Stack,
+    StreamName,
+    TraceError,
+    TraceRecord,
+    Wait,
+)
+
+_RECORDS = (Launch, Collective, Record, Wait, HostWait, Alloc, Free, RecordStream, Reuse, Label, Phase, Stack)
+# In the order of `Part` in csrc/rank.h.
+_PARTS = (*_RECORDS, StreamName, Group, Begin, TraceError, Phase(0, 0, "init"), Name, PROBES, None)
+
+_Told = tuple[Any, ...]
+"""Of one side: kernel, access, stream, issuer, frames, number (None: a free), phase, start, end."""
+
+
+class NativeHappensBefore:
+    """Reports each occurrence of a race. Feed it the ranks' records in any interleaving; the races are the same.
+
+    Raises :class:`simgpu.compiling.BuildError` where the library is not there and cannot be built.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._library = load()
+        self._report = report
+        self._it = self._library.order_new(_PARTS)
+        weakref.finalize(self, self._library.order_delete, self._it)
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        """Take the next records of ``rank``'s trace.
+
+        Raises :class:`simgpu.trace.TraceError` where they make no sense, ValueError after :meth:`finish`.
+        """
+        self._library.order_feed(self._it, rank, records, self._found)
+
+    def finish(self) -> None:
+        """No more records will come: follow ranks that wait for a member that never came as far as can be known.
+
+        May be called again; further calls do nothing.
+        """
+        self._library.order_finish(self._it, self._found)
+
+    def waits(self, rank: int) -> bool:
+        """Whether ``rank``'s records are held up at a collective that other members have not reached."""
+        return bool(self._library.order_waits(self._it, rank))
+
+    def settle(self) -> None:
+        """Name the bytes of the races so far."""
+        self._library.order_settle(self._it)
+
+    @property
+    def live_state(self) -> int:
+        """How many blocks, markers and open collectives are remembered: what memory is used for."""
+        return int(self._library.order_live_state(self._it))
+
+    def _found(
+        self,
+        rank: int,
+        block: int,
+        lo: int,
+        hi: int,
+        slack: int,
+        first: _Told,
+        second: _Told,
+        allocated: tuple[Frame, ...] | None,
+    ) -> object:
+        occurrence = Occurrence(rank, block, lo, hi, _moment(first), _moment(second), slack < 0, slack)
+        return self._report(_side(first), _side(second, allocated), occurrence)
+
+
+def _side(told: _Told, allocated: tuple[Frame, ...] | None = None) -> Side:
+    kernel, access, stream, issuer, frames, *_ = told
+    return Side(kernel, access, stream, issuer, frames, allocated)
+
+
+def _moment(told: _Told) -> Moment:
+    op, (step, micro_batch, phase), start, end = told[5:]
+    return Moment(op, step, micro_batch, phase, start, end)
+
+
+@cache
+def load() -> Any:
+    """The functions of ``csrc/api.cpp``. They hold the interpreter's lock, and what they raise is raised here.
+
+    Raises :class:`simgpu.compiling.BuildError`, and OSError where what was built cannot be loaded.
+    """
+    loaded = ctypes.PyDLL(str(library()))
+    handle, number, thing = ctypes.c_void_p, ctypes.c_longlong, ctypes.py_object
+    for name, result, arguments in (
+        ("order_new", handle, [thing]),
+        ("order_delete", None, [handle]),
+        ("order_feed", None, [handle, number, thing, thing]),
+        ("order_finish", None, [handle, thing]),
+        ("order_waits", ctypes.c_int, [handle, number]),
+        ("order_settle", None, [handle]),
+        ("order_live_state", number, [handle]),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded

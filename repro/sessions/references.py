@@ -1,0 +1,121 @@
+"""References that were computed before: what a scenario should come to changes only with what it is of.
+
+One is kept by the content of all that it depends on: the scenario, the versions, the file of every module that is
+loaded, the processor's kernels. What depends on files elsewhere (a folder of data, a checkpoint) is never kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import torch
+
+import scenarios
+from detectors import Values
+from reports.screen.terminal import Progress
+from repro.sessions.session import reference_of, versions
+from scenarios.scenario import Scenario
+from simgpu.compiling import folder as kept_folder
+
+_FORMAT = 1
+_MOST = 64  # references; the oldest go
+
+
+def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, again: bool = False) -> Values:
+    """:func:`repro.sessions.session.reference_of`, or the same from an earlier run. ``again``: run it whatever is kept.
+
+    Call it when everything is imported that the ranks need, as that is part of what the reference is of.
+    """
+    if scenario.data != "sample" or scenario.resume:
+        return reference_of(scenario, folder, progress)
+    place = kept_folder("references") / f"reference-{_key(scenario)}.msgpack"
+    found = None if again else _read(place)
+    if found is None:
+        found = reference_of(scenario, folder, progress)
+        _write(found, place)
+        return found
+    progress.doing("reference: kept from an earlier run of the same scenario, versions and code")
+    for losses in found.losses.values():
+        for loss in losses:
+            progress.row(loss.step).reference.append(loss.value)
+    return found
+
+
+def _key(scenario: Scenario) -> str:
+    """Of the fix nothing is known to the reference: it is of the simulated GPU."""
+    content = hashlib.sha256()
+    for word in (
+        str(_FORMAT),
+        scenario.model_copy(update={"fix": None}).model_dump_json(warnings=False),
+        str(sorted(versions().items())),
+        sys.version,
+        platform.processor() + platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+        str(sorted((name, value) for name, value in os.environ.items() if name.startswith(("ATEN_", "DS_", "TORCH_")))),
+        *_files(),
+    ):
+        content.update(f"{len(word)} {word}".encode(errors="surrogatepass"))
+    return content.hexdigest()[:32]
+
+
+def _files() -> Iterator[str]:
+    """Every module that is loaded, as its file stands on the disk, and the data: an edited library is another one."""
+    names = {str(file) for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
+    names |= {str(path) for path in Path(scenarios.__file__).with_name("data").rglob("*")}
+    for name in sorted(names):
+        try:
+            stat = os.stat(name)
+        except OSError:
+            continue
+        yield f"{name} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _write(values: Values, place: Path) -> None:
+    content = msgpack.packb([
+        _FORMAT,
+        [[rank, [list(one) for one in losses]] for rank, losses in values.losses.items()],
+        [[rank, [list(one) for one in uses]] for rank, uses in values.uses.items()],
+        [[rank, list(final.items())] for rank, final in values.final.items()],
+        [[rank, list(norms.items())] for rank, norms in values.norms.items()],
+    ])  # fmt: skip
+    made = place.with_suffix(f".{os.getpid()}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made.write_bytes(hashlib.sha256(content).digest() + content)
+        made.replace(place)
+        kept = sorted(place.parent.glob("reference-*.msgpack"), key=lambda one: one.stat().st_mtime)
+        for old in kept[:-_MOST]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        made.unlink(missing_ok=True)  # the next run computes it again
+
+
+def _read(place: Path) -> Values | None:
+    """None where it is not there, or not as it was written."""
+    try:
+        data = place.read_bytes()
+    except OSError:
+        return None
+    digest, content = data[:32], data[32:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    form, *parts = msgpack.unpackb(content, use_list=True, strict_map_key=False)
+    if form != _FORMAT or len(parts) != 4:
+        return None
+    values = Values()
+    losses, uses, final, norms = (dict(part) for part in parts)
+    for rank in losses:
+        values.add(rank, losses[rank], uses.get(rank, ()), norms.get(rank, ()))
+    values.final = {rank: _mapping(rows) for rank, rows in final.items()}
+    return values
+
+
+def _mapping(rows: list[Any]) -> dict[str, int]:
+    return {str(name): int(sum_) for name, sum_ in rows}
