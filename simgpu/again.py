@@ -2,8 +2,9 @@
 
 ``python -m simgpu.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they stand
 behind ``python -m simgpu``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``,
-``folder``, in which it runs (empty: here), and ``printed``, the file that takes what it prints (empty: none). Each is
-answered by a line with its exit status, or ``null`` where it was ended because it took longer. It reads nothing.
+``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty: none), and ``seed``
+of random generators that the program may not seed (``null``: they are as they are). Each is answered by a line with its
+exit status, or ``null`` where it was ended because it took longer. It reads nothing.
 
 ``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import random
 import sys
 from typing import Any
 
@@ -45,6 +47,16 @@ def _import(module: str) -> None:
         os.close(out)
 
 
+def _seed(number: int) -> None:
+    """Of the generators that have another state in each process: the device's has the same in all."""
+    import numpy as np
+    import torch
+
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+
+
 def _run(job: dict[str, Any]) -> int | None:
     child = Child(lambda _: _program(job), at_exit=True)
     try:
@@ -64,6 +76,8 @@ def _program(job: dict[str, Any]) -> int:
     if job["at_once"]:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
         functions().deferred(0)
+    if job["seed"] is not None:
+        _seed(job["seed"])
     if job["folder"]:
         os.chdir(job["folder"])
     return launch.main(job["arguments"])

@@ -1,4 +1,8 @@
-"""A program that stands by itself: its files in a folder of its own, where it runs, again and again."""
+"""A program that stands by itself: its files in a folder of its own, where it runs, again and again.
+
+Random generators that it does not seed have the same state each time, and so has the order of sets
+(:data:`SAME_ORDER`): what it does depends on its text.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,9 @@ from fuzz.live.recorded import load
 from fuzz.live.runs import LiveOutcome, Runner
 from simgpu.timing import Timing
 from simgpu.trace import TraceError, file_of
+
+SAME_ORDER = {"PYTHONHASHSEED": "0"}
+"""Of the environment of a :class:`fuzz.live.runs.Runner`."""
 
 _SAID = 4000  # characters of what a program printed last
 
@@ -64,7 +71,9 @@ class AloneRuns:
         words += [] if one.ranks is None else ["--ranks", str(one.ranks)]
         words += [str(self._text / one.name), *one.arguments]
         printed = str(made / "printed")
-        status = self._runner.run(words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed)
+        status = self._runner.run(
+            words, at_once=at_once, patience_s=self.patience_s, folder=str(work), printed=printed, seed=0
+        )
         try:
             return LiveOutcome(load(traces), status), traces
         except TraceError:  # it was ended in the middle of a record

@@ -22,7 +22,7 @@ from detectors.files import find_races, read, rests_on
 from detectors.order.places import between as lies_between
 from detectors.order.places import is_there, meant
 from detectors.order.races import Side
-from fuzz.live.alone import Alone, AloneRuns, comes_by, standing
+from fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from fuzz.live.runs import LiveOutcome, Runner
 from fuzz.testing.lines import race_lines
 from simgpu.processor import KERNELS
@@ -67,13 +67,14 @@ def check_program(
     accesses that the test is of, ``file.py:function``, of any call that leads to them; a race elsewhere fails too, as
     this one may have moved, but for those that are known: ``beside``. ``timing``: a token, in which what it sees has to
     be the same as in ``reference`` (empty: each launch is waited for at once). What is imported is what this session
-    imports.
+    imports; random generators are seeded before each run.
     """
     __tracebackhide__ = True
     import pytest
 
     path = os.pathsep.join(dict.fromkeys(os.path.abspath(one) for one in [*_cpu_torch(), *sys.path]))
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
+    variables |= SAME_ORDER
     variables |= {one: os.environ.get(one, value) for one, value in KERNELS.items()}
     one = Alone({name: program, **modules}, tuple(arguments), ranks)
     with Runner(variables=variables) as runner, standing(one, runner, PATIENCE_S) as runs:

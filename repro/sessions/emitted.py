@@ -21,7 +21,7 @@ from types import MappingProxyType
 from detectors.order.places import between as lies_between
 from detectors.order.places import meant
 from detectors.order.races import Race, Side
-from fuzz.live.alone import Alone, standing
+from fuzz.live.alone import SAME_ORDER, Alone, standing
 from fuzz.live.runs import Runner
 from fuzz.reduction import modules
 from fuzz.reduction.kept import Look, Shows, pair_of
@@ -244,7 +244,7 @@ def _runner(
     """``path``: in front of the import path. ``variables``: of its environment."""
     behind = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     joined = os.pathsep.join(filter(None, [*path, behind]))
-    with Runner(imported, {**variables, "PYTHONPATH": joined or None}, quiet=True) as runner:
+    with Runner(imported, {**variables, **SAME_ORDER, "PYTHONPATH": joined or None}, quiet=True) as runner:
         yield runner
 
 
