@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +26,7 @@ from detectors.order.races import Side
 from fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from fuzz.live.runs import LiveOutcome, Runner
 from fuzz.testing.lines import race_lines
+from simgpu.extras import lacking
 from simgpu.processor import KERNELS
 from simgpu.timing import Delay, Timing
 from simgpu.trace import TraceError
@@ -72,6 +74,8 @@ def check_program(
     __tracebackhide__ = True
     import pytest
 
+    if why := _lacking():
+        pytest.fail(why, pytrace=False)
     path = os.pathsep.join(dict.fromkeys(os.path.abspath(one) for one in [*_cpu_torch(), *sys.path]))
     variables: dict[str, str | None] = {"PYTHONPATH": path, "DS_ACCELERATOR": None}
     variables |= SAME_ORDER
@@ -140,6 +144,18 @@ def judged(
             "the program itself goes by the time, as by query(), or an access was not seen"
         )
     return Judgement(notes=tuple(notes))
+
+
+def _lacking() -> str:
+    """What to install so that a process can have a simulated GPU."""
+    try:
+        import_module("simgpu.ranks.child")
+    except ModuleNotFoundError as error:
+        sentence = lacking(error, "a test of a program", "reports")
+        if sentence is None:
+            raise
+        return sentence
+    return ""
 
 
 def _cpu_torch() -> list[str]:
