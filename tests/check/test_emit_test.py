@@ -168,10 +168,8 @@ def test_a_smaller_program_has_the_race_and_its_harm_and_no_race_that_was_not_th
     assert look.race and look.witness and look.witness.verdict == "harmful"
     shows = replace(everything, harm="harmful", known=look.keys)
     assert shows(without('unused = {"a": 1}'))
-    assert not shows(without(SYNCHRONIZE))
     assert shows.look(without(SYNCHRONIZE)).why == "it has races that were not there"
     unread = without("print(c.item())", "c = consume(b)")
-    assert not shows(unread)
     assert shows.look(unread).why == "it has no races, and not this one"
     assert shows.look(without("import torch")).why.startswith("it ends with status 1 (NameError: ")
 
@@ -191,9 +189,9 @@ def test_a_checked_race_becomes_a_test_of_what_shows_it(
     check.script(LIBRARY.replace("WAIT", "pass"), "near.py")
     assert check("train.py", "--its", "own").status == 1
     monkeypatch.chdir(check.folder)
-    main(["emit-test", "runs/it", "near.py:produce,near.py:consume", "--trials", "4"])
+    main(["emit-test", "runs/it", "near.py:produce,near.py:consume", "--trials", "2"])
     told = capsys.readouterr().out
-    assert told.startswith("test_sum_in_consume_waits_for_mm_in_produce: 28 lines of 32, 4 trials")
+    assert told.startswith("test_sum_in_consume_waits_for_mm_in_produce: 29 lines of 32, 2 trials")
     assert "Not all that may go was tried" in told
     file = Path("runs/it/test_race_1.py")
     text = file.read_text()
