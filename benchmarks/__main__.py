@@ -72,6 +72,7 @@ def _module(name: str, function: str = "measure") -> Callable[[Say], list[Figure
 
 ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "command": _module("command"),
+    "check": _module("check"),
     "ending": _module("ending"),
     "step": _module("step"),
     "memory": _module("memory"),

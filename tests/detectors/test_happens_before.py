@@ -53,6 +53,18 @@ def test_wait_orders_a_read_after_a_write() -> None:
     story.assert_clean()
 
 
+def test_a_host_wait_orders_what_the_event_came_behind() -> None:
+    """The host waits for one stream, which has waited for another: what is launched next comes behind both."""
+    story = Story()
+    compute, gather, copy = story.streams("compute", "gather", "copy")
+    a = story.block()
+    compute.writes(a)
+    gather.waits_for(compute)
+    story.synchronizes(gather)
+    copy.reads(a)
+    story.assert_clean()
+
+
 def test_write_after_read() -> None:
     story = Story()
     compute, gather = story.streams("compute", "gather")
@@ -627,6 +639,36 @@ def test_a_rank_that_never_came() -> None:
     assert not detector.waits(0)
     with pytest.raises(ValueError, match="finished"):
         detector.feed(1, [])
+
+
+def test_of_ranks_that_wait_in_a_row_the_last_is_given_up_first() -> None:
+    """Rank 2 died. Rank 1 waits for it, and rank 0 for rank 1, which goes on and orders rank 0's streams."""
+    story = Story(ranks=3)
+    both, dead = story.group(0, 0, 1), story.group(1, 1, 2)
+    first, second, _ = story.hosts
+    copy, compute = first.streams("copy", "compute")
+    (nccl,) = second.streams("nccl")
+    a = first.block()
+    copy.writes(a)
+    copy.collective(both)
+    nccl.collective(both)
+    nccl.collective(dead)
+    compute.collective(both)
+    nccl.collective(both)
+    compute.reads(a)
+    story.assert_clean()
+
+
+def test_a_probe_of_the_watch_is_no_access_and_takes_its_turn() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block()
+    compute.writes(a)
+    gather.reads(a, kernel="detectors::sums")
+    story.assert_clean()
+    compute.waits_for(gather)
+    gather.reads(a)
+    story.assert_race("write-read compute gather")
 
 
 def test_crossed_collectives_end() -> None:

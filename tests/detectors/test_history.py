@@ -10,7 +10,7 @@ from simgpu.trace import Launch, Phase
 from tests.examples import examples
 
 PHASE = Phase(0, 0, "init")
-RANGE = st.tuples(st.integers(0, 200), st.sampled_from([1, 2, 3, 8, 9, 64, 200]))
+RANGE = st.tuples(st.integers(0, 12).map(lambda place: 16 * place), st.sampled_from([1, 2, 3, 8, 9, 64, 200]))
 
 
 def entry(lo: int, length: int, op: int) -> Entry:
@@ -19,7 +19,7 @@ def entry(lo: int, length: int, op: int) -> Entry:
 
 @examples(200)
 @given(
-    ranges=st.lists(RANGE, min_size=1, max_size=60),
+    ranges=st.lists(RANGE, min_size=1, max_size=60) | st.lists(RANGE, min_size=20, max_size=60),
     drops=st.lists(st.integers(0, 59), max_size=60),
     query=RANGE,
     in_place=st.sets(st.integers(0, 59)),

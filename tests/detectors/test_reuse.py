@@ -93,6 +93,75 @@ def test_bytes_that_the_late_reader_does_not_touch_are_free() -> None:
     story.assert_race("reused gather compute")
 
 
+def test_the_last_part_to_be_handed_out_has_its_former_reader_too() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a[48:64])
+    story.lets_go(a)
+    front, back = story.again(a[0:32], on=compute, last=False), story.again(a[32:64], on=compute)
+    compute.writes(front)
+    story.assert_clean()
+    compute.writes(back)
+    story.assert_race("reused gather compute")
+
+
+def test_what_a_former_owner_did_beside_the_part_that_is_handed_out_is_no_business_of_the_new_one() -> None:
+    """The new block is put together of halves of two old ones: a late reader of the first's other half is elsewhere."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a, c = story.block(on=compute), story.block(on=compute)
+    gather.reads(a)
+    story.lets_go(a)
+    story.lets_go(c)
+    new = story.block(on=compute)
+    story.adds(Reuse(new.block, a.block, 0, 32, 0, -1, False))
+    story.adds(Reuse(new.block, c.block, 32, 64, 32, -1, False))
+    compute.writes(new[32:64])
+    story.assert_clean()
+    compute.writes(new[0:32])
+    story.assert_race("reused gather compute")
+
+
+def test_a_reader_who_has_waited_has_not_waited_for_the_others() -> None:
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.writes(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.reads(b)
+    story.assert_clean()
+    other.reads(b)
+    story.assert_race("reused compute other")
+
+
+def test_a_read_of_the_front_says_nothing_of_the_back() -> None:
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.reads(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.reads(b[0:32])
+    other.writes(b[32:64])
+    story.assert_race("reused compute other")
+
+
+def test_a_strided_write_leaves_what_lies_between() -> None:
+    """The new owner's write is ordered behind the former's read, and covers every second element of it alone."""
+    story = Story()
+    compute, other = story.streams("compute", "other")
+    a = story.block(on=compute)
+    compute.reads(a[0:60])
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.writes(b.strided(0, 4, (8,), (8,)))
+    story.assert_clean()
+    other.writes(b.strided(4, 4, (8,), (8,)))
+    story.assert_race("reused compute other")
+
+
 def test_an_owner_who_touches_nothing_hands_on_what_it_got() -> None:
     story = Story()
     compute, _, a = read_and_let_go(story)
