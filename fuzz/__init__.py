@@ -2,6 +2,7 @@
 
 For tests (``@pytest.mark.stream_race``), written with the streams and events of ``torch.cuda``: :func:`watch` for
 values that must not depend on timing.
+For tests of whole programs, as ``repro emit-test`` writes them: :func:`check_program`.
 For property tests: ``fuzz.strategy.stream_timings``.
 """
 
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuzz.strategy import stream_timings
+    from fuzz.testing.programs import check_program
     from fuzz.watched import watch
 
-__all__ = ["stream_timings", "watch"]
+__all__ = ["check_program", "stream_timings", "watch"]
+
+_MODULES = {"check_program": "fuzz.testing.programs", "stream_timings": "fuzz.strategy", "watch": "fuzz.watched"}
 
 _OF_TORCH = ("Event", "Stream", "current_stream", "default_stream", "stream", "synchronize")
 
@@ -26,4 +30,4 @@ def __getattr__(name: str) -> Any:
         raise ImportError(f"fuzz.{name} was torch.cuda.{name}, and is gone: use torch.cuda.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'fuzz' has no attribute {name!r}")
-    return getattr(import_module("fuzz.strategy" if name == "stream_timings" else "fuzz.watched"), name)
+    return getattr(import_module(_MODULES[name]), name)

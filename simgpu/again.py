@@ -1,15 +1,20 @@
 """Runs a program again and again, each time in a fork of a process that has the device, and torch, already.
 
-``python -m simgpu.again``: each line of standard input is a run, as JSON: ``arguments`` as they stand behind
-``python -m simgpu``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``. Each
-is answered by a line with its exit status, or ``null`` where it was ended because it took longer. What the program
-prints goes nowhere, and it reads nothing.
+``python -m simgpu.again [MODULE]...``: each line of standard input is a run, as JSON: ``arguments`` as they stand
+behind ``python -m simgpu``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``,
+``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty: none), and ``seed``
+of random generators that the program may not seed (``null``: they are as they are). Each is answered by a line with its
+exit status, or ``null`` where it was ended because it took longer. It reads nothing.
+
+``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import random
 import sys
 from typing import Any
 
@@ -20,10 +25,36 @@ from simgpu.ranks.child import Child
 def main() -> None:
     """Serve until standard input ends."""
     launch.start()
+    for module in sys.argv[1:]:
+        _import(module)
     for line in sys.stdin:
         answer = _run(json.loads(line))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+
+
+def _import(module: str) -> None:
+    """What cannot be imported here a run says itself."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # on standard output there are answers only
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as problem:
+        print(f"simgpu.again: {module} is not imported beforehand: {problem}", file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        os.dup2(out, 1)
+        os.close(out)
+
+
+def _seed(number: int) -> None:
+    """Of the generators that have another state in each process: the device's has the same in all."""
+    import numpy as np
+    import torch
+
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
 
 
 def _run(job: dict[str, Any]) -> int | None:
@@ -38,12 +69,17 @@ def _run(job: dict[str, Any]) -> int | None:
 def _program(job: dict[str, Any]) -> int:
     from simgpu.library import functions
 
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(nowhere, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    printed = os.open(job["printed"] or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for descriptor in (1, 2):
+        os.dup2(printed, descriptor)
     if job["at_once"]:
         os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
         functions().deferred(0)
+    if job["seed"] is not None:
+        _seed(job["seed"])
+    if job["folder"]:
+        os.chdir(job["folder"])
     return launch.main(job["arguments"])
 
 

@@ -37,8 +37,9 @@ _Wanted = Callable[[int], bool]
 class LiveWitness:
     """What a race does to the program. ``reason``: a sentence. ``token``: the timing in which the access that the host
     issued second comes first, and ``command`` runs the program in it; both empty where none was found. ``outcomes``: of
-    that run, and of the one with the program's order to which it was compared. ``pair``: which of the race's
-    ``occurrence``s, in terms that these runs understand.
+    that run, and of the one with the program's order to which it was compared; ``against``: that one's timing, empty
+    where its launches were waited for at once. ``pair``: which of the race's ``occurrence``s, in terms that these runs
+    understand.
     """
 
     race: Race
@@ -47,6 +48,7 @@ class LiveWitness:
     token: str = ""
     command: str = ""
     outcomes: tuple[LiveOutcome, LiveOutcome] | None = None
+    against: str = ""
     occurrence: Occurrence | None = None
     pair: RacingPair | None = None
 
@@ -204,7 +206,7 @@ class Examination:
         found = self._delayed(timing, pair, pair.first, pair.first_touch, gap, wanted=lambda now: now < 0)
         if isinstance(found, str):
             return _unconfirmed(race, found)
-        return self._judged_by(race, *found, control)
+        return self._judged_by(race, *found, control, timing)
 
     def _in_quiet(self, race: Race, pair: RacingPair) -> LiveWitness | None:
         """Harmful where the pair alone is reversed, all else in the program's order; None: it is not.
@@ -232,8 +234,8 @@ class Examination:
             now = pair.gap(self._at_once.run)
             if now is None or now < 0:
                 return _unconfirmed(race, f"shown in this timing, and no other was found to compare with: {found}")
-            return self._judged_by(race, self._timing, self._control, self._at_once)
-        return self._judged_by(race, self._timing, self._control, found[1])
+            return self._judged_by(race, self._timing, self._control, self._at_once, None)
+        return self._judged_by(race, self._timing, self._control, found[1], found[0])
 
     def _delayed(
         self, base: Timing, pair: RacingPair, place: Place, touch: Touch, gap: int, wanted: _Wanted
@@ -257,15 +259,21 @@ class Examination:
             needed, last = 8 * ns, now
         return "no delay is long enough"
 
-    def _judged_by(self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome) -> LiveWitness:
-        """``outcome`` is the run in ``timing``, in which the race shows; ``reference`` has the program's order."""
+    def _judged_by(
+        self, race: Race, timing: Timing, outcome: LiveOutcome, reference: LiveOutcome, against: Timing | None
+    ) -> LiveWitness:
+        """``outcome`` is the run in ``timing``, in which the race shows; ``reference``, the one in ``against``, has the
+        program's order.
+        """
         if None in (outcome.status, reference.status):
             return _unconfirmed(race, f"the program did not end within {self._program.patience_s:.0f} s")
         token, other = str(timing), outcome.differs(reference)
         verdict: LiveVerdict = "harmful" if other else "benign"
         what = f"{other} differs" if other else _NOTHING
         reason = f"with the two the other way round, {what}"
-        return LiveWitness(race, verdict, reason, token, self._again(token), (outcome, reference))
+        return LiveWitness(
+            race, verdict, reason, token, self._again(token), (outcome, reference), str(against) if against else ""
+        )
 
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:

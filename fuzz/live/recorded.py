@@ -126,6 +126,11 @@ class Recorded:
         """The work and its line, for a sentence."""
         return describe(self.works[op].place.kernel, self.frames(op))
 
+    @property
+    def stacks(self) -> Iterable[tuple[Frame, ...]]:
+        """All from where anything was given, memory taken or let go."""
+        return self._stacks.values()
+
     def frames(self, op: int) -> tuple[Frame, ...]:
         """From where the work was given, innermost first."""
         return self.stack(self.works[op].stack)

@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from fuzz.live.recorded import RecordedRun, difference, load
 from simgpu.ranks.bound import command
@@ -41,25 +41,49 @@ class LiveOutcome:
 
 
 class Runner:
-    """A process from which programs are run, one after the other (:mod:`simgpu.again`). To be used in a ``with``."""
+    """A process from which programs are run, one after the other (:mod:`simgpu.again`). To be used in a ``with``.
 
-    def __init__(self) -> None:
+    ``imported``: modules that it imports once, for all runs. ``variables``: of its environment, where they are other
+    than here; None: not there. ``quiet``: what it says itself goes nowhere.
+    """
+
+    def __init__(
+        self,
+        imported: Sequence[str] = (),
+        variables: Mapping[str, str | None] = MappingProxyType({}),
+        *,
+        quiet: bool = False,
+    ) -> None:
+        changed = {**_environment(), **variables}
+        environment = {name: value for name, value in changed.items() if value is not None}
         self._process = subprocess.Popen(
-            command([sys.executable, "-m", "simgpu.again"]),
+            command([sys.executable, "-m", "simgpu.again", *imported]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
             text=True,
-            env=_environment(),
+            env=environment,
         )
 
-    def run(self, arguments: Sequence[str], *, at_once: bool = False, patience_s: float = 600.0) -> int | None:
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        at_once: bool = False,
+        patience_s: float = 600.0,
+        folder: str = "",
+        printed: str = "",
+        seed: int | None = None,
+    ) -> int | None:
         """Run what stands behind ``python -m simgpu``; gives its exit status, None where it was ended after so long.
 
-        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. Raises RuntimeError where there is no
-        simulated GPU; why stands on standard error.
+        ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
+        ``printed``: the file to which what it prints is added. ``seed``: of random generators, which the program may
+        seed itself. Raises RuntimeError where there is no simulated GPU; why stands on standard error.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
+        job |= {"folder": folder, "printed": printed, "seed": seed}
         with contextlib.suppress(BrokenPipeError):  # then nothing comes back, either
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()

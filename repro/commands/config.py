@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from repro.commands.table import COMMANDS
+from repro.commands.table import COMMANDS, attribute
 from repro.sessions.folders import BY_ITSELF
 from simgpu.scripts import WrongUse
 from simgpu.untrusted import Unreadable, read_toml, shortened
@@ -82,7 +82,7 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 def _options(command: str) -> dict[str, click.Option]:
     """The options of a command that have a long name, by it."""
-    made: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[command].module}"), command)
+    made: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[command].module}"), attribute(command))
     options = [one for one in made.params if isinstance(one, click.Option)]
     long = {one: max(one.opts, key=len) for one in options}
     return {name.removeprefix("--"): one for one, name in long.items() if name.startswith("--")}

@@ -10,13 +10,17 @@ from pathlib import Path
 import click
 
 from repro.commands import config
-from repro.commands.table import COMMANDS
+from repro.commands.table import COMMANDS, attribute
 from repro.sessions import places, sentences
 from simgpu import processor
 from simgpu.frames import roomy
 from simgpu.untrusted import visible
 
-_UNCHANGED = ("check", "waits")  # run a program of the user's own, as it is, on a simulated GPU of its child
+_UNCHANGED = (
+    "check",
+    "waits",
+    "emit-test",
+)  # run a program of the user's own, as it is, on a simulated GPU of its child
 
 
 class _Lazy(click.Group):
@@ -38,7 +42,7 @@ class _Lazy(click.Group):
             from simgpu.launch import start
 
             start()
-        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
+        command: click.Command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """``module`` has the command under its own name. ``extras``: as in ``pip install 'stream-races[...]'``.
+    """``module`` has the command, by :func:`attribute`. ``extras``: as in ``pip install 'stream-races[...]'``.
 
     ``gpu``: it runs in a process with a simulated GPU, which has to have it before torch is imported.
     """
@@ -26,6 +26,7 @@ COMMANDS = {
     "waits": Command("waits", "reports", "Which waits of your program carry load, and which can go."),
     "explain": Command("explain", "reports", "A race of a run, as a person would tell it to a colleague."),
     "fix": Command("fix", "reports", "What would cure a race of a run, at which price; a diff, tried live."),
+    "emit-test": Command("emit_test", "reports", "A race of a run as a pytest file that stands by itself."),
     "bisect": Command("bisect", "reports", "The first release of a package that changes what your program shows."),
     "run": Command("run", "deepspeed", "Run a scenario beside its reference; ends with the verdict.", gpu=True),
     "compare": Command("run", "deepspeed,reports", "Run a scenario under several fixes, side by side.", gpu=True),
@@ -60,6 +61,11 @@ COMMANDS = {
     "list": Command("listing", "deepspeed,reports", "The names of models, profiles, scenarios, fixes and more."),
     "watch": Command("watch", "watch", "Train as a script does, and find where NaN and Inf come from."),
 }
+
+
+def attribute(name: str) -> str:
+    """What a command is called in its module."""
+    return name.replace("-", "_")
 
 
 def lines() -> Iterator[str]:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from detectors import Race
+from detectors.order.places import at, between
 from detectors.order.races import Side
 from reports.data.catalogue import EntryRow, RanSide
 from repro.sessions import apart
-from repro.sessions.witnessed import at
 from scenarios.catalogue.entry import CONTROLS, Entry, Setup
 from simgpu.trace import file_of
 
@@ -77,7 +77,7 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
         found = apart.check(words, which.packages, folder, name, limit_s=LIMIT_S)
     except apart.NoVerdict as failure:
         return RanSide(ran=str(which), verdict="unknown", sentence="", failure=str(failure))
-    meant = next((race for race in found.races if is_at(race, entry.places)), None)
+    meant = next((race for race in found.races if between(race, entry.places)), None)
     witness = meant.witness if meant else None
     return RanSide(
         ran=str(which),
@@ -92,14 +92,6 @@ def side(entry: Entry, which: Setup, folder: Path, name: str, *, witnesses: bool
         command=witness.command if witness else "",
         virtual_ns=found.checked.virtual_ns if found.checked else 0,
     )
-
-
-def is_at(race: Race, places: Sequence[str]) -> bool:
-    """Does the race lie between these two places, one access at each?"""
-    if len(places) != 2:
-        return False
-    first, second = ({place for place in places if at(race, place, side)} for side in (race.first, race.second))
-    return bool(first and second) and len(first | second) == len(set(places))
 
 
 def differs(entry: Entry, ran: RanSide) -> list[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from detectors import Race
-from detectors.order.races import Side
+from detectors.order.places import at
 from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
-from simgpu.trace import Frame, TraceError
+from simgpu.trace import TraceError
 
 if TYPE_CHECKING:
     from fuzz.live.examine import LiveWitness
@@ -34,24 +34,6 @@ def timing_of(token: str, slow: Mapping[str, float]) -> Timing | None:
         return Timing((*(Stretch(what, int(factor)) for what, factor in slow.items()), *timing.deviations))
     except TokenError:
         return None
-
-
-def at(race: Race, place: str, *sides: Side) -> bool:
-    """Is one of the race's accesses there? ``place``: file.py:function or file.py:line, of any call that led to it.
-
-    ``sides``: only these are looked at.
-    """
-    file, _, where = place.rpartition(":")
-
-    def is_it(frame: Frame) -> bool:
-        function = frame.function.partition(" ")[0]  # what follows says that it is the backward pass of a call there
-        return frame.file.rpartition("/")[2] == file and where in (
-            str(frame.line),
-            function,
-            function.rpartition(".")[2],
-        )
-
-    return any(is_it(frame) for side in sides or (race.first, race.second) for frame in side.stack)
 
 
 @dataclass(frozen=True)

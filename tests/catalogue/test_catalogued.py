@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from detectors import Race
+from detectors.order.places import between
 from detectors.order.races import Side
 from reports.data.catalogue import RanSide, read
 from reports.data.schema import ReportError
-from repro.sessions.catalogued import differs, is_at, unclean
+from repro.sessions.catalogued import differs, unclean
 from scenarios.catalogue.entry import Entry
 from tests.catalogue.test_entries import HEAD, written
 from tests.warm import ROOT
@@ -80,13 +81,13 @@ def test_a_race_lies_between_two_places_one_at_each_access() -> None:
         return Race("write-read", first, second, 1, 0, 0, (0,), (), ())
 
     there = race(side("Init.first", "outer"), side("inner", "second"))
-    assert is_at(there, PLACES) and is_at(there, PLACES[::-1])
-    assert is_at(there, ["a.py:Init.first", "a.py:11"])
-    assert not is_at(race(side("first", "second"), side("other")), PLACES)
-    assert not is_at(race(side("first"), side("first")), PLACES)
-    assert is_at(race(side("first"), side("first")), ["a.py:first", "a.py:first"])
-    assert is_at(race(side("Init.first (backward)"), side("second")), PLACES)
-    assert not is_at(there, ["b.py:first", "a.py:second"])
+    assert between(there, PLACES) and between(there, PLACES[::-1])
+    assert between(there, ["a.py:Init.first", "a.py:11"])
+    assert not between(race(side("first", "second"), side("other")), PLACES)
+    assert not between(race(side("first"), side("first")), PLACES)
+    assert between(race(side("first"), side("first")), ["a.py:first", "a.py:first"])
+    assert between(race(side("Init.first (backward)"), side("second")), PLACES)
+    assert not between(there, ["b.py:first", "a.py:second"])
 
 
 PROGRAM = """

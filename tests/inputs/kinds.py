@@ -147,6 +147,11 @@ def _placements(folder: Path) -> None:
     study_folders.placements_folder(folder, study_folders.placements_frame(), study_folders.sites_frame())
 
 
+def _to_be_a_test(folder: Path) -> None:
+    _checked(folder)
+    (folder.parent / "train.py").write_text("import torch\n")
+
+
 def _witnessed(folder: Path) -> None:
     test_explained.judged(test_explained.early(), folder)
     test_explained.kept(folder)
@@ -160,6 +165,7 @@ KINDS = {
     "a checked program, for code scanning": FileKind(_checked, ("report", "it", "--format", "sarif")),
     "a checked program, for a test server": FileKind(_checked, ("report", "it", "--format", "junit")),
     "a checked program, for a workflow": FileKind(_checked, ("report", "it", "--format", "github")),
+    "a race, to be a test": FileKind(_to_be_a_test, ("emit-test", "it", "1"), ("findings.json",)),
     "a race, to be explained": FileKind(
         _witnessed,
         ("explain", "it", "1", "--report", "--output", "it/report"),

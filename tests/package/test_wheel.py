@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from zipfile import ZipFile
 
 import pytest
 
+from reports.formats.emitted import EmittedTest, text
+from tests.formats.checked_runs import race
 from tests.package.conftest import ROOT, EnvironmentOf
 from tests.packages import PACKAGES
 
@@ -62,6 +66,19 @@ def test_prefetcher(wait):
     if wait:
         current_stream().wait_stream(side)
     watch("loss", batch.sum())
+"""
+
+PROGRAM = """
+    import torch
+
+    side = torch.cuda.Stream()
+    a = torch.ones(8, 8, device="cuda")
+    b = a @ a
+    # here
+    with torch.cuda.stream(side):
+        c = b.sum()
+    torch.cuda.synchronize()
+    print(c.item())
 """
 
 NO_STREAMS = """
@@ -124,6 +141,31 @@ def test_the_plugin_on_one_file(environment_of: EnvironmentOf) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
     assert "Race 1 of 1: write-read, harmful" in done.stdout
+
+
+def test_an_emitted_test_needs_the_reports_extra_alone(environment_of: EnvironmentOf) -> None:
+    environment = environment_of("reports")
+    one = EmittedTest(
+        race=race(),
+        program=dedent(PROGRAM),
+        name="program.py",
+        between=("program.py:<module>", "program.py:<module>"),
+        timing="t1,0/0/aten::mm/1+64us",
+        reference="t1",
+        harm="harmful",
+        says="what the host reads differs",
+    )
+    waiting = replace(one, program=one.program.replace("# here", "side.wait_stream(torch.cuda.current_stream())"))
+    for each, status in ((one, 1), (waiting, 0)):
+        (environment.folder / "test_emitted.py").write_text(text(each), encoding="utf-8")
+        done = environment.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_emitted.py")
+        assert done.returncode == status, done.stdout + done.stderr
+        told = (
+            "stream race: the read by sum at program.py:9 <module> is not ordered after the write by mm at program.py:6"
+        )
+        assert (told in done.stdout) == bool(status)
+    lacking = environment_of("watch").python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_emitted.py")
+    assert "a test of a program needs the extra reports: pip install 'stream-races[reports]'" in lacking.stdout
 
 
 def test_the_watch_has_numpy_and_torch_alone(environment_of: EnvironmentOf) -> None:

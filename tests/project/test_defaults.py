@@ -18,7 +18,7 @@ from detectors.live.watch import DEFAULT
 from frameworks.deepspeed.releases import KNOWN
 from repro.commands import check, watch
 from repro.commands.options import Job, Scenario
-from repro.commands.table import COMMANDS
+from repro.commands.table import COMMANDS, attribute
 from scenarios import job, scenario
 from studies import choose
 
@@ -39,6 +39,7 @@ _WORDS = {
     ),
     *("all 14", "all 14, and hpZ", "both", "none", "a node", "the hardware's", "a plain model"),
     *("paro, paro-paper, ...", "standard output, and the rest on standard error"),
+    "RUN/test_race_N.py",
     "RUN/report, for several runs a folder of their names beside the first; with --format standard output",
     "RUN/fix-RACE's number",
     *("--extend from 40 layers on", "examples, under --runs", "Llama 7B to 70B, and Falcon-40B"),
@@ -134,7 +135,7 @@ def test_the_default_that_a_help_states_is_the_one_that_the_command_has(
     name: str, ends: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), name)
+    command = getattr(import_module(f"repro.commands.{COMMANDS[name].module}"), attribute(name))
     real = done(command, *ASKED[name]) if name in ASKED else {}
     if name == "check":
         real = {"nodes": check.NODES, "gpus": check.GPUS}

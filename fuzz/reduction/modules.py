@@ -1,0 +1,74 @@
+"""Which modules of the user's own a script imports: those beside it, that no package manager has installed."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST = 5  # modules that are put into a test
+_MOST_LINES = 600  # of all of them
+
+
+class NoProgram(Exception):
+    """A file cannot be read as a program. The end of a sentence."""
+
+
+@dataclass
+class Imported:
+    """``beside``: the texts of the modules of one file each that lie beside the script, by the file's name.
+
+    ``packages``: folders beside it, which stay where they are. ``installed``: all else, by its whole name.
+    """
+
+    beside: dict[str, str] = field(default_factory=dict)
+    packages: list[str] = field(default_factory=list)
+    installed: list[str] = field(default_factory=list)
+
+    @property
+    def few(self) -> bool:
+        return len(self.beside) <= MOST and sum(text.count("\n") for text in self.beside.values()) <= _MOST_LINES
+
+
+def read(file: Path) -> str:
+    """A program's text, in whatever encoding it says. Raises :class:`NoProgram`."""
+    try:
+        with tokenize.open(file) as opened:
+            text = opened.read()
+        ast.parse(text)
+    except OSError as error:
+        raise NoProgram(f"{file} cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise NoProgram(f"{file} is no program: {error}") from None
+    return text
+
+
+def imported(script: Path) -> Imported:
+    """What it imports, and what the modules beside it import. Raises :class:`NoProgram`."""
+    found = Imported()
+    waiting = [script]
+    while waiting:
+        for whole in _names(ast.parse(read(waiting.pop()))):
+            name = whole.partition(".")[0]
+            file, folder = script.parent / f"{name}.py", script.parent / name
+            if folder.is_dir() and (any(folder.glob("*.py")) or (folder / "__init__.py").exists()):
+                if name not in found.packages:
+                    found.packages.append(name)
+            elif file.is_file():
+                if file.name not in found.beside and file.name != script.name:
+                    found.beside[file.name] = read(file)
+                    waiting.append(file)
+            elif whole not in found.installed:
+                found.installed.append(whole)
+    return found
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                yield one.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module

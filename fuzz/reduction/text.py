@@ -1,0 +1,155 @@
+"""The text of a program without some of its parts: what is kept stays as its author wrote it, comments and all.
+
+Parts are found by Python's own syntax tree, and cut out of the text by their positions. A tree that is written anew
+(:func:`ast.unparse`) would have lost comments, quotes and line breaks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+_BODIES = ("body", "orelse", "finalbody")
+_EMPTY_GOES = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.If, ast.Try)
+_HEAD = re.compile(rb"^# /// [a-zA-Z0-9-]+\n(?:#.*\n)*?# ///[ \t]*\n", re.MULTILINE)
+_BLANKS = re.compile(rb"\n(?:[ \t]*\n){3,}")
+
+
+class Cut(NamedTuple):
+    """Bytes ``begin`` to ``end`` of the text, and what stands there instead."""
+
+    begin: int
+    end: int
+    instead: bytes = b""
+
+
+class Text:
+    """A program's text. Raises SyntaxError where it is none, ValueError where it has zero bytes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self.raw = text.encode()
+        self._lines = [0]
+        for line in self.raw.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    def begin(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> int:
+        """The first byte of a part; of a statement with decorators that of the first one's ``@``."""
+        decorators = getattr(node, "decorator_list", None)
+        if decorators:
+            first: ast.expr = decorators[0]
+            return self.raw.rindex(b"@", 0, self._lines[first.lineno - 1] + first.col_offset)
+        return self._lines[node.lineno - 1] + node.col_offset
+
+    def end(self, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> int:
+        """Behind its last byte."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._lines[node.end_lineno - 1] + node.end_col_offset
+
+    @cached_property
+    def statements(self) -> list[tuple[int, ast.stmt]]:
+        """All statements in the order of the text, each with how deep it lies."""
+        return list(_statements(self.tree, 0))
+
+    @cached_property
+    def docstring(self) -> str:
+        return ast.get_docstring(self.tree) or ""
+
+    def cut(self, cuts: Sequence[Cut]) -> str:
+        """The text with these cut out, which do not overlap, or lie within each other."""
+        left, at = bytearray(), 0
+        for begin, end, instead in sorted(cuts, key=lambda one: (one.begin, -one.end)):
+            if begin < at:
+                continue
+            left += self.raw[at:begin] + instead
+            at = end
+        left += self.raw[at:]
+        return tidied(bytes(left))
+
+    def without(self, statements: Collection[ast.stmt]) -> str:
+        """The text without these statements. What has nothing left in it goes with it, or has a ``pass``."""
+        gone = set(statements)
+        self._emptied(gone)
+        cuts: list[Cut] = []
+        for body, may_be_empty in _blocks(self.tree):
+            left = [one for one in body if one not in gone]
+            lost = [one for one in body if one in gone]
+            cuts += [self._of(one) for one in lost]
+            if lost and not left and not may_be_empty:
+                cuts = [one for one in cuts if one not in {self._of(each) for each in lost}]
+                cuts.append(Cut(self.begin(lost[0]), self.end(lost[-1]), b"pass"))
+        return self.cut(cuts)
+
+    def _emptied(self, gone: set[ast.stmt]) -> None:
+        """Add statements of which nothing is left."""
+        for _, one in reversed(self.statements):  # what lies in another comes behind it
+            if isinstance(one, _EMPTY_GOES):
+                inner = [each for name in _BODIES for each in getattr(one, name, ())]
+                if inner and all(each in gone for each in inner):
+                    gone.add(one)
+
+    def _of(self, statement: ast.stmt) -> Cut:
+        """A statement with its lines and the comments right above it, where these are its own."""
+        begin, end = self.begin(statement), self.end(statement)
+        line = self.raw.rfind(b"\n", 0, begin) + 1
+        behind = self.raw.find(b"\n", end)
+        behind = len(self.raw) if behind < 0 else behind + 1
+        rest = self.raw[end:behind].strip()
+        if self.raw[line:begin].strip() == b"" and (not rest or rest.startswith(b"#")):
+            return Cut(self._above(line, self.raw[line:begin]), behind)
+        if rest.startswith(b";"):
+            following = rest[1:].lstrip()
+            return Cut(begin, self.raw.index(following, end) if following else end + 1)
+        before = self.raw[line:begin].rstrip()
+        if before.endswith(b";"):
+            return Cut(line + len(before) - 1, end)
+        return Cut(begin, end)
+
+    def _above(self, line: int, indent: bytes) -> int:
+        """Where the comments begin that end at this line, at the same indentation."""
+        while line > 0:
+            above = self.raw.rfind(b"\n", 0, line - 1) + 1
+            if not self.raw[above:line].startswith(indent + b"#"):
+                break
+            line = above
+        return line
+
+
+def tidied(raw: bytes) -> str:
+    """Without blank lines at the beginning, and no more than two of them anywhere."""
+    return _BLANKS.sub(b"\n\n\n", raw).lstrip(b"\n").decode()
+
+
+def bare(text: str) -> str:
+    """Without metadata in comments, as PEP 723 has it: it is for who runs the program, and changes nothing of it."""
+    return tidied(_HEAD.sub(b"", text.encode()))
+
+
+def is_program(text: str) -> bool:
+    try:
+        compile(text, "program", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return bool(text.strip())
+
+
+def _statements(node: ast.AST, depth: int) -> Iterator[tuple[int, ast.stmt]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield depth, child
+            yield from _statements(child, depth + 1)
+        elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
+            yield from _statements(child, depth)
+
+
+def _blocks(tree: ast.Module) -> Iterator[tuple[list[ast.stmt], bool]]:
+    """All blocks of statements, and whether one may have none."""
+    for node in ast.walk(tree):
+        for name in _BODIES:
+            body = getattr(node, name, None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+                yield body, node is tree

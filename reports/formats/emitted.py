@@ -1,0 +1,204 @@
+"""A race as a test for pytest that stands by itself: the text of its file (``repro emit-test``).
+
+Names and texts may be anybody's: they stand in literals, and what no terminal shows is a code there.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from detectors import Race
+from detectors.order.places import meant
+from detectors.order.races import Side
+from simgpu.untrusted import visible
+
+_WIDTH = 100
+_LONGEST = 90  # characters of a test's name
+_MEMORY = ("freed", "reused")
+_ASSERTS = (
+    "What it asserts: the program has no race, between the two functions or anywhere else (a fix may move it), in no "
+    "timing (happens-before, of the branches that the program takes); and in the timing below it sees what it sees in "
+    "the plain one. Where a fix moves the work that is late in it, the former still holds, and a warning says that "
+    "nothing was late."
+)
+
+
+@dataclass(frozen=True)
+class EmittedTest:
+    """``program``: its text; ``name``: its file's; ``modules``: the texts of those beside it, by their files' names.
+
+    ``about``: what its docstring said. ``between``: the two places; ``beside``: those of the
+    program's other races. ``timing`` and ``reference``: of the witness.
+    ``harm``: harmful, benign or not confirmed; ``says``: what that rests on. ``releases``: with which it fails.
+    ``needed``: modules of the user's own that are not in the file. ``lines``: of all that is in it, before it was made
+    smaller and after; ``whole``: nothing more can be left out, as so many ``trials`` showed.
+    """
+
+    race: Race
+    program: str
+    name: str
+    between: tuple[str, str]
+    timing: str
+    reference: str
+    harm: str
+    says: str
+    beside: Sequence[tuple[str, str]] = ()
+    ranks: int | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    about: str = ""
+    releases: Mapping[str, str] = field(default_factory=dict)
+    needed: Sequence[str] = ()
+    lines: tuple[int, int] = (0, 0)
+    whole: bool = True
+    trials: int = 0
+
+
+def text(one: EmittedTest) -> str:
+    """The file."""
+    constants = {"PROGRAM": one.program}
+    modules = []
+    for at, (file, inner) in enumerate(one.modules.items(), 1):
+        constant = re.sub(r"\W", "_", PurePath(file).stem, flags=re.ASCII).strip("_").upper() or f"MODULE_{at}"
+        constant = constant if constant not in constants and not constant[0].isdigit() else f"MODULE_{at}"
+        constants[constant] = inner
+        modules.append(f"{_quoted(file)}: {constant}")
+    given = ["PROGRAM", f"name={_quoted(one.name)}"]
+    given += [f"modules={{{', '.join(modules)}}}"] if modules else []
+    given += [f"arguments=[{', '.join(map(_quoted, one.arguments))}]"] if one.arguments else []
+    given += [f"ranks={one.ranks}"] if one.ranks is not None else []
+    given += [_between(one.between), f"timing={_quoted(one.timing)}"]
+    given += [f"reference={_quoted(one.reference)}"] if one.reference != "t1" else []
+    given += [_pairs(one.beside)] if one.beside else []
+    lines = [
+        literal(_docstring(one)),
+        "",
+        "from fuzz import check_program",
+        "",
+        *(f"{name} = {literal(inner)}\n" for name, inner in constants.items()),
+        "",
+        f"def {name_of(one)}():",
+        "    check_program(",
+        *(f"        {argument}," for argument in given),
+        "    )",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def name_of(one: EmittedTest) -> str:
+    """The test's name: the fact that holds once the race is gone."""
+    first, second = (_short(side, one.name) for side in (one.race.first, one.race.second))
+    fact = f"{first} keeps its memory" if one.race.kind in _MEMORY else f"{second} waits for {first}"
+    name = re.sub(r"[\W_]+", "_", fact, flags=re.ASCII).strip("_")
+    return f"test_{name[:_LONGEST].rstrip('_')}"
+
+
+def literal(inner: str) -> str:
+    """A text as a literal of several lines, as a person would write it."""
+    coded = visible(inner.replace("\\", "\\\\")).replace('"""', '\\"\\"\\"')
+    if coded.endswith('"'):
+        coded = f'{coded[:-1]}\\"'
+    made = f'"""{coded}"""' if not coded.startswith(("\n", '"')) else f'"""\\\n{coded}"""'
+    if inner.startswith(("import ", "from ")):
+        made = f'"""\\\n{coded}"""'
+    try:
+        same = ast.literal_eval(made) == inner
+    except (SyntaxError, ValueError):
+        same = False
+    return made if same else ascii(inner)
+
+
+def _docstring(one: EmittedTest) -> str:
+    race = one.race
+    first, second = (_short(side, one.name) for side in (race.first, race.second))
+    if race.kind in _MEMORY:
+        head = f"The memory of the {first} is not to be used again before that is done."
+    else:
+        head = f"The {second} has to wait for the {first}."
+    releases = ", ".join(f"{name} {version}" for name, version in one.releases.items())
+    shown = [
+        f"Fails{f' with {releases}' if releases else ''}:",
+        "",
+        *_line("first ", race.first),
+        *_line("second", race.second),
+    ]
+    parts = [
+        head,
+        inspect.cleandoc(one.about),
+        "\n".join(shown),
+        _filled(f"{race.missing_wait}. {_harm(one)}"),
+        _filled(_ASSERTS),
+    ]
+    if all(place.rpartition(":")[0] in (one.name, *one.modules) for place in one.between):
+        parts.append("Both functions lie in this file: where it is they that are wrong, mend them here.")
+    if one.beside:
+        parts.append("The program has other races, which are not this one's test: `beside` names them.")
+    if one.needed:
+        parts.append(_filled(f"Beside this file it imports {', '.join(one.needed)}: pytest has to find that."))
+    parts.append(_filled(_made(one)))
+    return visible("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def _harm(one: EmittedTest) -> str:
+    if one.harm == "harmful":
+        return f"Harmful: {one.says}."
+    if one.harm == "benign":
+        return f"Benign: {one.says}."
+    return f"Whether it does harm is not known: {one.says}."
+
+
+def _made(one: EmittedTest) -> str:
+    where = f"{one.ranks} processes with a simulated GPU each" if (one.ranks or 1) > 1 else "a simulated GPU"
+    before, after = one.lines
+    left = f" The program is what is left of {before} lines, {after}, that show the race" if after < before else ""
+    said = f"{left}{'' if one.whole else '; it may still have some that are not needed'}." if left else ""
+    return f"Runs on {where}: pip install pytest 'stream-races[reports]'.{said}"
+
+
+def _short(side: Side, program: str) -> str:
+    """``all_gather in _dist_allgather_fn``."""
+    what = "free" if side.access == "free" else side.kernel.rpartition("::")[2]
+    frame = meant(side.stack)
+    if frame is None:
+        return what
+    function = frame.function.partition(" ")[0].rpartition(".")[2]
+    if function == "<module>":
+        function = PurePath(frame.file).stem if PurePath(frame.file).name != program else "the program"
+    return f"{what} in {function.strip('<>')}"
+
+
+def _line(which: str, side: Side) -> list[str]:
+    frame = meant(side.stack)
+    what = "free" if side.access == "free" else f"{side.access} by {side.kernel.rpartition('::')[2]}"
+    where = [f"            {frame.file}:{frame.line} {frame.function}"] if frame else []
+    return [f"    {which}  {what} on stream {side.stream!r}", *where]
+
+
+def _filled(sentences: str) -> str:
+    begun = f"{sentences[:1].upper()}{sentences[1:]}"
+    return textwrap.fill(begun, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
+    lines = [f"            ({', '.join(map(_quoted, pair))}),\n" for pair in pairs]
+    return f"beside=[\n{''.join(lines)}        ]"
+
+
+def _between(places: Sequence[str]) -> str:
+    quoted = [*map(_quoted, places)]
+    line = f"between=({', '.join(quoted)})"
+    if len(line) + 9 <= _WIDTH:
+        return line
+    return "between=(\n" + "".join(f"            {one},\n" for one in quoted) + "        )"
+
+
+def _quoted(inner: str) -> str:
+    """As a formatter has it: double quotes, where the text has none."""
+    plain = inner.isascii() and inner.isprintable() and '"' not in inner and "\\" not in inner
+    return f'"{inner}"' if plain else ascii(inner)

@@ -1,0 +1,88 @@
+"""``emit-test``: a race that ``repro check`` found, as a test for pytest that stands by itself."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from repro.commands import flags
+from repro.commands.check import in_place, slowed, timed
+from simgpu.scripts import WrongUse
+
+if TYPE_CHECKING:
+    from repro.sessions.chosen import Chosen
+    from simgpu.timing import Timing
+
+
+@click.command("emit-test")
+@click.option("--output", type=flags.PATH, help="The file to write. [default: RUN/test_race_N.py]")
+@click.option(
+    "--trials",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Try at most so many smaller programs; 0: put the program into the test as it is.",
+)
+@flags.packages()
+@click.option(
+    "--fixed",
+    multiple=True,
+    metavar="NAME==VERSION",
+    help="A release in which the race is mended: the test has to pass with it, and so has each smaller program.",
+)
+@click.argument("folder", metavar="RUN", type=flags.PATH)
+@click.argument("race")
+def emit_test(
+    output: Path | None, trials: int, packages: tuple[str, ...], fixed: tuple[str, ...], folder: Path, race: str
+) -> None:
+    """Write a test for pytest that fails while the race number RACE of RUN is there, and passes when it is mended.
+
+    RUN is a folder that 'repro check' left; RACE may be its place, too: FILE:FUNCTION, or both places with a comma
+    between them. The program is run again and again, with the releases that RUN had, and made smaller as long as it
+    shows the race, and the race does what it did. The test needs pytest, this package and the library, and no GPU.
+    Exit status: 0 written, 2 it cannot be made, and why, 130 interrupted.
+    """
+    from reports.formats import emitted as form
+    from reports.formats.writing import write
+    from reports.screen.console import Terminal
+    from reports.text import typed
+    from repro.sessions import emitted
+    from repro.sessions.chosen import chosen
+
+    found = chosen(folder, race, traced=False)
+    asked = emitted.Asked.of(found)
+    timing = _timing(found)
+    file = output or folder / f"test_race_{found.number}.py"
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise WrongUse(f"--output {file} {'is a folder' if file.is_dir() else 'lies in no folder'}: name a file")
+    in_place(tuple(emitted.there(asked.packages, packages)))
+    console = Terminal(stderr=True)
+    with console.status("the program by itself") as status:
+        made = emitted.emit(found, asked, timing, race, trials, status.update, fixed=fixed)
+    write(form.text(made), file)
+    told = Terminal()
+    before, after = made.lines
+    left = f"{after} lines of {before}" if after < before else f"all {before} lines"
+    told.print(f"{form.name_of(made)}: {left}, {made.trials} trials", highlight=False, soft_wrap=True)
+    if not made.whole:
+        told.print("Not all that may go was tried: --trials says how much.", highlight=False, soft_wrap=True)
+    if made.needed:
+        told.print(f"Not in the file, and imported: {', '.join(made.needed)}", highlight=False, soft_wrap=True)
+    passes = f", and passes with {' '.join(fixed)}" if fixed else ", as it has to"
+    told.print(f"Test:  {file} (it fails here{passes})", highlight=False, soft_wrap=True)
+    told.print(f"Run:   {typed(f'python -m pytest {shlex.quote(str(file))}')}", highlight=False, soft_wrap=True)
+
+
+def _timing(found: Chosen) -> Timing:
+    """That of the run."""
+    slow = found.asked.get("slow", {})
+    factors = slow if isinstance(slow, dict) else {}
+    if not all(isinstance(factor, (int, float)) for factor in factors.values()):
+        raise WrongUse(f"{found.folder} does not say what --slow was")
+    timing = timed(str(found.asked.get("timing", "")), slowed(tuple(f"{what}={one}" for what, one in factors.items())))
+    if timing is None:
+        raise WrongUse("no token can say what --slow asked for: check the program with whole factors from 2 on")
+    return timing
