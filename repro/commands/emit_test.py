@@ -53,7 +53,7 @@ def emit_test(
     from repro.sessions.chosen import chosen
 
     found = chosen(folder, race, traced=False)
-    asked = emitted.Asked.of(found)
+    asked = emitted.AskedTest.of(found)
     timing = _timing(found)
     file = output or folder / f"test_race_{found.number}.py"
     if file.is_dir() or not file.absolute().parent.is_dir():

@@ -51,7 +51,7 @@ Told = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedTest:
     """What a run was of. ``script``: its program's file."""
 
     script: Path
@@ -60,7 +60,7 @@ class Asked:
     packages: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: Chosen) -> Asked:
+    def of(cls, found: Chosen) -> AskedTest:
         """Raises :class:`WrongUse` where no test can be made of it."""
         if not found.own:
             raise WrongUse(f"{found.folder} is the run of a scenario: emit-test is of a program that 'repro check' ran")
@@ -99,7 +99,7 @@ def there(packages: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
 
 
 def emit(
-    found: Chosen, asked: Asked, timing: Timing, named: str, trials: int, told: Told, *, fixed: Sequence[str] = ()
+    found: Chosen, asked: AskedTest, timing: Timing, named: str, trials: int, told: Told, *, fixed: Sequence[str] = ()
 ) -> EmittedTest:
     """The test. ``named``: how the race was named; ``trials``: at most so many smaller programs are tried; ``fixed``:
     releases with which the test has to pass.
