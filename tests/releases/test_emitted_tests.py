@@ -17,10 +17,10 @@ from scenarios.catalogue.entry import entries, named
 from simgpu.packages import environment_of
 from tests.warm import ROOT
 
-WIDE = ["ds5606", "ds6993", "ds7898", "ds7965", "mg5222", "pt160291", "tr2598", "tr4497", "trl7195"]
+WIDE = ["ds5059", "ds5606", "ds6993", "ds7898", "ds7965", "pt160291", "tr2598", "tr4497", "trl7195"]
 CASES = [
-    pytest.param("ds5059", 6, False),
-    pytest.param("trl7195-clone", 20, False),
+    pytest.param("mg5222", 2, False),
+    pytest.param("trl7195-clone", 6, False),
     *(pytest.param(one, 200, False, marks=pytest.mark.wide) for one in WIDE),
     pytest.param("ds8061", 200, True, marks=pytest.mark.wide),  # which is there without overlap_comm in all releases
 ]
