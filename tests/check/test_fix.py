@@ -248,6 +248,19 @@ def test_the_race_of_hpz_is_cured_at_a_lower_price_than_by_the_host(tmp_path: Pa
     assert cost(found) < host(found)
 
 
+def _elsewhere(entry: Entry) -> bool:
+    """Does it need another release, and the environment's torch?"""
+    return entry.races and not _here(entry) and not entry.other_torch and entry.id != "ds5059"
+
+
+@pytest.mark.release
+@pytest.mark.wide
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [name for name, one in EVERY.items() if _elsewhere(one)])
+def test_a_known_race_of_another_release_is_cured_in_a_live_run(tmp_path: Path, name: str) -> None:
+    _cured(tmp_path, EVERY[name])
+
+
 def cost(found: dict[str, Any]) -> int:
     return int(found["rows"][found["best"]]["longer_ns"])
 
