@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from detectors.order.places import between
 from reports.data.fixes import FixFile
 from reports.data.loading import load
-from repro.sessions.catalogued import is_at
 from repro.sessions.chosen import chosen
 from repro.sessions.fixing.fixed import fix as look
 from scenarios.catalogue.entry import Entry, entries
@@ -277,7 +277,7 @@ def _cured(folder: Path, entry: Entry) -> dict[str, Any]:
     check = _process(folder, "check", *words, str(entry.path), *entry.affected.arguments)
     assert check.returncode == 1, check.stdout[-2000:] + check.stderr[-2000:]
     races = load(folder / "runs" / "it").file.races
-    number = next(at for at, race in enumerate(races, 1) if is_at(race, entry.places))
+    number = next(at for at, race in enumerate(races, 1) if between(race, entry.places))
     done = _process(folder, "fix", "runs/it", str(number))
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / "runs" / "it" / f"fix-{number}" / "fix.json").read_text())
