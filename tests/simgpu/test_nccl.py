@@ -263,6 +263,21 @@ def test_without_async_op_a_collective_runs_on_the_current_stream(tmp_path: Path
     assert ("nccl::all_reduce", "cudaMemcpyAsync DtoH") in pairs(tmp_path)
 
 
+def test_a_groups_collectives_run_one_after_the_other_on_whatever_streams(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        side, a, b = torch.cuda.Stream(), torch.ones(1 << 12, device=device), torch.ones(1 << 12, device=device)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            dist.all_reduce(a)
+        dist.all_reduce(b)
+        torch.cuda.synchronize()
+
+    together(2, program, tmp_path, slow=SLOW)
+    records = TraceReader(file_of(tmp_path, 0)).read()
+    first, second = (record for record in records if isinstance(record, Collective))
+    assert first.stream != second.stream and first.start < first.end <= second.start
+
+
 def test_a_barrier_blocks_the_host(tmp_path: Path) -> None:
     def program(rank: int, world: int, device: str) -> Any:
         dist.barrier()
