@@ -271,6 +271,7 @@ def host(found: dict[str, Any]) -> int:
 
 
 def _cured(folder: Path, entry: Entry) -> dict[str, Any]:
+    (ROOT / ".releases").mkdir(exist_ok=True)
     (folder / ".releases").symlink_to(ROOT / ".releases")
     words = ["--witnesses", "0", "--ranks", str(entry.ranks), "--name", "it"]
     words += [word for one in entry.affected.packages for word in ("--package", one)]
