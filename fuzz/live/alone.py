@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from detectors.order.places import is_there
 from detectors.order.races import Race
+from detectors.places import is_there
 from fuzz.live.examine import Examination, LiveWitness
 from fuzz.live.recorded import load
 from fuzz.live.runs import LiveOutcome, Runner
@@ -104,5 +104,5 @@ def standing(program: Alone, runner: Runner, patience_s: float) -> Iterator[Alon
 
 
 def comes_by(outcome: LiveOutcome, place: str) -> bool:
-    """Did the program give the device anything from ``place`` (:mod:`detectors.order.places`)?"""
+    """Did the program give the device anything from ``place`` (:mod:`detectors.places`)?"""
     return any(is_there(place, frames) for rank in outcome.run.values() for frames in rank.stacks)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from detectors.files import find_races
-from detectors.order.places import between
 from detectors.order.races import Race, Side, site
+from detectors.places import between
 from fuzz.live.alone import Alone, standing
 from fuzz.live.examine import LiveWitness
 from fuzz.live.runs import Runner

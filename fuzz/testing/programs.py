@@ -20,9 +20,9 @@ from detectors import Race, Unseen, registry
 from detectors.base import found_by
 from detectors.confidence.waits import Waits
 from detectors.files import find_races, read, rests_on
-from detectors.order.places import between as lies_between
-from detectors.order.places import is_there, meant
 from detectors.order.races import Side
+from detectors.places import between as lies_between
+from detectors.places import is_there, meant
 from fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
 from fuzz.live.runs import LiveOutcome, Runner
 from fuzz.testing.lines import race_lines

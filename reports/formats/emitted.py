@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from detectors import Race
-from detectors.order.places import meant
 from detectors.order.races import Side
+from detectors.places import meant
 from simgpu.untrusted import visible
 
 _WIDTH = 100

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from detectors import Race
-from detectors.order.places import at, between
 from detectors.order.races import Side
+from detectors.places import at, between
 from reports.data.catalogue import EntryRow, RanSide
 from repro.sessions import apart
 from scenarios.catalogue.entry import CONTROLS, Entry, Setup

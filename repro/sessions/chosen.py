@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detectors import Race
 from detectors.confidence.waits import WaitSite
-from detectors.order.places import at
+from detectors.places import at
 from simgpu.scripts import WrongUse
 from simgpu.trace import file_of
 

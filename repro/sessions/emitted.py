@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from detectors.order.places import between as lies_between
-from detectors.order.places import meant
 from detectors.order.races import Race, Side
+from detectors.places import between as lies_between
+from detectors.places import meant
 from fuzz.live.alone import SAME_ORDER, Alone, standing
 from fuzz.live.runs import Runner
 from fuzz.reduction import modules

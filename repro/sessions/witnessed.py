@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from detectors import Race
-from detectors.order.places import at
+from detectors.places import at
 from reports.data.checked import Witnessed
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from detectors import Race
-from detectors.order.places import between
 from detectors.order.races import Side
+from detectors.places import between
 from reports.data.catalogue import RanSide, read
 from reports.data.schema import ReportError
 from repro.sessions.catalogued import differs, unclean

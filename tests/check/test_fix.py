@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from detectors.order.places import between
+from detectors.places import between
 from reports.data.fixes import FixFile
 from reports.data.loading import load
 from repro.sessions.chosen import chosen

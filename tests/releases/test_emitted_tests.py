@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detectors.order.places import between
+from detectors.places import between
 from reports.data import loading
 from repro.sessions.folders import BY_ITSELF
 from scenarios.catalogue.entry import entries, named
@@ -45,9 +45,9 @@ def test_it_fails_with_the_release_that_has_the_race_and_passes_with_the_one_tha
     words += [word for one in entry.fixed.packages if fixed for word in ("--fixed", one)]
     emitted = repro("emit-test", *words)
     assert emitted.returncode == 0, emitted.stdout + emitted.stderr
-    affected = tested(file, entry.affected.packages)
+    affected = outside(file, entry.affected.packages)
     assert affected.returncode == 1 and "stream race: the " in affected.stdout, affected.stdout + affected.stderr
-    passes = tested(file, entry.fixed.packages)
+    passes = outside(file, entry.fixed.packages)
     assert passes.returncode == 0, passes.stdout + passes.stderr
 
 
@@ -58,7 +58,7 @@ def repro(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def tested(file: Path, packages: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def outside(file: Path, packages: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Outside the checkout, which is only installed."""
     environment = environment_of(packages, ROOT / ".releases")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), str(file)]

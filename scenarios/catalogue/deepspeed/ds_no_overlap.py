@@ -1,8 +1,7 @@
 """ZeRO-2 without overlap_comm reduces a bucket of gradients that other streams still fill.
 
-What #8061 was with overlap_comm is there without it. Autograd copies each gradient into the bucket on the stream of its
-forward pass; the streams that did are noted only with overlap_comm, and without it the current stream, which reduces the
-bucket, waits for none of them. Here one of two branches runs on a stream of its own, waited for as it should be.
+What #8061 was with overlap_comm is there without it: the current stream, which reduces the bucket, waits for none of the
+streams that filled it. Here one of two branches runs on a stream of its own, waited for as it should be.
 """
 # /// catalogue
 # title = "ZeRO-2 without overlap_comm: a bucket is reduced before all streams have filled it"
@@ -22,7 +21,7 @@ import sys
 
 import deepspeed
 import torch
-from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Stage2
 
 
 class Branches(torch.nn.Module):
@@ -36,32 +35,26 @@ class Branches(torch.nn.Module):
         self.side.wait_stream(here)
         with torch.cuda.stream(self.side):
             right = self.right(x)
-        left = self.left(x)
-        here.wait_stream(self.side)
+        left, _ = self.left(x), here.wait_stream(self.side)
         return left + right
 
 
-if "--cured" in sys.argv:  # the stream that reduces the bucket waits for the other that filled it
-    stock = DeepSpeedZeroOptimizer.average_tensor
-
-    def average_tensor(self, *arguments, **named):
+def average_tensor(self, *arguments, **named):
+    if "--cured" in sys.argv:  # the stream that reduces the bucket waits for the other that filled it
         torch.cuda.current_stream().wait_stream(model.side)
-        return stock(self, *arguments, **named)
+    return stock(self, *arguments, **named)
 
-    DeepSpeedZeroOptimizer.average_tensor = average_tensor
 
+stock, Stage2.average_tensor = Stage2.average_tensor, average_tensor
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 deepspeed.init_distributed()
 torch.manual_seed(0)
 model = Branches()
 zero = {"stage": 2, "overlap_comm": False, "reduce_bucket_size": 2 * 32 * 32}  # a bucket for both branches
 config = {"train_micro_batch_size_per_gpu": 2, "zero_allow_untested_optimizer": True, "zero_optimization": zero}
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-torch.manual_seed(engine.global_rank)
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), config=config)
 for step in range(3):
     loss = engine(torch.randn(2, 32, device="cuda")).square().mean()
     engine.backward(loss)
     engine.step()
-    torch.cuda.synchronize()
     print(f"rank {engine.global_rank}, step {step}: loss {loss.item()!r}")
