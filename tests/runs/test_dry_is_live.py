@@ -69,7 +69,7 @@ def both(made: Scenario, folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(
     "training",
-    [pytest.param(name, marks=[] if place < 3 else [pytest.mark.wide]) for place, name in enumerate(TRAININGS)],
+    [pytest.param(name, marks=[] if place < 2 else [pytest.mark.wide]) for place, name in enumerate(TRAININGS)],
 )
 def test_every_record_is_that_of_the_live_run(training: str, tmp_path: Path) -> None:
     """Operations, bytes they touch, streams, events, waits, allocations, frees, labels, all virtual times."""

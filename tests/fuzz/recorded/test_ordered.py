@@ -14,7 +14,7 @@ from tests.runs.timings import RETIMED
 
 
 @pytest.mark.parametrize("count", [15, pytest.param(500, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("fix", ["stream-sync", "event", "device-sync"])
+@pytest.mark.parametrize("fix", ["stream-sync", "event", pytest.param("device-sync", marks=pytest.mark.wide)])
 def test_with_a_fix_no_timing_changes_a_bit(fix: str, count: int, subject: Callable[[str], Subject]) -> None:
     one = subject(fix)
     random = Random(f"timings of {fix}")
