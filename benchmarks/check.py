@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _seconds(words: list[str], status: int) -> float:
+    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}  # DeepSpeed sets it
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
     if done.returncode != status:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return time.perf_counter() - began
