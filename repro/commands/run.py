@@ -43,8 +43,7 @@ def run(
     """
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import folders, places, session
-    from repro.sessions.references import kept_reference
+    from repro.sessions import folders, places, references, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -56,7 +55,7 @@ def run(
     with Progress(console, _title(made), made.steps) as progress:
         progress.doing("importing DeepSpeed")
         preload()
-        reference = kept_reference(made, folder, progress, again=reference_again)
+        reference = references.kept_reference(made, folder, progress, again=reference_again)
         found = session.simulate(made, folder, reference, progress)
     folder = places.keep(folder)
     terminal.verdict(console, found, folder)
@@ -79,8 +78,7 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
     from reports.pages.folders import write
     from reports.screen import terminal
     from reports.screen.terminal import Progress
-    from repro.sessions import folders, places, session
-    from repro.sessions.references import kept_reference
+    from repro.sessions import folders, places, references, session
     from scenarios.program import preload
     from scenarios.scenario import scenario
 
@@ -98,11 +96,9 @@ def compare(fixes: str, name: str, runs: Path, overwrite: bool, reference_again:
             if reference is None:
                 progress.doing("importing DeepSpeed")
                 preload()
-                reference = kept_reference(one, written[word], progress, again=reference_again)
+                reference = references.kept_reference(one, written[word], progress, again=reference_again)
             else:
-                for losses in reference.losses.values():
-                    for loss in losses:
-                        progress.row(loss.step).reference.append(loss.value)
+                references.show(reference, progress)
             found[word] = session.simulate(one, written[word], reference, progress)
         terminal.verdict(console, found[word], runs / f"{name}-{word}")
     written = {word: places.keep(folder) for word, folder in written.items()}

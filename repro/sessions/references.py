@@ -42,10 +42,15 @@ def kept_reference(scenario: Scenario, folder: Path, progress: Progress, *, agai
         _write(found, place)
         return found
     progress.doing("reference: kept from an earlier run of the same scenario, versions and code")
-    for losses in found.losses.values():
+    show(found, progress)
+    return found
+
+
+def show(reference: Values, progress: Progress) -> None:
+    """Its losses, beside those of the run to come."""
+    for losses in reference.losses.values():
         for loss in losses:
             progress.row(loss.step).reference.append(loss.value)
-    return found
 
 
 def _key(scenario: Scenario) -> str:

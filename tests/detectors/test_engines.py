@@ -96,7 +96,6 @@ HUGE = 1 << 70
 BAD = [
     Launch(0, 0, "k", (Access(0, 0, 8, (4, (2,), (-8,))),), (), 0, 0, 0, 0),
     Launch(0, 0, "k", (Access(0, 0, 8, (4, (2, 2), (8,))),), (), 0, 0, 0, 0),
-    Launch(0, 0, "k", (Access(0, 0, HUGE),), (), 0, 0, 0, 0),
     Launch(0, 0, "k", ((0, 8),), (), 0, 0, 0, 0),  # type: ignore[arg-type]
     Launch(0, 0, 5, (), (), 0, 0, 0, 0),  # type: ignore[arg-type]
     Launch("0", 0, "k", (), (), 0, 0, 0, 0),  # type: ignore[arg-type]
@@ -110,13 +109,16 @@ def test_a_record_that_makes_no_sense_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("STREAM_RACES_ENGINE", "native")
     writer = TraceWriter(tmp_path / "rank0.trace", rank=0, world=1, info={})
-    try:
-        writer.write([record])
-    except OverflowError:
-        pytest.skip("it cannot be written to a file either")
+    writer.write([record])
     writer.close()
     with pytest.raises(TraceError, match=r"rank0\.trace"):
         find_races(tmp_path)
+
+
+def test_a_number_that_no_file_can_hold_is_refused_too() -> None:
+    detector = RaceDetector(engine="native")
+    with pytest.raises(ValueError, match="a field is no integer of 64 bits"):
+        detector.feed(0, [Launch(0, 0, "k", (Access(0, 0, HUGE),), (), 0, 0, 0, 0)])
 
 
 TYPES = st.sampled_from([getattr(records, name) for name in (

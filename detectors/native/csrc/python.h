@@ -40,7 +40,6 @@ Py_ssize_t PyUnicode_Tailmatch(PyObject*, PyObject*, Py_ssize_t, Py_ssize_t, int
 PyObject* PyDict_New(void);
 PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
 int PyDict_SetItem(PyObject*, PyObject*, PyObject*);
-Py_ssize_t PyDict_Size(PyObject*);
 int PySet_Add(PyObject*, PyObject*);
 }
 
