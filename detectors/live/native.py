@@ -69,8 +69,9 @@ def _address(values: Tensor) -> int | None:
     """Where the values lie in memory of the host, as they are; None where they do not."""
     if type(values) not in _PLAIN or values.device.type != "cpu" or values.is_neg() or values.is_conj():
         return None
+    read: Any = values  # torch's stubs leave the function out
     try:
-        return values.const_data_ptr() or None
+        return read.const_data_ptr() or None
     except RuntimeError:  # within torch.func a tensor may have no memory of its own
         return None
 
