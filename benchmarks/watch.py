@@ -56,11 +56,12 @@ _STEADY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+_USUAL = "watch-usual"  # the same on the CPU without that: no limit, as it says as much of the machine
 
 
 def measure(say: Say) -> list[Figure]:
     """Raises RuntimeError when the measuring process fails."""
-    return [Figure(**one) for one in _in_a_process("watch", say)]
+    return [Figure(**one) for row in ("watch", _USUAL) for one in _in_a_process(row, say)]
 
 
 def measure_zero3(say: Say) -> list[Figure]:
@@ -70,7 +71,9 @@ def measure_zero3(say: Say) -> list[Figure]:
 
 def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
     """The figures that ``python -m benchmarks.watch <row>`` measures."""
-    env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS} | _STEADY
+    env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS}
+    if row != _USUAL:
+        env |= _STEADY
     command = [sys.executable, "-m", "benchmarks.watch", row]
     figures: list[dict[str, Any]] = []
     said: list[str] = []
@@ -115,8 +118,8 @@ def batch_of(size: int, sequence: int, device: str = "cpu") -> dict[str, Any]:
 # -- plain training ----------------------------------------------------------------------------------------
 
 
-def plain(device: str) -> Iterator[Figure]:
-    """The table on one device."""
+def plain(device: str, *, usual: bool = False) -> Iterator[Figure]:
+    """The table on one device. ``usual``: allocator and threads are as they come, and nothing is compared with."""
     import torch
 
     from benchmarks.watch_memory import memory
@@ -140,6 +143,8 @@ def plain(device: str) -> Iterator[Figure]:
         "anomaly": _anomaly,
         "debug": partial(_debugged, model),
     }
+    if usual:
+        variants = {name: made for name, made in variants.items() if name not in COMPARED}
     times = rounds(
         step,
         variants,
@@ -149,6 +154,9 @@ def plain(device: str) -> Iterator[Figure]:
         compared=COMPARED,
         few=count if on_cuda else FEW_ROUNDS,
     )
+    if usual:
+        yield from costs("watch", times, {}, " (allocator and threads as they come)")
+        return
     parameters = sum(one.numel() for one in model.parameters())
     where = device if on_cuda else f"{device} ({torch.get_num_threads()} threads)"
     model_is = f"Llama of {parameters / 1e6:.1f} M parameters, fp32, AdamW"
@@ -292,11 +300,15 @@ def _zero3_rank(me: Any) -> None:
 def main() -> None:
     import torch
 
-    if sys.argv[1:] == ["watch-zero3"]:
-        found = list(zero3())
-    else:
+    (row,) = sys.argv[1:] or ["watch"]
+    if row != "watch-zero3":
         torch.set_num_threads(os.cpu_count() or 1)
-        found = [one for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])) for one in plain(device)]
+    devices = ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
+    found = {
+        "watch": lambda: [one for device in devices for one in plain(device)],
+        _USUAL: lambda: list(plain("cpu", usual=True)),
+        "watch-zero3": lambda: list(zero3()),
+    }[row]()
     _tell([one.__dict__ for one in found])
 
 
