@@ -1,0 +1,333 @@
+"""Executes many timings of one recording, and every computation once that several have in common.
+
+What an effect makes is a function of what it reads. So the effects of a timing are numbered by what they read
+(:mod:`replay.numbering`); those whose computation was carried out before, in this timing or another one, are not carried
+out again. Timings that share a beginning share its work, and where they come together again they share what follows. In
+two timings that differ only in the order of what does not touch the same memory every value is the same (Mazurkiewicz
+1977): all of it is shared then, and what comes out is looked up.
+
+What comes out is bit for bit what executing everything gives (:meth:`replay.replayer.Replayer.run_order`), which stays
+the specification, and serves where sharing is not possible: memory of two blocks of one effect that overlaps, a
+collective that ends at a member before it began at another, and what is larger than may be kept. That what an effect
+is said to read and write is the truth is tried out at each effect's first execution.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.device_timing import DeviceTiming
+from replay.footprints import Footprints, Region
+from replay.layouts import Layouts
+from replay.numbering import NONE, NOTHING, Deed, Numbering, OutOfOrder, Passed, Span
+from replay.placement import Hold
+from replay.replayer import Departure, Replayer, ReplayOutcome, Seen
+from simgpu.trace import Reuse
+
+KEPT_BYTES = 256 << 20
+"""How much of what was computed is kept, unless told otherwise."""
+_WORDS = 24 << 20  # numbers that describe computations: about 400 MiB; then all are forgotten
+_LAYOUTS = 64
+_FILLS = (0x55, 0xAA)
+
+_Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Shared:
+    """How much of the work was shared. ``whole``, ``part`` and ``none``: timings of which everything that has an effect
+    was executed, a part of it, and nothing; ``plainly``: of those, timings in which nothing could be shared.
+    ``effects``: pieces of work that were carried out."""
+
+    whole: int = 0
+    part: int = 0
+    none: int = 0
+    plainly: int = 0
+    effects: int = 0
+
+
+class _TooMuch(Exception):
+    """What is needed was given up for other things again and again."""
+
+
+class SharingReplayer:
+    """Executes timings of ``replayer``, whose effects were settled before. ``kept``: bytes that may be kept.
+
+    ``shared`` counts; ``reason``: why nothing can be shared (empty: it can).
+    """
+
+    def __init__(self, replayer: Replayer, *, kept: int = KEPT_BYTES, numbering: type[Numbering] = Numbering) -> None:
+        self.replayer = replayer
+        self.shared = Shared()
+        self.reason = ""
+        self._hands = replayer.hands
+        self._hands.arena.reset()
+        self._memory = self._hands.arena.bytes
+        self._layouts = Layouts(replayer.recording, self._hands.arena)
+        self._deeds = self._read()
+        self._works = np.array([deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds])
+        self._check()
+        written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
+        self._keeps = written <= kept
+        layouts = self._layouts
+        self._numbering = numbering(self._deeds, layouts.recorded, layouts.sizes, self._memory.copy(), limit=kept)
+        self._laid: OrderedDict[frozenset[tuple[int, Hold]], int] = OrderedDict()
+        shows = [(place, *shown) for place in self._unsettled() if (shown := replayer.shows(place)) is not None]
+        self._showing = np.array([place for place, _, _ in shows], dtype=np.int64)
+        self._looks = np.array([look for _, look, _ in shows], dtype=np.int64)
+        self._look_of = {place: look for place, look, _ in shows}
+        self._guarded = np.array([place for place, _, guarded in shows if guarded], dtype=np.int64)
+        self._recorded = np.array(replayer.recorded, dtype=np.int64)
+        self._proved: set[int] = set()
+        self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
+        self._arrive = {(deed.exchange, deed.member): at for at, deed in enumerate(self._deeds) if deed.what == "arrive"}
+        self._executed = replayer.executed
+        self._expected = replayer.expected
+        self._forget()
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
+        """As :meth:`Replayer.run`."""
+        graph = self.replayer.graph
+        return self.run_order(graph.order(graph.times(timing)))
+
+    def run_order(self, order: _Places) -> ReplayOutcome:
+        """As :meth:`Replayer.run_order`."""
+        replayer = self.replayer
+        if self.reason:
+            return self._plainly(order)
+        if self._expected is not replayer.expected or self._numbering.words > _WORDS:
+            self._forget()
+        late = replayer.holds.late(order, replayer.settled)
+        active = order[~replayer.settled[order]]
+        try:
+            computed, fresh = self._numbering.follow(self._layout(late), active)
+        except OutOfOrder:
+            return self._plainly(order)
+        if len(fresh):
+            if not self._keeps:
+                return self._plainly(order, computed)
+            try:
+                self._carry_out(computed, fresh)
+            except _TooMuch:
+                return self._plainly(order, computed)
+        self._count(computed, len(fresh))
+        return self._outcome(order, active, computed)
+
+    def _plainly(self, order: _Places, computed: _Places | None = None) -> ReplayOutcome:
+        """Execute everything; what comes out is known from now on."""
+        outcome = self.replayer.run_order(order)
+        self.shared.whole += 1
+        self.shared.plainly += 1
+        if computed is not None:
+            for place in np.flatnonzero((computed != NONE) & self._works).tolist():
+                self._learn(int(computed[place]), place)
+        return outcome
+
+    def _count(self, computed: _Places, fresh: int) -> None:
+        every = int(np.count_nonzero((computed != NONE) & self._works))
+        self.shared.whole += fresh == every
+        self.shared.part += 0 < fresh < every
+        self.shared.none += not fresh
+
+    def _outcome(self, order: _Places, active: _Places, computed: _Places) -> ReplayOutcome:
+        recorded = self._recorded
+        numbers = computed[self._showing]
+        checksums = recorded.copy()
+        checksums[self._looks] = self._checksums[numbers]
+        losses, bad = {}, {}
+        for look, number in zip(self._looks.tolist(), numbers.tolist(), strict=True):
+            if number in self._losses:
+                losses[look] = self._losses[number]
+            if number in self._bad:
+                bad[look] = self._bad[number]
+        return ReplayOutcome(
+            tuple(checksums.tolist()), losses, bad, self._departure(active, computed, checksums), order
+        )
+
+    def _departure(self, active: _Places, computed: _Places, checksums: _Places) -> Departure | None:
+        """The first value that the host read and that is another one."""
+        others = [
+            place
+            for place in self._guarded.tolist()
+            if checksums[self._look_of[place]] != self._recorded[self._look_of[place]]
+        ]
+        if not others:
+            return None
+        place = int(active[np.flatnonzero(np.isin(active, others))[0]])
+        effect, look = self.replayer.graph.effects[place], self._look_of[place]
+        name = self.replayer.recording.names.name(effect.rank, effect.item)
+        return Departure(name, int(self._recorded[look]), int(checksums[look]))
+
+    # -- carrying out -------------------------------------------------------------------------------------
+
+    def _carry_out(self, computed: _Places, fresh: _Places) -> None:
+        """The effects ``fresh`` (places), in order. Raises :class:`_TooMuch`."""
+        if self._executed != self.replayer.executed:  # somebody else used the memory in between
+            self._staged.clear()
+            self._executed = self.replayer.executed
+        self.replayer.seen = Seen(list(self.replayer.recorded))
+        left = len(self._deeds)
+        with self.replayer.as_live():
+            for place in fresh.tolist():
+                todo = [int(computed[place])]
+                while todo:
+                    missing = self._attempt(todo[-1])
+                    if missing == NONE:
+                        todo.pop()
+                        continue
+                    todo.append(missing)
+                    left -= 1
+                    if left < 0:
+                        raise _TooMuch
+                if self.reason:
+                    raise _TooMuch
+
+    def _attempt(self, number: int) -> int:
+        """Carry out a computation; gives the one that has to be carried out before it because nothing of it is kept."""
+        numbering, memory = self._numbering, self._memory
+        place = numbering.place(number)
+        missing = self._stage(number, place)
+        if missing != NONE:
+            return missing
+        missing = numbering.give(number, memory)
+        if missing != NONE:
+            return missing
+        if place not in self._proved:
+            self._prove(number, place)
+        self.replayer.seen.bad.pop(self._look_of.get(place, NONE), None)
+        self._hands.effects[place]()
+        numbering.keep(number, memory)
+        self.shared.effects += 1
+        self._learn(number, place)
+        return NONE
+
+    def _stage(self, number: int, place: int) -> int:
+        """Before a collective's end at a member: let its data be that of all arrivals."""
+        arrivals = self._numbering.arrivals(number)
+        exchange = self._deeds[place].exchange
+        if not arrivals or self._staged.get(exchange) == arrivals:
+            return NONE
+        self._staged.pop(exchange, None)
+        for member, arrival in enumerate(arrivals):
+            missing = self._numbering.give(arrival, self._memory)
+            if missing != NONE:
+                return missing
+            self._hands.effects[self._arrive[exchange, member]]()
+        self._staged[exchange] = arrivals
+        return NONE
+
+    def _learn(self, number: int, place: int) -> None:
+        """What the effect shows was just seen."""
+        self._numbering.done(number)
+        look = self._look_of.get(place)
+        if look is None:
+            return
+        if number >= len(self._checksums):
+            more = np.zeros(max(number + 1, 2 * len(self._checksums)) - len(self._checksums), dtype=np.int64)
+            self._checksums = np.concatenate([self._checksums, more])
+        seen = self.replayer.seen
+        self._checksums[number] = seen.checksums[look]
+        if look in seen.losses:
+            self._losses[number] = seen.losses[look]
+        if look in seen.bad:
+            self._bad[number] = seen.bad[look]
+
+    def _prove(self, number: int, place: int) -> None:
+        """Try out what the effect is said to read and write: it leaves alone what it reads, and reads nothing else."""
+        self._proved.add(place)
+        deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
+        read = [self._bytes(one) for one in deed.reads if not _meets(one, deed.writes)]
+        filled = [self._bytes(one) for one in deed.writes if not _meets(one, deed.reads)]
+        before = [part.tobytes() for part in read]
+        made: list[Any] = []
+        for fill in _FILLS:
+            for part in filled:
+                part[:] = fill
+            self._hands.effects[place]()
+            made.append(([self._bytes(one).tobytes() for one in deed.writes], look and seen.checksums[look]))
+            if before != [part.tobytes() for part in read]:
+                self.reason = f"effect {place} writes what it is not said to write"
+            self._numbering.give(number, self._memory)
+        if made[0] != made[1]:
+            self.reason = f"effect {place} reads what it is not said to read"
+
+    def _bytes(self, span: Span) -> npt.NDArray[np.uint8]:
+        base = int(self._layouts.recorded[span.block])
+        return self._memory[base + span.lo : base + span.hi]
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._numbering.forget()
+        self._checksums = np.zeros(1 << 12, dtype=np.int64)
+        self._losses: dict[int, float] = {}
+        self._bad: dict[int, int] = {}
+        self._staged.clear()
+        self._expected = self.replayer.expected
+
+    def _layout(self, late: frozenset[tuple[int, Hold]]) -> int:
+        found = self._laid.get(late)
+        if found is None:
+            found = len(self._laid)
+            if found >= _LAYOUTS:
+                _, found = self._laid.popitem(last=False)
+                self._numbering.drop(found)
+            self._numbering.lay_out(found, self._layouts.bases(late))
+            self._laid[late] = found
+        self._laid.move_to_end(late)
+        return found
+
+    def _unsettled(self) -> Iterable[int]:
+        return np.flatnonzero(~self.replayer.settled).tolist()
+
+    def _read(self) -> list[Deed]:
+        """What all effects that are not settled do. Raises :class:`replay.faults.ReplayError`."""
+        replayer, numbers = self.replayer, self._layouts.numbers
+        footprints = Footprints(replayer.recording)
+        passed: dict[tuple[int, int], list[Passed]] = {}
+        for rank, records in replayer.recording.records.items():
+            for one in records:
+                if isinstance(one, Reuse) and (rank, one.block) in numbers and (rank, one.former) in numbers:
+                    mine, former = numbers[rank, one.block], numbers[rank, one.former]
+                    passed.setdefault((rank, one.block), []).append(Passed(mine, former, one.lo, one.hi, one.start))
+
+        def spans(regions: Iterable[Region]) -> tuple[Span, ...]:
+            return tuple(Span(numbers[one.rank, one.block], one.lo, one.hi) for one in regions)
+
+        deeds = [NOTHING] * len(replayer.graph.effects)
+        for place in self._unsettled():
+            effect = replayer.graph.effects[place]
+            key = effect.rank, effect.item
+            if effect.what == "back":
+                continue
+            if effect.what in ("inherit", "inherited"):
+                deeds[place] = Deed("inherit", passed=tuple(passed.get(key, ())))
+                continue
+            foot = footprints.of(effect)
+            what = effect.what if effect.what in ("arrive", "leave") else "work"
+            exchange, member, members = replayer.exchange(*key) if what != "work" else (NONE, 0, 0)
+            deeds[place] = Deed(what, spans(foot.reads), spans(foot.writes), exchange, member, members)
+        return deeds
+
+    def _check(self) -> None:
+        """An effect that touches two blocks in one place is no function of what it reads: it goes by where they lie."""
+        bases, sizes = self._layouts.recorded.tolist(), self._layouts.sizes.tolist()
+        for place, deed in enumerate(self._deeds):
+            blocks = {span.block for span in (*deed.reads, *deed.writes)}
+            until = 0
+            for base, size in sorted((bases[block], sizes[block]) for block in blocks):
+                if base < until:
+                    self.reason = f"effect {place} touches two blocks that share memory"
+                until = base + size
+
+
+def _meets(one: Span, others: Iterable[Span]) -> bool:
+    return any(one.block == other.block and one.lo < other.hi and other.lo < one.hi for other in others)
