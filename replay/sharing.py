@@ -15,7 +15,7 @@ is said to read and write is the truth is tried out at each effect's first execu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.device_timing import DeviceTiming
+from replay.engines import Numbers, numbers
 from replay.footprints import Footprints, Region
 from replay.layouts import Layouts
-from replay.numbering import NONE, NOTHING, Deed, Numbering, OutOfOrder, Passed, Span
+from replay.numbering import NONE, NOTHING, Deed, OutOfOrder, Passed, Span
 from replay.placement import Hold
 from replay.replayer import Departure, Replayer, ReplayOutcome, Seen
 from simgpu.trace import Reuse
@@ -62,7 +63,9 @@ class SharingReplayer:
     ``shared`` counts; ``reason``: why nothing can be shared (empty: it can).
     """
 
-    def __init__(self, replayer: Replayer, *, kept: int = KEPT_BYTES, numbering: type[Numbering] = Numbering) -> None:
+    def __init__(
+        self, replayer: Replayer, *, kept: int = KEPT_BYTES, numbering: Callable[..., Numbers] = numbers
+    ) -> None:
         self.replayer = replayer
         self.shared = Shared()
         self.reason = ""
