@@ -156,7 +156,7 @@ class Replayer:
 
     def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
         """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
-        return self.run_order(self.graph.order(self.graph.times(timing)))
+        return self.run_order(self.graph.timed(timing))
 
     def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
         """Execute the effects in this order, which must keep the recorded edges."""

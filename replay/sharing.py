@@ -98,8 +98,7 @@ class SharingReplayer:
 
     def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
         """As :meth:`Replayer.run`."""
-        graph = self.replayer.graph
-        return self.run_order(graph.order(graph.times(timing)))
+        return self.run_order(self.replayer.graph.timed(timing))
 
     def run_order(self, order: _Places) -> ReplayOutcome:
         """As :meth:`Replayer.run_order`."""
