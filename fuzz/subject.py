@@ -16,12 +16,15 @@ from replay.device_timing import DeviceTiming
 from replay.names import OperationName, UnknownOperation
 from replay.recording import Recording
 from replay.replayer import Replayer, ReplayOutcome
+from replay.sharing import SharingReplayer
 from simgpu.hardware import HardwareTiming
 from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
     """A recording, executed as often as one likes. ``executions`` counts how often it was.
+
+    ``sharing`` executes what timings have in common once; ``replayer`` everything, each time.
 
     ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
     """
@@ -34,6 +37,7 @@ class Subject:
         self.first_step = self._settle()
         self.reference: ReplayOutcome = self.replayer.run_order(self.replayer.graph.issue_order())
         self.replayer.expected = self.reference.checksums
+        self.sharing = SharingReplayer(self.replayer)
 
     @classmethod
     def load(cls, folder: Path) -> Subject:
@@ -42,7 +46,7 @@ class Subject:
 
     def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run(self.timing(deviations)))
+        return self.judged(self.sharing.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.
