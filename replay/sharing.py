@@ -60,7 +60,8 @@ class _TooMuch(Exception):
 class SharingReplayer:
     """Executes timings of ``replayer``, whose effects were settled before. ``kept``: bytes that may be kept.
 
-    ``shared`` counts; ``reason``: why nothing can be shared (empty: it can).
+    ``shared`` counts; ``reason``: why nothing can be shared (empty: it can); ``written``: the bytes that one timing
+    writes. Where no more than those may be kept, only whole timings are shared.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class SharingReplayer:
         self._deeds = self._read()
         self._works = np.array([deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds])
         self._check()
-        written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
-        self._keeps = written <= kept
+        self.written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
+        self._keeps = self.written <= kept
         layouts = self._layouts
         self._numbering = numbering(self._deeds, layouts.recorded, layouts.sizes, self._memory.copy(), limit=kept)
         self._laid: OrderedDict[frozenset[tuple[int, Hold]], int] = OrderedDict()
@@ -93,6 +94,16 @@ class SharingReplayer:
         self._executed = replayer.executed
         self._expected = replayer.expected
         self._forget()
+
+    @property
+    def computations(self) -> tuple[int, int]:
+        """How many are known, and of how many numbers their descriptions are."""
+        return self._numbering.count, self._numbering.words
+
+    @property
+    def held(self) -> int:
+        """Bytes of what they left that are kept."""
+        return self._numbering.held
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -243,23 +254,33 @@ class SharingReplayer:
             self._bad[number] = seen.bad[look]
 
     def _prove(self, number: int, place: int) -> None:
-        """Try out what the effect is said to read and write: it leaves alone what it reads, and reads nothing else."""
+        """Try out what the effect is said to read and write, in all of its blocks.
+
+        What else there is in them may neither change nor change what the effect makes.
+        """
         self._proved.add(place)
         deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
-        read = [self._bytes(one) for one in deed.reads if not _meets(one, deed.writes)]
-        filled = [self._bytes(one) for one in deed.writes if not _meets(one, deed.reads)]
-        before = [part.tobytes() for part in read]
+        blocks = {span.block for span in (*deed.reads, *deed.writes)}
+        whole = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
+        written = [self._bytes(span) for span in deed.writes]
         made: list[Any] = []
         for fill in _FILLS:
-            for part in filled:
+            for part in whole:
                 part[:] = fill
-            self._hands.effects[place]()
-            made.append(([self._bytes(one).tobytes() for one in deed.writes], look and seen.checksums[look]))
-            if before != [part.tobytes() for part in read]:
-                self.reason = f"effect {place} writes what it is not said to write"
             self._numbering.give(number, self._memory)
+            before = [part.copy() for part in whole]
+            self._hands.effects[place]()
+            left = [part.tobytes() for part in written]
+            made.append((left, None if look is None else seen.checksums[look]))
+            for block, part in zip(blocks, before, strict=True):
+                for span, bytes_ in zip(deed.writes, written, strict=True):
+                    if span.block == block:
+                        part[span.lo : span.hi] = bytes_
+            if any((then != now).any() for then, now in zip(before, whole, strict=True)):
+                self.reason = f"effect {place} writes what it is not said to write"
         if made[0] != made[1]:
             self.reason = f"effect {place} reads what it is not said to read"
+        self._numbering.give(number, self._memory)
 
     def _bytes(self, span: Span) -> npt.NDArray[np.uint8]:
         base = int(self._layouts.recorded[span.block])
@@ -329,7 +350,3 @@ class SharingReplayer:
                 if base < until:
                     self.reason = f"effect {place} touches two blocks that share memory"
                 until = base + size
-
-
-def _meets(one: Span, others: Iterable[Span]) -> bool:
-    return any(one.block == other.block and one.lo < other.hi and other.lo < one.hi for other in others)
