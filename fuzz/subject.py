@@ -24,7 +24,7 @@ from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 class Subject:
     """A recording, executed as often as one likes. ``executions`` counts how often it was.
 
-    ``sharing`` executes what timings have in common once; ``replayer`` everything, each time.
+    ``replayer`` executes everything, each time; :attr:`sharing` what timings have in common once.
 
     ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
     """
@@ -37,12 +37,16 @@ class Subject:
         self.first_step = self._settle()
         self.reference: ReplayOutcome = self.replayer.run_order(self.replayer.graph.issue_order())
         self.replayer.expected = self.reference.checksums
-        self.sharing = SharingReplayer(self.replayer)
 
     @classmethod
     def load(cls, folder: Path) -> Subject:
         """Raises :class:`replay.faults.ReplayError`."""
         return cls(Recording.load(folder))
+
+    @cached_property
+    def sharing(self) -> SharingReplayer:
+        """Executes what timings have in common once. Made when it is first needed: it takes as long as two timings."""
+        return SharingReplayer(self.replayer)
 
     def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
         """Execute under the recorded timing, changed by ``deviations``."""

@@ -1,18 +1,19 @@
 """Which bytes each effect of a recording reads and writes, as it is executed.
 
-What an effect leaves in memory, and what it shows, is a function of what it reads: that is what lets one timing use what
-another one computed (:mod:`replay.sharing`). So nothing may be missing here. Whatever is handed to an operator counts as
-read; written is what its schema says, what the device recorded, and what it gives. Where not every byte of a range is
-written, what stood there is read too: the range as a whole is what the effect makes of it.
+What an effect leaves in memory, and what it shows, is a function of what it reads: that is what lets one timing use
+what another one computed (:mod:`replay.sharing`). So nothing may be missing here. Whatever is handed to an operator
+counts as read; written is what its schema says, what the device recorded, and what it gives. Where not every byte of a
+range is written, what stood there is read too: the range as a whole is what the effect makes of it.
 
-Ranges are whole from the first byte to the last: what lies between the elements of a strided tensor counts. That may tell
-apart what is the same, never the other way round.
+Ranges are whole from the first byte to the last: what lies between the elements of a strided tensor counts. That may
+tell apart what is the same, never the other way round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from replay.host import Effect
@@ -30,8 +31,7 @@ from simgpu.trace import (
     Transfer,
     View,
 )
-from simgpu.values import dtype_of, operator, taking_numbers
-
+from simgpu.values import dtype_of, operator
 
 # Of what they write in place they read nothing.
 _FILLS = {"aten::copy_.default", "aten::fill_.Scalar", "aten::zero_.default"}
@@ -123,12 +123,10 @@ class Footprints:
             made.read(region_of(rank, view))
         if call.function == LOOK:
             return
-        schema = taking_numbers(operator(call.function), call.args, call.kwargs)._schema.arguments
-        for at, argument in enumerate(schema):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                given = call.args[at] if at < len(call.args) else call.kwargs.get(argument.name)
-                for view in _views([given]):
-                    made.write(region_of(rank, view), whole=fills)
+        for at, name in _in_place(call.function):
+            given = call.args[at] if at < len(call.args) else call.kwargs.get(name)
+            for view in _views([given]):
+                made.write(region_of(rank, view), whole=fills)
         for view in call.outputs:
             made.write(region_of(rank, view), whole=known and _dense(view))
 
@@ -144,6 +142,15 @@ class Footprints:
         for block, lo, hi, _ in writes:
             first, last = self._extents.get((rank, block), (lo, hi))
             self._extents[rank, block] = min(first, lo), max(last, hi)
+
+
+@cache
+def _in_place(function: str) -> tuple[tuple[int, str], ...]:
+    """The arguments that an operator writes to. Of its overloads for plain numbers they are the same."""
+    schema = operator(function)._schema.arguments
+    return tuple(
+        (at, one.name) for at, one in enumerate(schema) if one.alias_info is not None and one.alias_info.is_write
+    )
 
 
 def region_of(rank: int, view: View) -> Region | None:

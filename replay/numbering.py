@@ -1,9 +1,9 @@
-"""What each effect of a timing computes, by number: two timings that compute the same anywhere have the same number there.
+"""What each effect of a timing computes, by number: where two timings compute the same, they have the same number.
 
 Value numbering (Cocke and Schwartz 1970), of memory: effects are followed in their order, and of every byte it is known
-which computation left it there. A *computation* is an effect with all that it reads, as pieces of what other computations
-left. The same effect that reads the same pieces is the same computation, whatever else happened around it, in this timing
-or an earlier one. Computations are compared whole, not by hashes of them.
+which computation left it there. A *computation* is an effect with all that it reads, as pieces of what other
+computations left. The same effect that reads the same pieces is the same computation, whatever else happened around it,
+in this timing or an earlier one. Computations are compared whole, not by hashes of them.
 
 This is the specification, and serves where there is no C++ compiler; its twin is ``csrc/numbering.cpp``.
 """
@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -85,9 +86,7 @@ class Numbering:
     they were made. ``initial``: that memory, before all effects.
     """
 
-    def __init__(
-        self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int
-    ) -> None:
+    def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
         self._deeds, self._sizes, self._initial, self._limit = deeds, sizes.tolist(), initial, limit
         self._bases: list[int] = bases.tolist()
         self._layouts: dict[int, _Layout] = {}
@@ -143,7 +142,7 @@ class Numbering:
             return at[where[span.block] + span.lo], at[where[span.block] + span.hi]
 
         self._layouts[layout] = _Layout(
-            [after - cut for cut, after in zip(order, order[1:], strict=False)],
+            [after - cut for cut, after in pairwise(order)],
             self._initials(order, where),
             [[atoms(span) for span in deed.reads] for deed in self._deeds],
             [[atoms(span) for span in deed.writes] for deed in self._deeds],

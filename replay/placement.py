@@ -52,7 +52,10 @@ class Placement:
     """
 
     def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:
-        self._place([record for record in records if isinstance(record, Alloc)], _reuses(records), late)
+        self._allocs = [record for record in records if isinstance(record, Alloc)]
+        self._reuses: Mapping[int, Sequence[Reuse]] = _reuses(records)
+        self._by_island: dict[int, list[Alloc]] = {}
+        self._place(late)
 
     def elsewhere(self, late: Collection[Hold]) -> Placement:
         """Of this placement, which is as recorded: all that lies elsewhere when these holds are not over.
@@ -60,22 +63,21 @@ class Placement:
         Those are the blocks on the islands of the formers: an island's blocks have nothing to do with those of others.
         """
         moved = {id(_absolute(self._places[one.former])[0]) for one in late if one.former in self._places}
-        if self._by_island is None:
-            self._by_island = {}
+        if not self._by_island:
             for record in self._allocs:
                 island, _ = _absolute(self._places[record.block])
                 self._by_island.setdefault(id(island), []).append(record)
-        found = Placement.__new__(Placement)
-        found._place([record for island in moved for record in self._by_island[island]], self._reuses, late)
+        found = Placement([])
+        found._allocs = [record for island in moved for record in self._by_island[island]]
+        found._reuses = self._reuses
+        found._place(late)
         return found
 
-    def _place(self, allocs: list[Alloc], reuses: Mapping[int, Sequence[Reuse]], late: Collection[Hold]) -> None:
-        self._allocs, self._reuses = allocs, reuses
-        self._by_island: dict[int, list[Alloc]] | None = None
+    def _place(self, late: Collection[Hold]) -> None:
         self._places: dict[int, _Place] = {}
         self._planes = 0
-        for record in allocs:
-            self._allocate(record, reuses.get(record.block, ()), late)
+        for record in self._allocs:
+            self._allocate(record, self._reuses.get(record.block, ()), late)
         self.offsets: dict[int, int] = {}
         self.size = 0
         self._lay_out()

@@ -1,10 +1,10 @@
 """Executes many timings of one recording, and every computation once that several have in common.
 
 What an effect makes is a function of what it reads. So the effects of a timing are numbered by what they read
-(:mod:`replay.numbering`); those whose computation was carried out before, in this timing or another one, are not carried
-out again. Timings that share a beginning share its work, and where they come together again they share what follows. In
-two timings that differ only in the order of what does not touch the same memory every value is the same (Mazurkiewicz
-1977): all of it is shared then, and what comes out is looked up.
+(:mod:`replay.numbering`); those whose computation was carried out before, in this timing or another one, are not
+carried out again. Timings that share a beginning share its work, and where they come together again they share what
+follows. In two timings that differ only in the order of what does not touch the same memory every value is the same
+(Mazurkiewicz 1977): all of it is shared then, and what comes out is looked up.
 
 What comes out is bit for bit what executing everything gives (:meth:`replay.replayer.Replayer.run_order`), which stays
 the specification, and serves where sharing is not possible: memory of two blocks of one effect that overlaps, a
@@ -33,8 +33,9 @@ from simgpu.trace import Reuse
 
 KEPT_BYTES = 256 << 20
 """How much of what was computed is kept, unless told otherwise."""
-_WORDS = 24 << 20  # numbers that describe computations: about 400 MiB; then all are forgotten
-_LAYOUTS = 64
+_WORDS = 16 << 20  # numbers that describe computations: 128 MiB; then all are forgotten
+_LAYOUTS = 128
+_FEW = 1 << 12
 _FILLS = (0x55, 0xAA)
 
 _Places = npt.NDArray[np.int64]
@@ -90,10 +91,14 @@ class SharingReplayer:
         self._recorded = np.array(replayer.recorded, dtype=np.int64)
         self._proved: set[int] = set()
         self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
-        self._arrive = {(deed.exchange, deed.member): at for at, deed in enumerate(self._deeds) if deed.what == "arrive"}
+        arrivals = [(at, deed) for at, deed in enumerate(self._deeds) if deed.what == "arrive"]
+        self._arrive = {(deed.exchange, deed.member): at for at, deed in arrivals}
         self._executed = replayer.executed
+        self._settled = replayer.settled
         self._expected = replayer.expected
-        self._forget()
+        self._checksums = np.zeros(_FEW, dtype=np.int64)  # by computation, what it showed
+        self._losses: dict[int, float] = {}
+        self._bad: dict[int, int] = {}
 
     @property
     def computations(self) -> tuple[int, int]:
@@ -112,8 +117,10 @@ class SharingReplayer:
         return self.run_order(self.replayer.graph.timed(timing))
 
     def run_order(self, order: _Places) -> ReplayOutcome:
-        """As :meth:`Replayer.run_order`."""
+        """As :meth:`Replayer.run_order`. Raises ValueError where other effects were settled meanwhile."""
         replayer = self.replayer
+        if replayer.settled is not self._settled:
+            raise ValueError("other effects were settled, so what was shared is no longer what comes next")
         if self.reason:
             return self._plainly(order)
         if self._expected is not replayer.expected or self._numbering.words > _WORDS:
@@ -290,9 +297,8 @@ class SharingReplayer:
 
     def _forget(self) -> None:
         self._numbering.forget()
-        self._checksums = np.zeros(1 << 12, dtype=np.int64)
-        self._losses: dict[int, float] = {}
-        self._bad: dict[int, int] = {}
+        self._checksums = np.zeros(_FEW, dtype=np.int64)
+        self._losses, self._bad = {}, {}
         self._staged.clear()
         self._expected = self.replayer.expected
 

@@ -27,9 +27,7 @@ class NativeNumbering:
     Raises :class:`simgpu.compiling.BuildError` where the library is not there and cannot be built.
     """
 
-    def __init__(
-        self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int
-    ) -> None:
+    def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
         self._library = load()
         self._places = len(deeds)
         self._most = max((deed.members for deed in deeds), default=0)
