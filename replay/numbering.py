@@ -296,6 +296,11 @@ class Numbering:
             left[out : out + span.hi - span.lo] = memory[here : here + span.hi - span.lo]
         self._kept[number] = left
         self.held += outs[-1]
+        self.bound(self._limit)
+
+    def bound(self, limit: int) -> None:
+        """From now on keep no more than ``limit`` bytes."""
+        self._limit = limit
         while self.held > self._limit and self._kept:
             _, oldest = self._kept.popitem(last=False)
             self.held -= len(oldest)

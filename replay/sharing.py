@@ -8,14 +8,14 @@ follows. In two timings that differ only in the order of what does not touch the
 
 What comes out is bit for bit what executing everything gives (:meth:`replay.replayer.Replayer.run_order`), which stays
 the specification, and serves where sharing is not possible: memory of two blocks of one effect that overlaps, a
-collective that ends at a member before it began at another, and what is larger than may be kept. That what an effect
-is said to read and write is the truth is tried out at each effect's first execution.
+collective that ends at a member before it began at another, and what is far larger than may be kept. That what an
+effect is said to read and write is the truth is tried out before anything is shared.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from replay.device_timing import DeviceTiming
 from replay.engines import Numbers, numbers
+from replay.faults import ReplayError
 from replay.footprints import Footprints, Region
 from replay.layouts import Layouts
 from replay.numbering import NONE, NOTHING, Deed, OutOfOrder, Passed, Span
@@ -37,6 +38,7 @@ _WORDS = 16 << 20  # numbers that describe computations: 128 MiB; then all are f
 _LAYOUTS = 128
 _FEW = 1 << 12
 _FILLS = (0x55, 0xAA)
+_FAR = 4
 
 _Places = npt.NDArray[np.int64]
 
@@ -45,7 +47,7 @@ _Places = npt.NDArray[np.int64]
 class Shared:
     """How much of the work was shared. ``whole``, ``part`` and ``none``: timings of which everything that has an effect
     was executed, a part of it, and nothing; ``plainly``: of those, timings in which nothing could be shared.
-    ``effects``: pieces of work that were carried out."""
+    ``effects``: pieces of work that were carried out, those among them that were tried out first."""
 
     whole: int = 0
     part: int = 0
@@ -62,7 +64,7 @@ class SharingReplayer:
     """Executes timings of ``replayer``, whose effects were settled before. ``kept``: bytes that may be kept.
 
     ``shared`` counts; ``reason``: why nothing can be shared (empty: it can); ``written``: the bytes that one timing
-    writes. Where no more than those may be kept, only whole timings are shared.
+    writes. Where less than those may be kept, only whole timings are shared, and nothing where it is less by far.
     """
 
     def __init__(
@@ -75,13 +77,15 @@ class SharingReplayer:
         self._hands.arena.reset()
         self._memory = self._hands.arena.bytes
         self._layouts = Layouts(replayer.recording, self._hands.arena)
-        self._deeds = self._read()
+        self._deeds = self._deeds_or_none()
         self._works = np.array([deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds])
-        self._check()
         self.written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
         self._keeps = self.written <= kept
-        layouts = self._layouts
-        self._numbering = numbering(self._deeds, layouts.recorded, layouts.sizes, self._memory.copy(), limit=kept)
+        self._kept = kept
+        if self.written > _FAR * kept:
+            self.reason = f"a timing writes {self.written} bytes, and no more than {kept} are kept"
+        layouts, most = self._layouts, max(kept, self.written)
+        self._numbering = numbering(self._deeds, layouts.recorded, layouts.sizes, self._memory.copy(), limit=most)
         self._laid: OrderedDict[frozenset[tuple[int, Hold]], int] = OrderedDict()
         shows = [(place, *shown) for place in self._unsettled() if (shown := replayer.shows(place)) is not None]
         self._showing = np.array([place for place, _, _ in shows], dtype=np.int64)
@@ -89,7 +93,7 @@ class SharingReplayer:
         self._look_of = {place: look for place, look, _ in shows}
         self._guarded = np.array([place for place, _, guarded in shows if guarded], dtype=np.int64)
         self._recorded = np.array(replayer.recorded, dtype=np.int64)
-        self._proved: set[int] = set()
+        self._tried = False
         self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
         arrivals = [(at, deed) for at, deed in enumerate(self._deeds) if deed.what == "arrive"]
         self._arrive = {(deed.exchange, deed.member): at for at, deed in arrivals}
@@ -121,6 +125,8 @@ class SharingReplayer:
         replayer = self.replayer
         if replayer.settled is not self._settled:
             raise ValueError("other effects were settled, so what was shared is no longer what comes next")
+        if not self._tried:
+            self._try_out()
         if self.reason:
             return self._plainly(order)
         if self._expected is not replayer.expected or self._numbering.words > _WORDS:
@@ -207,8 +213,6 @@ class SharingReplayer:
                     left -= 1
                     if left < 0:
                         raise _TooMuch
-                if self.reason:
-                    raise _TooMuch
 
     def _attempt(self, number: int) -> int:
         """Carry out a computation; gives the one that has to be carried out before it because nothing of it is kept."""
@@ -220,8 +224,6 @@ class SharingReplayer:
         missing = numbering.give(number, memory)
         if missing != NONE:
             return missing
-        if place not in self._proved:
-            self._prove(number, place)
         self.replayer.seen.bad.pop(self._look_of.get(place, NONE), None)
         self._hands.effects[place]()
         numbering.keep(number, memory)
@@ -260,19 +262,59 @@ class SharingReplayer:
         if look in seen.bad:
             self._bad[number] = seen.bad[look]
 
-    def _prove(self, number: int, place: int) -> None:
-        """Try out what the effect is said to read and write, in all of its blocks.
+    # -- trying out ---------------------------------------------------------------------------------------
 
-        What else there is in them may neither change nor change what the effect makes.
+    def _try_out(self) -> None:
+        """Carry out the recorded timing, each effect with nothing in memory but what it is said to read.
+
+        All that it shows must be as recorded. What is wrong stands in :attr:`reason`.
         """
-        self._proved.add(place)
+        self._tried = True
+        if self.reason:
+            return
+        replayer = self.replayer
+        order = replayer.graph.timed()
+        active = order[~replayer.settled[order]]
+        late = replayer.holds.late(order, replayer.settled)
+        try:
+            computed, _ = self._numbering.follow(self._layout(late), active)
+        except OutOfOrder:
+            self.reason = "as recorded, a collective ends at a member before it began at another"
+            return
+        before = self._memory.copy()
+        self._memory[:] = _FILLS[0]
+        replayer.seen = Seen(list(replayer.recorded))
+        try:
+            with replayer.as_live():
+                for place in active.tolist():
+                    if self._works[place] and not self.reason:
+                        self._prove(int(computed[place]), place)
+        except ReplayError as error:  # executed plainly it may be right
+            self.reason = f"effects cannot be executed from what they are said to read: {error}"
+        finally:
+            self._memory[:] = before  # what the host brought along is not set back before each replay
+        if self.reason:
+            return
+        seen = self._outcome(order, active, computed)
+        if seen.checksums != replayer.recorded or seen.departure is not None:
+            self.reason = "effects read what they are not said to read"
+        self._numbering.bound(self._kept)
+
+    def _prove(self, number: int, place: int) -> None:
+        """Carry out a computation twice, with other bytes around it in all of its blocks.
+
+        They may neither change nor change what it makes.
+        """
         deed, seen, look = self._deeds[place], self.replayer.seen, self._look_of.get(place)
         blocks = {span.block for span in (*deed.reads, *deed.writes)}
+        given = [self._deeds[self._arrive[deed.exchange, member]] for member in range(deed.members)]
+        others = [self._bytes(span) for one in given for span in one.reads]  # where the members' data were
         whole = [self._bytes(Span(block, 0, int(self._layouts.sizes[block]))) for block in blocks]
         written = [self._bytes(span) for span in deed.writes]
         made: list[Any] = []
         for fill in _FILLS:
-            for part in whole:
+            self._stage(number, place)
+            for part in (*others, *whole):
                 part[:] = fill
             self._numbering.give(number, self._memory)
             before = [part.copy() for part in whole]
@@ -280,14 +322,18 @@ class SharingReplayer:
             left = [part.tobytes() for part in written]
             made.append((left, None if look is None else seen.checksums[look]))
             for block, part in zip(blocks, before, strict=True):
-                for span, bytes_ in zip(deed.writes, written, strict=True):
+                for span, now in zip(deed.writes, written, strict=True):
                     if span.block == block:
-                        part[span.lo : span.hi] = bytes_
+                        part[span.lo : span.hi] = now
             if any((then != now).any() for then, now in zip(before, whole, strict=True)):
                 self.reason = f"effect {place} writes what it is not said to write"
         if made[0] != made[1]:
             self.reason = f"effect {place} reads what it is not said to read"
-        self._numbering.give(number, self._memory)
+        self._numbering.keep(number, self._memory)
+        self.shared.effects += 1
+        self._learn(number, place)
+        for part in (*others, *whole):
+            part[:] = _FILLS[0]
 
     def _bytes(self, span: Span) -> npt.NDArray[np.uint8]:
         base = int(self._layouts.recorded[span.block])
@@ -317,8 +363,18 @@ class SharingReplayer:
     def _unsettled(self) -> Iterable[int]:
         return np.flatnonzero(~self.replayer.settled).tolist()
 
+    def _deeds_or_none(self) -> list[Deed]:
+        """What all effects do; no deeds, and a reason, where the recording does not say it."""
+        try:
+            deeds = self._read()
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError, ReplayError) as error:
+            self.reason = f"the recording does not say what its work touches: {error}"
+        else:
+            self._check(deeds)
+        return [NOTHING] * len(self.replayer.graph.effects) if self.reason else deeds
+
     def _read(self) -> list[Deed]:
-        """What all effects that are not settled do. Raises :class:`replay.faults.ReplayError`."""
+        """What all effects that are not settled do."""
         replayer, numbers = self.replayer, self._layouts.numbers
         footprints = Footprints(replayer.recording)
         passed: dict[tuple[int, int], list[Passed]] = {}
@@ -346,13 +402,18 @@ class SharingReplayer:
             deeds[place] = Deed(what, spans(foot.reads), spans(foot.writes), exchange, member, members)
         return deeds
 
-    def _check(self) -> None:
+    def _check(self, deeds: Sequence[Deed]) -> None:
         """An effect that touches two blocks in one place is no function of what it reads: it goes by where they lie."""
         bases, sizes = self._layouts.recorded.tolist(), self._layouts.sizes.tolist()
-        for place, deed in enumerate(self._deeds):
-            blocks = {span.block for span in (*deed.reads, *deed.writes)}
+        for place, deed in enumerate(deeds):
+            spans = (*deed.reads, *deed.writes)
+            bounds = [(span.lo, span.hi, sizes[span.block]) for span in spans]
+            bounds += [(one.lo, one.hi, sizes[one.block]) for one in deed.passed]
+            bounds += [(one.start, one.start + one.hi - one.lo, sizes[one.former]) for one in deed.passed]
+            if not all(0 <= lo <= hi <= size for lo, hi, size in bounds):
+                self.reason = f"effect {place} touches what is not there"
             until = 0
-            for base, size in sorted((bases[block], sizes[block]) for block in blocks):
+            for base, size in sorted((bases[block], sizes[block]) for block in {span.block for span in spans}):
                 if base < until:
                     self.reason = f"effect {place} touches two blocks that share memory"
                 until = base + size

@@ -29,17 +29,20 @@ class Waiting:
 
     def times(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
         """The time of each node; those before node ``begin`` stand in ``before``."""
+        if not native():
+            return self.in_python(costs, begin, before)
         made = before.copy()
-        if native():
-            engine.times(self._at, self._flat, costs, begin, made)
-        else:
-            made[begin:] = self._in_python(costs[begin:].tolist(), begin, before[:begin].tolist())
+        engine.times(self._at, self._flat, costs, begin, made)
         return made
 
-    def _in_python(self, costs: list[int], begin: int, times: list[int]) -> list[int]:
+    def in_python(self, costs: _Numbers, begin: int, before: _Numbers) -> _Numbers:
+        """The same, whatever serves otherwise."""
+        times: list[int] = before[:begin].tolist()
         add, preds = times.append, self._preds
         first, second, third = (those[begin:] for those in self._few)
-        for one, two, three, cost in zip(first, second, third, costs, strict=True):  # max() costs three times as much
+        for one, two, three, cost in zip(
+            first, second, third, costs[begin:].tolist(), strict=True
+        ):  # max() costs three times as much
             if two < 0:
                 if one >= 0:
                     add(times[one] + cost)
@@ -54,7 +57,7 @@ class Waiting:
                 if other > latest:
                     latest = other
             add(latest + cost)
-        return times[begin:]
+        return np.array(times, dtype=np.int64)
 
 
 def ordered(when: _Numbers, nearly: _Numbers) -> _Numbers:

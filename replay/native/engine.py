@@ -91,6 +91,9 @@ class NativeNumbering:
     def keep(self, number: int, memory: _Bytes) -> None:
         self._library.numbering_keep(self._it, number, memory.ctypes.data)
 
+    def bound(self, limit: int) -> None:
+        self._library.numbering_bound(self._it, limit)
+
 
 def times(preds_at: _Numbers, preds: npt.NDArray[np.int32], costs: _Numbers, begin: int, made: _Numbers) -> None:
     """By node, from ``begin`` on: the latest of those it waits for plus its cost. Nodes before that are in ``made``."""
@@ -130,6 +133,7 @@ def load() -> Any:
         ("numbering_done", None, [it, number]),
         ("numbering_give", number, [it, number, numbers]),
         ("numbering_keep", None, [it, number, numbers]),
+        ("numbering_bound", None, [it, number]),
         ("numbering_count", number, [it]),
         ("numbering_words", number, [it]),
         ("numbering_held", number, [it]),

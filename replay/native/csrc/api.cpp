@@ -61,6 +61,7 @@ EXPORT int64_t numbering_give(void* it, int64_t number, uint8_t* memory) {
 EXPORT void numbering_keep(void* it, int64_t number, const uint8_t* memory) {
   static_cast<Numbering*>(it)->keep(number, memory);
 }
+EXPORT void numbering_bound(void* it, int64_t limit) { static_cast<Numbering*>(it)->bound(limit); }
 EXPORT int64_t numbering_count(void* it) { return static_cast<Numbering*>(it)->count(); }
 EXPORT int64_t numbering_words(void* it) { return static_cast<Numbering*>(it)->words(); }
 EXPORT int64_t numbering_held(void* it) { return static_cast<Numbering*>(it)->held(); }

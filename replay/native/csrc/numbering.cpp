@@ -170,6 +170,11 @@ void Numbering::keep(int64_t number, const uint8_t* memory) {
   }
   kept_.emplace(number, std::move(left));
   held_ += size;
+  bound(limit_);
+}
+
+void Numbering::bound(int64_t limit) {
+  limit_ = limit;
   while (held_ > limit_ && !used_.empty()) {
     auto oldest = kept_.find(used_.front());
     held_ -= oldest->second.size;

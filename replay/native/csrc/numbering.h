@@ -66,6 +66,7 @@ class Numbering {
   void done(int64_t number) { done_[number] = 1; }
   int64_t give(int64_t number, uint8_t* memory);
   void keep(int64_t number, const uint8_t* memory);
+  void bound(int64_t limit);
 
   int64_t count() const { return static_cast<int64_t>(done_.size()); }
   int64_t words() const { return static_cast<int64_t>(words_.size()); }
