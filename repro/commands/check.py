@@ -162,7 +162,10 @@ def check(
         )
 
     started = time.monotonic()
-    ended = checking.as_a_rank(work, folder, me) if me else child.attended(work)
+    meanwhile = checking.Meanwhile(folder, what, dry=world is not None)
+    ended = (
+        checking.as_a_rank(work, folder, me, meanwhile.on) if me else child.attended(work, meanwhile=meanwhile.on)
+    )
     if ended is None:
         return
     if ended.wrong:
@@ -181,7 +184,7 @@ def check(
             packages=packages,
         )
     )
-    checking.conclude(ended, folder, what, beside, again, telling)
+    checking.conclude(ended, folder, meanwhile, beside, again, telling)
 
 
 def _telling(
