@@ -11,9 +11,9 @@ from typing import Protocol
 from detectors.base import Detector
 from detectors.confidence import removal
 from detectors.confidence.holding import Holding, holding
-from detectors.confidence.waits import AsIf, Keep, Waits
+from detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from detectors.order.races import Race
-from detectors.race_detector import EXAMPLES, RaceDetector
+from detectors.race_detector import EXAMPLES, Noticed, RaceDetector
 from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
@@ -170,7 +170,13 @@ def find_races(
 
 def rests_on(trace_folder: Path, waits: Waits) -> Holding:
     """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
-    return holding(waits, lambda keep: find_races(trace_folder, keep=keep, examples=None))
+
+    def judge(keep: Keep, counts: Counts, noticed: Noticed | None) -> list[Race]:
+        detector = RaceDetector(counts=counts, noticed=noticed)
+        read(trace_folder, [detector], keep=keep)
+        return detector.findings()
+
+    return holding(waits, judge)
 
 
 class _Folder:

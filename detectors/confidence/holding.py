@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from detectors.confidence.waits import Keep, Waits, WaitSite, races_without
-from detectors.order.races import Race, describe
-from detectors.race_detector import EXAMPLES, RaceKey, key_of
+from detectors.confidence.waits import Counts, Keep, Waits, WaitSite
+from detectors.order.races import Occurrence, Race, describe
+from detectors.race_detector import Noticed, RaceKey, key_of
 
 MOST_SITES = 16
 
@@ -55,25 +55,33 @@ class Holding:
     unexamined: int = 0
 
 
-def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int = MOST_SITES) -> Holding:
-    """What a run without races rests on.
+Judge = Callable[[Keep, Counts, Noticed | None], Sequence[Race]]
+"""Gives the races that are there when only some records count, of all occurrences those that count: see
+:class:`detectors.race_detector.RaceDetector`.
+"""
 
-    ``judge`` gives the races, all occurrences of each, that are there when only some records count. ``most``: so many
-    sites are left out alone, those between most pairs first.
-    """
 
-    def without(sites: Iterable[WaitSite]) -> list[Race]:
-        return races_without(waits, judge, sites)
+def holding(waits: Waits, judge: Judge, *, most: int = MOST_SITES) -> Holding:
+    """What a run without races rests on. ``most``: so many sites are left out alone, those between most pairs first."""
 
-    found = without(waits.sites) if waits.sites else []
-    between = {_key(race): waits.between(race) or Counter(waits.sites.keys()) for race in found}
+    def without(sites: Iterable[WaitSite], noticed: Noticed | None = None) -> Sequence[Race]:
+        dropped = tuple(sites)
+        return judge(waits.without(dropped), waits.besides_own(dropped), noticed)
+
+    seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
+
+    def noticed(key: RaceKey, one: Occurrence) -> None:
+        seen[key].update(waits.between(one))
+
+    found = without(waits.sites, noticed) if waits.sites else []
+    between = {_key(race): seen[_key(race)] or Counter(waits.sites.keys()) for race in found}
     counted: Counter[WaitSite] = sum(between.values(), Counter())
     candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
     held: list[Held] = []
     explained: set[RaceKey] = set()
     for one in candidates[:most]:
         if alone := without([one]):
-            held.append(Held((one,), tuple(map(_shortened, alone))))
+            held.append(Held((one,), tuple(alone)))
             explained |= {_key(race) for race in alone}
     rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in found:
@@ -85,7 +93,10 @@ def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int 
 
 
 def _fewest(
-    sites: tuple[WaitSite, ...], races: Sequence[Race], without: Callable[[Iterable[WaitSite]], list[Race]], most: int
+    sites: tuple[WaitSite, ...],
+    races: Sequence[Race],
+    without: Callable[[Iterable[WaitSite]], Sequence[Race]],
+    most: int,
 ) -> Held:
     """The races with no more sites than it takes to have all of them, of the first ``most``."""
     wanted = {_key(race) for race in races}
@@ -95,12 +106,8 @@ def _fewest(
         again = [race for race in without(fewer) if _key(race) in wanted] if fewer else []
         if wanted <= {_key(race) for race in again}:
             left, races = fewer, again
-    return Held(tuple(left), tuple(map(_shortened, races)))
+    return Held(tuple(left), tuple(races))
 
 
 def _key(race: Race) -> RaceKey:
     return key_of(race.first, race.second)
-
-
-def _shortened(race: Race) -> Race:
-    return replace(race, examples=race.examples[:EXAMPLES])

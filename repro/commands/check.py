@@ -163,9 +163,7 @@ def check(
 
     started = time.monotonic()
     meanwhile = checking.Meanwhile(folder, what, dry=world is not None)
-    ended = (
-        checking.as_a_rank(work, folder, me, meanwhile.on) if me else child.attended(work, meanwhile=meanwhile.on)
-    )
+    ended = checking.as_a_rank(work, folder, me, meanwhile.on) if me else child.attended(work, meanwhile=meanwhile.on)
     if ended is None:
         return
     if ended.wrong:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detectors import Race, RaceDetector
 from detectors.confidence.holding import Holding, holding
-from detectors.confidence.waits import Keep, Waits
+from detectors.confidence.waits import Counts, Keep, Waits, races_without
+from detectors.race_detector import EXAMPLES, Noticed
 from simgpu.trace import HOST_STREAM
 from tests.detectors.story import Story, View
 
@@ -16,14 +19,21 @@ def held(story: Story, **how: int) -> Holding:
     for host in story.hosts:
         waits.feed(host.rank, host.trace)
 
-    def judge(keep: Keep) -> list[Race]:
-        detector = RaceDetector(None)
+    def judged(detector: RaceDetector, keep: Keep) -> list[Race]:
         for host in story.hosts:
             detector.feed(host.rank, [record for record in host.trace if keep(host.rank, record)])
         detector.finish()
         return detector.races
 
+    def judge(keep: Keep, counts: Counts, noticed: Noticed | None) -> list[Race]:
+        return judged(RaceDetector(counts=counts, noticed=noticed), keep)
+
     story.assert_clean()
+    # What counts is counted as it comes; it is the same as to keep all occurrences and to sort them out at the end.
+    sites = tuple(waits.sites)
+    at_the_end = races_without(waits, lambda keep: judged(RaceDetector(None), keep), sites)
+    as_it_comes = judge(waits.without(sites), waits.besides_own(sites), None)
+    assert as_it_comes == [replace(race, examples=race.examples[:EXAMPLES]) for race in at_the_end]
     return holding(waits, judge, **how)
 
 
