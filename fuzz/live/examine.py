@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from detectors.files import find_races
 from detectors.order.races import Occurrence, Race, Side
 from detectors.race_detector import RaceKey, key_of
 from fuzz.live.recorded import RecordedRun, Touch, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
-from fuzz.occurrences import spread
+from fuzz.occurrences import spread, spread_of
 from simgpu.timing import Delay, Place, Timing
 from simgpu.tokens import Stretch, rounded
 
@@ -137,7 +136,8 @@ class Examination:
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
-        self._occurrences: dict[RaceKey, Sequence[Occurrence]] | None = None
+        self._occurrences: dict[RaceKey, list[Occurrence]] | None = None
+        self._wanted: list[RaceKey] = []
         self._quiet: LiveOutcome | None = None
         self._shown = False
 
@@ -149,6 +149,7 @@ class Examination:
         if other:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
+        self._wanted = [key_of(race.first, race.second) for race in races[:limit]]
         made = [self._examined(race) for race in races[:limit]]
         beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
@@ -159,7 +160,7 @@ class Examination:
         if one.verdict == "harmful":
             return one
         tried = [one]
-        for occurrence in spread(self._all_of(race))[1:]:
+        for occurrence in self._spread(race)[1:]:
             one = self._tried(race, occurrence)
             if one.verdict == "harmful":
                 return one
@@ -176,13 +177,12 @@ class Examination:
             return _unconfirmed(race, "its work is not in the trace")
         return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
 
-    def _all_of(self, race: Race) -> Sequence[Occurrence]:
-        """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
+    def _spread(self, race: Race) -> Sequence[Occurrence]:
+        """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
         if race.occurrences <= len(race.examples):
-            return race.examples
+            return spread(race.examples)
         if self._occurrences is None:
-            races = find_races(self._folder, examples=None)
-            self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
+            self._occurrences = spread_of(self._folder, self._wanted)
         return self._occurrences[key_of(race.first, race.second)]
 
     def _pair(self, race: Race, occurrence: Occurrence) -> RacingPair | None:
