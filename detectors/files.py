@@ -10,11 +10,13 @@ from typing import Protocol
 
 from detectors.base import Detector
 from detectors.confidence import removal
-from detectors.confidence.holding import Holding, holding
+from detectors.confidence.holding import Bare, Holding, holding
 from detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from detectors.order.races import Race
-from detectors.race_detector import EXAMPLES, Noticed, RaceDetector
-from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
+from detectors.race_detector import EXAMPLES, RaceDetector
+from simgpu.onward import Onward
+from simgpu.parts import PartReader
+from simgpu.trace import Begin, TraceError, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
 _BITE = 1024  # ... while the program runs: who follows it has other things to look after
@@ -26,22 +28,31 @@ class Reader(Protocol):
     def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
 
 
-def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None, as_if: AsIf | None = None) -> None:
+def read(
+    trace_folder: Path,
+    readers: Sequence[Reader],
+    *,
+    keep: Keep | None = None,
+    as_if: AsIf | None = None,
+    kept: bool = False,
+) -> None:
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
-    ``keep`` says which records of a rank count, ``as_if`` what those are taken for.
+    ``keep`` says which records of a rank count, ``as_if`` what those are taken for. ``kept``: of traces that were
+    thinned (:mod:`simgpu.parts`) what is there will do; no verdict rests on that.
     A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
     those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
-    one is damaged or not of this run.
+    one is damaged, thinned or not of this run.
     """
-    Following(trace_folder, readers, keep=keep, as_if=as_if).finish()
+    Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
 
 
 class Following:
     """Reads a run's traces for all ``readers``, as :func:`read` does, also while its ranks still write them.
 
-    What the readers are told is the same, but for how the ranks take turns, on which no finding depends.
+    What the readers are told is the same, but for how the ranks take turns, on which no finding depends. ``thin``:
+    remove what was read of a trace in parts, but for the first. ``thinned``: by rank where that ends, of such a trace.
     """
 
     def __init__(
@@ -51,11 +62,18 @@ class Following:
         *,
         keep: Keep | None = None,
         as_if: AsIf | None = None,
+        kept: bool = False,
+        thin: bool = False,
     ) -> None:
+        self._kept, self._thin = kept, thin
         self._folder, self._readers, self._keep, self._as_if = trace_folder, readers, keep, as_if
         self._detectors = [one for one in readers if isinstance(one, Detector)]
         self._traces: dict[int, _RankTrace] = {}
         self._problem: Exception | None = None
+
+    @property
+    def thinned(self) -> dict[int, Onward]:
+        return {rank: trace.first for rank, trace in self._traces.items() if trace.first is not None}
 
     def on(self) -> bool:
         """Read on, a little; is there more already? It raises nothing: :meth:`finish` does."""
@@ -86,6 +104,9 @@ class Following:
                 for rank in self._free(left) or list(left):
                     if not self._turn(rank, _BATCH):
                         left.remove(rank)
+            if self._thin:
+                for trace in self._traces.values():
+                    trace.thin(done=True)
         finally:
             for trace in self._traces.values():
                 trace.close()
@@ -94,7 +115,7 @@ class Following:
 
     def _open(self, rank: int) -> None:
         if rank not in self._traces:
-            self._traces[rank] = _RankTrace(file_of(self._folder, rank))
+            self._traces[rank] = _RankTrace(file_of(self._folder, rank), kept=self._kept)
 
     def _free(self, ranks: Iterable[int]) -> list[int]:
         """The ranks that are not held up at what others have not come to: of these nothing has to be kept."""
@@ -111,15 +132,17 @@ class Following:
             batch = [self._as_if(rank, one) for one in batch]
         if batch:
             _feed(self._readers, rank, batch, trace.path)
+        if self._thin:
+            trace.thin()
         return more
 
 
 class _RankTrace:
     """One rank's trace, as far as it has been written and read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept: bool) -> None:
         self.path = path
-        self._reader = TraceReader(path)
+        self._reader = PartReader(path, kept=kept)
         self._begin: Begin | None = None
         self._new: Iterator[TraceRecord] = iter(())
         self._ahead: list[TraceRecord] = []
@@ -155,6 +178,14 @@ class _RankTrace:
                     f"trace {self.path} is of a run with {self._begin.world} ranks, but there are {len(ranks)} traces"
                 )
 
+    @property
+    def first(self) -> Onward | None:
+        """Where its first part ends, if there are more."""
+        return self._reader.first
+
+    def thin(self, *, done: bool = False) -> None:
+        self._reader.thin(done=done)
+
     def close(self) -> None:
         self._reader.close()
 
@@ -168,15 +199,21 @@ def find_races(
     return detector.findings()
 
 
-def rests_on(trace_folder: Path, waits: Waits) -> Holding:
-    """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
+def rests_on(trace_folder: Path, waits: Waits, bare: Bare | None = None) -> Holding:
+    """What a run without races rests on. ``waits`` and ``bare`` were fed all its records; without the latter they are
+    read once more for it. Raises as :func:`read`.
+    """
+    if bare is None:
+        bare = Bare(waits)
+        if waits.sites:
+            read(trace_folder, [bare])
 
-    def judge(keep: Keep, counts: Counts, noticed: Noticed | None) -> list[Race]:
-        detector = RaceDetector(counts=counts, noticed=noticed)
+    def judge(keep: Keep, counts: Counts) -> list[Race]:
+        detector = RaceDetector(counts=counts)
         read(trace_folder, [detector], keep=keep)
         return detector.findings()
 
-    return holding(waits, judge)
+    return holding(waits, bare, judge)
 
 
 class _Folder:

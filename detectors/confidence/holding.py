@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from detectors.base import Detector
 from detectors.confidence.waits import Counts, Keep, Waits, WaitSite
 from detectors.order.races import Occurrence, Race, describe
-from detectors.race_detector import Noticed, RaceKey, key_of
+from detectors.race_detector import RaceDetector, RaceKey, key_of
+from simgpu.trace import TraceRecord
 
 MOST_SITES = 16
 
@@ -55,26 +57,76 @@ class Holding:
     unexamined: int = 0
 
 
-Judge = Callable[[Keep, Counts, Noticed | None], Sequence[Race]]
-"""Gives the races that are there when only some records count, of all occurrences those that count: see
-:class:`detectors.race_detector.RaceDetector`.
-"""
+Judge = Callable[[Keep, Counts], Sequence[Race]]
+"""Gives the races that are there when only some records count, and of their occurrences only some."""
 
 
-def holding(waits: Waits, judge: Judge, *, most: int = MOST_SITES) -> Holding:
-    """What a run without races rests on. ``most``: so many sites are left out alone, those between most pairs first."""
+class Bare(Detector):
+    """Judges a run as if nothing waited that is there for another reason, also while it runs: without all of these
+    waits at once. ``waits`` has to be fed the same records, before it. ``between``: of each race the waits that come
+    between its accesses, with how many occurrences. To be stopped when it is not wanted any more.
+    """
 
-    def without(sites: Iterable[WaitSite], noticed: Noticed | None = None) -> Sequence[Race]:
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._detector = RaceDetector(counts=waits.counted, noticed=self._notice)
+        self._stopped = False
+        self._seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
+        self._open: list[tuple[RaceKey, Occurrence]] = []  # what all later waits come between
+
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        if not self._stopped:
+            self._detector.feed(rank, [one for one in records if self._waits.site_of(rank, one) is None])
+
+    def finish(self) -> None:
+        self._detector.finish()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def waits(self, rank: int) -> bool:
+        return not self._stopped and self._detector.waits(rank)
+
+    def findings(self) -> list[Race]:
+        """None where nothing waits for another reason. To be asked at the end of the run."""
+        assert not self._stopped
+        return self._detector.findings() if self._waits.sites else []
+
+    def between(self, race: Race) -> Counter[WaitSite]:
+        for key, one in self._open:
+            self._seen[key].update(self._waits.between(one))
+        self._open.clear()
+        return self._seen[_key(race)] or Counter(self._waits.sites.keys())
+
+    def _notice(self, key: RaceKey, one: Occurrence) -> None:
+        if one.second.op is None:
+            self._open.append((key, one))
+        else:
+            self._seen[key].update(self._waits.between(one))
+
+
+def together(waits: Waits, bare: Bare) -> Holding:
+    """What a run without races rests on, as far as it is known without judging its traces again: which of the waits
+    that come between a pair are needed is not.
+    """
+    groups: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
+    for race in bare.findings():
+        groups[tuple(sorted(bare.between(race), key=waits.sites.__getitem__))].append(race)
+    held = tuple(Held(sites, tuple(races)) for sites, races in groups.items())
+    return Holding(held, len(waits.sites), len({one for sites in groups for one in sites}))
+
+
+def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -> Holding:
+    """What a run without races rests on, which ``waits`` and ``bare`` were fed. ``most``: so many sites are left out
+    alone, those between most pairs first.
+    """
+
+    def without(sites: Iterable[WaitSite]) -> Sequence[Race]:
         dropped = tuple(sites)
-        return judge(waits.without(dropped), waits.besides_own(dropped), noticed)
+        return judge(waits.without(dropped), waits.besides_own(dropped))
 
-    seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
-
-    def noticed(key: RaceKey, one: Occurrence) -> None:
-        seen[key].update(waits.between(one))
-
-    found = without(waits.sites, noticed) if waits.sites else []
-    between = {_key(race): seen[_key(race)] or Counter(waits.sites.keys()) for race in found}
+    found = bare.findings()
+    between = {_key(race): bare.between(race) for race in found}
     counted: Counter[WaitSite] = sum(between.values(), Counter())
     candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
     held: list[Held] = []

@@ -271,6 +271,11 @@ class Waits:
 
         return counts
 
+    def counted(self, one: Occurrence) -> bool:
+        """The same without any of the waits so far."""
+        op = one.first.op
+        return op is None or not any(rank == one.rank and op in ops for (_, rank), ops in self._own.items())
+
     def between(self, one: Occurrence) -> frozenset[WaitSite]:
         """The sites whose waits come between the two accesses.
 

@@ -170,8 +170,17 @@ class Rests(_Part):
         return [one for one in self.answers if one.kind != "right"]
 
 
+class _Thinned(_Part):
+    """Of traces of which not all is kept: how many operations are, of how many, and what is to be said of that."""
+
+    operations: _Count
+    of: _Count
+    says: list[str]
+
+
 class _Checked(Rests):
     seen: str
+    thinned: _Thinned | None = None
     virtual_ns: _Count = 0
     own: dict[str, str] = {}
     status: _Count | None = None

@@ -54,6 +54,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
         body += [Text(""), Text(f"Examined: {checked.seen.sentence()}.")]
+    if checked.thinned:
+        body += [Text(f"{one}.") for one in checked.thinned.sentences(checked.races)]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""

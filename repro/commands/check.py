@@ -20,6 +20,7 @@ from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
 
+KEPT_MIB = 16.0
 NODES = GPUS = 1  # of a dry run that says nothing else
 
 
@@ -45,6 +46,16 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
     "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
+)
+@click.option(
+    "--keep-trace",
+    "keep",
+    type=click.FloatRange(0),
+    default=KEPT_MIB,
+    show_default=True,
+    metavar="MIB",
+    help="So much of each rank's trace is kept, for reports and further commands: its beginning. What comes then is "
+    "judged like it, and thinned out. 0, or with --record: all is kept.",
 )
 @click.option(
     "--slow",
@@ -100,6 +111,7 @@ def check(
     overwrite: bool,
     report: bool,
     record: bool,
+    keep: float,
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
@@ -158,7 +170,16 @@ def check(
     def work() -> ProgramEnd:
         places.leave()
         return checking.work(
-            words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record, aside=telling.aside
+            words,
+            module,
+            ranks or 0,
+            folder / "trace",
+            what["slow"],
+            token,
+            world,
+            record=record,
+            aside=telling.aside,
+            keep=math.ceil(keep * 2**20),
         )
 
     started = time.monotonic()

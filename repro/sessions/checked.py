@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any, Protocol
 
 from detectors import Race, RaceDetector, Unexercised, Unseen
 from detectors.base import found_by
-from detectors.confidence.holding import Holding
+from detectors.confidence.holding import Bare, Holding, together
 from detectors.confidence.waits import Waits
 from detectors.files import Following, rests_on
 from detectors.values import answers
 from reports.data import checked as checked_file
 from reports.data import checkout, known, sources
-from reports.data.checked import Checked, Seen, Witnessed
+from reports.data.checked import Checked, Seen, Thinned, Witnessed
 from reports.data.comments import comments
 from reports.data.known import Baseline
 from repro.sessions.folders import ANSWERS
@@ -51,7 +52,8 @@ class Judging:
     """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
 
     ``asked``: what was run (:func:`repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets the first
-    race as soon as it is there.
+    race as soon as it is there. Of traces that are written in parts (:mod:`simgpu.parts`) it removes what is not to be
+    kept, as soon as it is judged.
     """
 
     def __init__(
@@ -59,16 +61,20 @@ class Judging:
     ) -> None:
         self._folder, self._asked, self._told = folder, asked, told
         self._waits, self._count, self._using = Waits(), _Count(), detectors()
+        self._bare = Bare(self._waits)
         self._rehearsed = DryMetrics(asked) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
-        self._following = Following(folder / "trace", [self._waits, self._count, *others, *self._using])
+        readers = [self._waits, self._count, *others, *self._using, self._bare]
+        self._following = Following(folder / "trace", readers, thin=True)
 
     def on(self) -> bool:
         """Judge a little more of what has been written by now; is there more already?"""
         more = self._following.on()
-        if self._told is not None and any(one.count for one in self._using if isinstance(one, RaceDetector)):
-            self._told(found_by(self._using, Race)[0])
-            self._told = None
+        if any(one.count for one in self._using if isinstance(one, RaceDetector)):
+            self._bare.stop()  # what a clean verdict would rest on is not asked
+            if self._told is not None:
+                self._told(found_by(self._using, Race)[0])
+                self._told = None
         return more
 
     def conclude(
@@ -89,7 +95,8 @@ class Judging:
             self._following.finish()
             races = found_by(self._using, Race)
             if not races and not failure:
-                held = rests_on(trace, self._waits)
+                thinned = bool(self._following.thinned)
+                held = together(self._waits, self._bare) if thinned else rests_on(trace, self._waits, self._bare)
         except TraceError as error:
             failure = failure or str(error)
         if not failure and count.open:
@@ -114,11 +121,19 @@ class Judging:
             dry=self._rehearsed.result(dry) if self._rehearsed and dry else None,
             answers=said,
             failed=failed,
+            thinned=self._thinned(),
         )
         sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
         checked = _knowing(checked, beside, baseline, keeping)
         checked_file.write(checked, folder)
         return checked
+
+    def _thinned(self) -> Thinned | None:
+        ends, given = self._following.thinned, self._count.given
+        if not ends:
+            return None
+        kept = sum(ends[rank].operations if rank in ends else count for rank, count in given.items())
+        return Thinned(kept, sum(given.values()), {rank: one.op for rank, one in ends.items()})
 
 
 def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping: str) -> Checked:
@@ -140,6 +155,7 @@ class _Count:
 
     def __init__(self) -> None:
         self._launches = self._last_ns = 0
+        self.given: Counter[int] = Counter()  # by rank, the host's own among it
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -148,6 +164,7 @@ class _Count:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
         for record in records:
             if isinstance(record, (Launch, Collective)):
+                self.given[rank] += 1
                 if record.stream not in hosts:
                     self._launches += 1
                     self._last_ns = max(self._last_ns, record.end)

@@ -45,8 +45,12 @@ def work(
     record: bool,
     aside: bool = False,
     tell_waits: bool = False,
+    keep: int = 0,
 ) -> ProgramEnd:
-    """In the child: the program, to its end. ``aside``: what it prints goes to standard error."""
+    """In the child: the program, to its end. ``aside``: what it prints goes to standard error.
+
+    ``keep``: bytes of each trace that are kept (0: all), where somebody judges meanwhile; a recording is kept whole.
+    """
     if aside:
         os.dup2(2, 1)
     from simgpu import launch
@@ -70,6 +74,7 @@ def work(
             record=record,
             dry=world,
             tell_waits=tell_waits,
+            keep=0 if record else keep,
         )
         if world:
             from simgpu import memory

@@ -100,11 +100,11 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     order = OrderAround(race, one)
     try:
         if chosen.sites:
-            read(chosen.trace, [waits, graph])
+            read(chosen.trace, [waits, graph], kept=True)
             if one.first.op is not None and one.second.op is not None:
                 first, second = (one.first.op, race.first.access), (one.second.op, race.second.access)
                 held = graph.chain(one.rank, first, second) or ()
-        read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None)
+        read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None, kept=True)
         around = order.around()
     except (TraceError, LookupError, TypeError, ValueError, AttributeError) as error:
         why = error if isinstance(error, TraceError) else "a trace of it is damaged"
