@@ -45,6 +45,7 @@ class PartWriter(TraceWriter):
 
 class PartReader(TraceReader):
     """Reads a trace and its further parts. ``first``: where the first of them ends, as soon as that is read.
+    ``thinned``: it came to where the next one is gone.
 
     ``kept``: of a trace that was thinned what is there is all that is wanted. Raises :class:`simgpu.trace.TraceError`.
     """
@@ -54,6 +55,7 @@ class PartReader(TraceReader):
         self._kept = kept
         self._part = self._thinned = 0
         self.first: Onward | None = None
+        self.thinned = False
 
     def _go_on(self, record: Onward) -> None:
         if record.part != self._part + 1:
@@ -64,6 +66,7 @@ class PartReader(TraceReader):
         except FileNotFoundError:
             if not self._kept:
                 super()._go_on(self.first)
+            self.thinned = True
             return
         self._file.close()
         self._file, self._part = following, record.part

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from detectors.order.races import Occurrence, Race, Side
 from detectors.race_detector import RaceKey, key_of
-from fuzz.live.recorded import RecordedRun, Touch, load
+from fuzz.live.recorded import RecordedRun, Touch, begins, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
 from fuzz.occurrences import spread, spread_of
 from simgpu.timing import Delay, Place, Timing
@@ -104,7 +104,8 @@ def examine(
     if not races:
         return []
     timing = timing or Timing()
-    judged = load(folder)
+    judged = load(folder, kept=True)
+    thinned = any(one.thinned for one in judged.values())
     with contextlib.ExitStack() as stack:
         program = LiveProgram(command, runner or stack.enter_context(Runner()), patience_s)
         control = program.run(timing)
@@ -114,14 +115,20 @@ def examine(
 
         # the status of the judged run is not known here: how it ended, its traces say
         first = LiveOutcome(judged, control.status)
-        return Examination(first, control, program, timing, again, folder).all(races, limit)
+        if thinned:  # what it came to see later is not there any more: a run that began like it stands for it
+            first = program.run(timing)
+            if not begins(judged, first.run):
+                why = "a second run in the same timing is another from its beginning on"
+                return [_unconfirmed(race, why) for race in races]
+        return Examination(first, control, program, timing, again, folder, whole=not thinned).all(races, limit)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
     ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
-    the traces of the judged run lie.
+    the traces of the judged run lie; not ``whole``: only their beginning, so that the occurrences are those that the
+    races carry.
     """
 
     def __init__(
@@ -132,7 +139,10 @@ class Examination:
         timing: Timing,
         again: Callable[[str], str],
         folder: Path,
+        *,
+        whole: bool = True,
     ) -> None:
+        self._whole = whole
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
@@ -179,7 +189,7 @@ class Examination:
 
     def _spread(self, race: Race) -> Sequence[Occurrence]:
         """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
-        if race.occurrences <= len(race.examples):
+        if race.occurrences <= len(race.examples) or not self._whole:
             return spread(race.examples)
         if self._occurrences is None:
             self._occurrences = spread_of(self._folder, self._wanted)

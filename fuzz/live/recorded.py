@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from detectors.order.races import Moment, describe
 from fuzz.live.rows import Rows
+from simgpu.parts import PartReader
 from simgpu.timing import Place
 from simgpu.trace import (
     Collective,
@@ -26,7 +27,6 @@ from simgpu.trace import (
     Probed,
     Stack,
     StreamName,
-    TraceReader,
     TraceRecord,
 )
 
@@ -136,13 +136,16 @@ class Works(Mapping[int, RecordedWork]):
 
 @dataclass
 class Recorded:
-    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end."""
+    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
+    ``thinned``: the trace that was read is only the beginning.
+    """
 
     rank: int
     works: Works = field(init=False)
     reads: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
     final: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
     ended: bool = False
+    thinned: bool = False
     streams: dict[int, str] = field(default_factory=dict)
     waits: Rows[HostWaited] = field(default_factory=lambda: Rows(HostWaited))
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
@@ -224,13 +227,26 @@ RecordedRun = dict[int, Recorded]
 """By rank."""
 
 
-def load(folder: Path) -> RecordedRun:
-    """The traces of a run. Raises :class:`simgpu.trace.TraceError`."""
+def begins(run: RecordedRun, other: RecordedRun) -> bool:
+    """Is the first, of traces that were thinned, how the other began?"""
+    return run.keys() == other.keys() and all(
+        len(mine.works) <= len(other[rank].works)
+        and all(one == two for one, two in zip(mine.works.items(), other[rank].works.items(), strict=False))
+        for rank, mine in run.items()
+    )
+
+
+def load(folder: Path, *, kept: bool = False) -> RecordedRun:
+    """The traces of a run. ``kept``: what is there of some that were thinned will do.
+
+    Raises :class:`simgpu.trace.TraceError`.
+    """
     run: RecordedRun = {}
     for path in sorted(folder.glob("rank*.trace")):
-        reader = TraceReader(path)
+        reader = PartReader(path, kept=kept)
         rank = int(path.stem.removeprefix("rank"))
         run[rank] = Recorded.of(rank, reader.read())
+        run[rank].thinned = reader.thinned
         reader.close()
     return run
 

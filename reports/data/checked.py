@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from detectors import Race
 from detectors.confidence.holding import Holding
+from detectors.order.races import Occurrence
 from detectors.values.answers import Answer
 from reports.data import known as knowing
 from reports.data.findings import FORMAT, VERSION, Verdict, put
@@ -67,6 +68,15 @@ class Witnessed(NamedTuple):
         return {**self._asdict(), "reason": "" if self.token else self.says}
 
 
+def kept(examples: Sequence[Occurrence], ends: Mapping[int, int]) -> list[Occurrence]:
+    """Those in the part of the traces that is kept. ``ends``: see :class:`Thinned`."""
+
+    def last(one: Occurrence) -> int:
+        return max(-1 if side.op is None else side.op for side in (one.first, one.second))
+
+    return [one for one in examples if one.rank not in ends or last(one) <= ends[one.rank]]
+
+
 @dataclass(frozen=True)
 class Thinned:
     """Of a long run only the beginning of the traces is kept. ``operations``: in what is kept, of so many that
@@ -79,10 +89,7 @@ class Thinned:
 
     def has(self, race: Race) -> bool:
         """Do the traces that are kept hold an occurrence of the race, of those that are told?"""
-        return any(
-            max(one.first.op or 0, one.second.op or 0) <= self.ends.get(one.rank, one.second.op or 0)
-            for one in race.examples
-        )
+        return bool(kept(race.examples, self.ends))
 
     def sentences(self, races: Sequence[Race]) -> tuple[str, ...]:
         """For a person, without full stops: what is kept, and which of the run's races are not in it."""
@@ -97,7 +104,12 @@ class Thinned:
         return tuple(said)
 
     def as_dict(self, races: Sequence[Race]) -> dict[str, Any]:
-        return {"operations": self.operations, "of": self.of, "says": list(self.sentences(races))}
+        return {
+            "operations": self.operations,
+            "of": self.of,
+            "ends": [{"rank": rank, "op": op} for rank, op in self.ends.items()],
+            "says": list(self.sentences(races)),
+        }
 
 
 @dataclass(frozen=True)
