@@ -104,12 +104,8 @@ class Thinned:
         return tuple(said)
 
     def as_dict(self, races: Sequence[Race]) -> dict[str, Any]:
-        return {
-            "operations": self.operations,
-            "of": self.of,
-            "ends": [{"rank": rank, "op": op} for rank, op in self.ends.items()],
-            "says": list(self.sentences(races)),
-        }
+        ends = [{"rank": rank, "op": op} for rank, op in self.ends.items()]
+        return {"operations": self.operations, "of": self.of, "ends": ends, "says": list(self.sentences(races))}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from detectors import Race, RaceDetector, Unexercised, Unseen
 from detectors.base import found_by
 from detectors.confidence.holding import Bare, Holding, together
 from detectors.confidence.waits import Waits
-from detectors.files import Following, rests_on
+from detectors.files import Following, Reader, rests_on
 from detectors.values import answers
 from reports.data import checked as checked_file
 from reports.data import checkout, known, sources
@@ -64,7 +64,7 @@ class Judging:
         self._bare = Bare(self._waits)
         self._rehearsed = DryMetrics(asked) if dry else None
         others = [self._rehearsed] if self._rehearsed else []
-        readers = [self._waits, self._count, *others, *self._using, self._bare]
+        readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
         self._following = Following(folder / "trace", readers, thin=True)
 
     def on(self) -> bool:

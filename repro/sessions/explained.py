@@ -53,7 +53,7 @@ def explain(chosen: Chosen) -> Explained:
         _script(chosen),
         " or ".join(map(str, chosen.sites)),
         order.held,
-        bool(ends),
+        thinned=thinned is not None,
     )
     own = None
     if one is not None:
@@ -121,8 +121,8 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
         return _Order(why_not=f"What each of the two comes behind is not known here: {why}.")
     if around is None and chosen.run.file.checked and chosen.run.file.checked.thinned:
         return _Order(
-            why_not="The two lie in what was thinned out of the run's traces, so what each comes behind is not known here: "
-            "'repro check --keep-trace 0' keeps all.",
+            why_not="The two lie in what was thinned out of the run's traces, so what each comes behind is not known "
+            "here: 'repro check --keep-trace 0' keeps all.",
             held=held,
         )
     if around is None:
