@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -246,7 +247,10 @@ def _ranks(folder: Path) -> list[int]:
 
 def _files(folder: Path) -> list[int]:
     """The ranks whose files are there by now."""
-    names = [re.fullmatch(r"rank(\d+)\.trace", path.name) for path in folder.glob("rank*.trace")]
+    try:
+        names = [re.fullmatch(r"rank(\d+)\.trace", name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
     return sorted(int(name[1]) for name in names if name)
 
 
