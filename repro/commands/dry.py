@@ -65,11 +65,13 @@ def dry(
 
     found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank)
     sources.write(found.races, folder)
-    told = {**found.as_dict(), "said": report.said(found), "versions": versions()}
+    said = report.said(found)
+    told = {**found.as_dict(), "said": said, "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     with doing(console, "writing timeline.json.gz"):
         perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
-    report.show(console, found, places.keep(folder))
+    panel = report.panel(found, said)
+    report.show(console, panel, places.keep(folder))  # from here on its trace lies elsewhere
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)
