@@ -13,10 +13,11 @@ _SELDOM = (50_000, 20, 20)
 
 
 def seldom() -> None:
-    """Look for garbage seldom from here on, and never among what is there now: for a process that reads traces.
+    """Look for garbage seldom from here on, and never among what is there now: for a process that imports much,
+    or reads traces.
 
-    Their records come by the hundred thousand and are in no circle; as often as Python looks by itself, a fourth of the
-    time in which a run is judged went into that.
+    What they make comes by the hundred thousand and is in no circle; as often as Python looks by itself, a fourth of the
+    time in which DeepSpeed is imported, or a run is judged, went into that.
     """
     gc.freeze()
     gc.set_threshold(*_SELDOM)
