@@ -1,10 +1,10 @@
 """The backend of DeepSpeed's compiler, which is not executed before something of it is used.
 
-Each engine on a GPU registers its passes there when it is made (``DeepSpeedEngine.__init__``, ``register_compile_pass``).
-That alone imports torch's inductor, half a second of processor time in each rank, for a compiler that nobody has asked
-for, and that the simulated GPU refuses (:mod:`.builders`). So what is registered is remembered, and handed on when the
-module is executed: the first time that anything else is looked for in it. :class:`importlib.util.LazyLoader` does that
-too, but the registering itself would be the first use.
+Each engine on a GPU registers its passes there when it is made (``DeepSpeedEngine.__init__``,
+``register_compile_pass``). That alone imports torch's inductor, half a second of processor time in each rank, for a
+compiler that nobody has asked for, and that the simulated GPU refuses (:mod:`.builders`). So what is registered is
+remembered, and handed on when the module is executed: the first time that anything else is looked for in it.
+:class:`importlib.util.LazyLoader` does that too, but the registering itself would be the first use.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def seldom() -> None:
     """Look for garbage seldom from here on, and never among what is there now: for a process that imports much,
     or reads traces.
 
-    What they make comes by the hundred thousand and is in no circle; as often as Python looks by itself, a fourth of the
-    time in which DeepSpeed is imported, or a run is judged, went into that.
+    What they make comes by the hundred thousand and is in no circle; as often as Python looks by itself, a fourth of
+    the time in which DeepSpeed is imported, or a run is judged, went into that.
     """
     gc.freeze()
     gc.set_threshold(*_SELDOM)
