@@ -15,6 +15,7 @@ from types import ModuleType
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
     "detectors.live.ops": "simgpu.wholes",
+    "transformers.utils.import_utils": "frameworks.listing",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 

@@ -56,7 +56,7 @@ class _Unused(ModuleType):
         with self._executing:
             if isinstance(self, _Unused):  # else another thread has done it
                 execute = self._postponed
-                self.__class__ = ModuleType
+                self.__class__ = ModuleType  # type: ignore[assignment]
                 try:
                     execute()
                 except BaseException:

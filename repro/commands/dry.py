@@ -12,7 +12,7 @@ import click
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import become, with_deepspeed
+from repro.sessions.release import become, versions, with_deepspeed
 
 
 @click.command(cls=Sections)
@@ -50,7 +50,6 @@ def dry(
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
     from repro.sessions import folders, places
-    from repro.sessions.session import versions
     from scenarios import rehearsal
     from studies.layers import extend
     from studies.rehearsed import Rehearsed

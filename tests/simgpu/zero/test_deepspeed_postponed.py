@@ -71,3 +71,13 @@ def test_an_engine_is_made_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = sys.modules["deepspeed.compile.backend"]
     assert "register_compile_pass" in vars(backend) and "opt_passes" not in vars(backend)
     assert "torch._inductor.lowering" not in sys.modules
+
+
+def test_transformers_lists_the_files_of_its_models_once() -> None:
+    from transformers.utils import import_utils
+
+    listing = import_utils.create_import_structure_from_path
+    seen = listing.cache_info()
+    assert seen.currsize == seen.misses > 400 and seen.hits >= seen.misses - 1, "for the package, and for its models"
+    llama = str(Path(import_utils.__file__).parents[1] / "models" / "llama")
+    assert listing(llama) == listing.__wrapped__(llama)
