@@ -78,7 +78,9 @@ class SharingReplayer:
         self._memory = self._hands.arena.bytes
         self._layouts = Layouts(replayer.recording, self._hands.arena)
         self._deeds = self._deeds_or_none()
-        self._works = np.array([deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds])
+        self._works = np.array(
+            [deed.what not in ("nothing", "inherit", "arrive") for deed in self._deeds], dtype=np.bool_
+        )
         self.written = sum(span.hi - span.lo for deed in self._deeds for span in deed.writes)
         self._keeps = self.written <= kept
         self._kept = kept
@@ -130,7 +132,7 @@ class SharingReplayer:
         if self.reason:
             return self._plainly(order)
         if self._expected is not replayer.expected or self._numbering.words > _WORDS:
-            self._forget()
+            self.forget()
         late = replayer.holds.late(order, replayer.settled)
         active = order[~replayer.settled[order]]
         try:
@@ -159,7 +161,7 @@ class SharingReplayer:
 
     def _count(self, computed: _Places, fresh: int) -> None:
         every = int(np.count_nonzero((computed != NONE) & self._works))
-        self.shared.whole += fresh == every
+        self.shared.whole += 0 < fresh == every
         self.shared.part += 0 < fresh < every
         self.shared.none += not fresh
 
@@ -341,7 +343,8 @@ class SharingReplayer:
 
     # -- what there is ------------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin as if nothing had been executed."""
         self._numbering.forget()
         self._checksums = np.zeros(_FEW, dtype=np.int64)
         self._losses, self._bad = {}, {}
