@@ -129,6 +129,18 @@ def test_a_recording_is_kept_whole(check: Checking) -> None:
 
 
 @pytest.mark.wide
+def test_a_race_of_a_thinned_run_has_its_witness(check: Checking) -> None:
+    """A second run, which began like it, stands for the one whose traces went."""
+    script = check.script(LOOP)
+    thinned, whole = (
+        check("--overwrite", "--witnesses", "1", "--keep-trace", keep, script, str(STEPS), "races")
+        for keep in (FEW, "0")
+    )
+    of = [one.findings["races"][0]["witness"] for one in (thinned, whole)]
+    assert of[0] == of[1] and of[0]["verdict"] != "not confirmed"
+
+
+@pytest.mark.wide
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_memory_of_a_hundred_thousand_operations(tmp_path: Path, ranks: int) -> None:
     """... is that of ten thousand: of the ranks and of the command that judges."""

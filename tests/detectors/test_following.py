@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors import Race, RaceDetector, find_races
-from detectors.files import Following, read
+from detectors.confidence.holding import Bare
+from detectors.confidence.waits import Waits
+from detectors.files import Following, read, rests_on
 from repro.sessions.checked import Judging, judge
 from simgpu.onward import Onward
 from simgpu.parts import PartReader, PartWriter, part_of
@@ -208,6 +210,23 @@ def test_the_first_race_is_told_when_it_is_there(tmp_path: Path) -> None:
     found = judging.conclude(failure=None, beside=tmp_path)
     assert len(told) == 1 and [race.first for race in found.races] == [first.first]
     assert found.as_dict() == judge(tmp_path, {"program": "it"}, failure=None, beside=tmp_path).as_dict()
+
+
+def test_what_a_run_rests_on_is_the_same_by_what_was_judged_meanwhile(tmp_path: Path) -> None:
+    story = Story()
+    compute, side = story.streams("compute", "side")
+    weights, loss = story.block(), story.block()
+    for _ in range(20):
+        compute.writes(weights, at=10)
+        story.looks_at(loss, compute, at=20)
+        side.reads(weights, at=30)
+        compute.waits_for(side)
+    write(story, tmp_path)
+    waits = Waits()
+    bare = Bare(waits)
+    read(tmp_path, [waits, bare])
+    held = rests_on(tmp_path, waits, bare)
+    assert held == rests_on(tmp_path, waits) and [race.occurrences for race in held.held[0].races] == [20]
 
 
 def steps(count: int) -> Iterator[list[TraceRecord]]:

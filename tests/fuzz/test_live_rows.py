@@ -9,7 +9,7 @@ import pytest
 
 from detectors import find_races
 from detectors.race_detector import key_of
-from fuzz.live.recorded import HostWaited, Recorded, Works
+from fuzz.live.recorded import HostWaited, Recorded, Works, begins
 from fuzz.live.rows import Rows
 from fuzz.occurrences import spread, spread_of
 from simgpu.timing import Place
@@ -77,3 +77,14 @@ def test_the_occurrences_that_are_tried_are_those_of_all(tmp_path: Path) -> None
     assert spread_of(tmp_path, keys) == {key: spread(race.examples) for key, race in zip(keys, races, strict=True)}
     assert len({one.rank for one in spread_of(tmp_path, keys)[keys[0]]}) == 2
     assert spread_of(tmp_path, []) == {}
+
+
+def test_a_thinned_run_is_how_another_began_or_it_is_not() -> None:
+    """Only such a run may stand for it where it is asked what its program came to see later."""
+    works = [launch(op, op % 2, "aten::mm") for op in range(1, 9)]
+    whole, kept = Recorded.of(0, works), Recorded.of(0, works[:5])
+    assert begins({0: kept}, {0: whole}) and begins({0: whole}, {0: whole})
+    assert not begins({0: whole}, {0: kept})
+    other = Recorded.of(0, [*works[:3], works[3]._replace(end=1), *works[4:]])
+    assert not begins({0: kept}, {0: other})
+    assert not begins({0: kept}, {0: whole, 1: whole})
