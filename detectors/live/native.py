@@ -72,7 +72,7 @@ def _address(values: Tensor) -> int | None:
     read: Any = values  # torch's stubs leave the function out
     try:
         return read.const_data_ptr() or None
-    except RuntimeError:  # within torch.func a tensor may have no memory of its own
+    except (RuntimeError, AttributeError):  # within torch.func it may have no memory of its own; or an older torch
         return None
 
 

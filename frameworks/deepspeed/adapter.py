@@ -89,9 +89,8 @@ def start(*, simulated: bool) -> str:
         from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
         accelerator = CUDA_Accelerator()
-        nvtx.enable_nvtx = (
-            False  # DeepSpeed's own switch for a profiler's ranges, two calls around each of its functions
-        )
+        # DeepSpeed's own switch for a profiler's ranges, two calls around each of its functions.
+        nvtx.enable_nvtx = False
     else:
         accelerator = PlainAccelerator()
     set_accelerator(accelerator)
