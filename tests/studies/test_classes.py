@@ -10,6 +10,7 @@ import pytest
 from scenarios.job import Job, job
 from studies import classes
 from studies.classes import CheckedClasses
+from studies.layers import extend
 from studies.rehearsed import rehearse
 from tests.studies.small import small
 
@@ -52,6 +53,19 @@ def of_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return checked(job(model=f"{name}:model", nodes=1, gpus=6, sequence=16), tmp_path / name)
 
     return call
+
+
+def test_ranks_are_compared_beside_the_run_of_the_whole(tmp_path: Path) -> None:
+    """To the same end as when all of them run after it; what is found of it can be written meanwhile."""
+    made = small(tmp_path / "job", gpus=2)
+    told: list[str] = []
+    found = extend.rehearsed(
+        made, tmp_path / "whole", told.append, exact=True, meanwhile=lambda whole: told.append(f"{whole.classes}")
+    )
+    assert found.classes is not None
+    assert found.classes.as_dict() == classes.check(made, tmp_path / "ranks", found.sizes).as_dict()
+    assert told.index("None") < told.index("4 classes of ranks: comparing 4 ranks on 2 layers")
+    assert not (tmp_path / "whole" / "ranks").exists()
 
 
 def test_ranks_of_a_stock_job_do_the_same(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from metrics import MemoryUse
+from scenarios import rehearsal
 from scenarios.job import Job
 from studies.classes import Comparison
 from studies.layers.extend import extended
@@ -53,6 +54,7 @@ def test_few_layers_foretell_all(tmp_path: Path, options: dict[str, object]) -> 
     exact = rehearse(made, tmp_path / "exact", answers=False)
     assert few.extension is not None and max(few.extension.recorded) < DEPTH
     assert told(few) == told(exact)
+    assert rehearsal.parameters_of(made, DEPTH) == exact.parameters
     assert few.step_s == pytest.approx(exact.step_s, rel=1e-6)
     asked = rehearse(made, tmp_path / "asked", races=False)  # as '--exact' runs it
     assert few.step_s == pytest.approx(asked.step_s, rel=5e-3)
@@ -64,6 +66,7 @@ def test_limits_that_few_layers_do_not_reach_are_refused(tmp_path: Path) -> None
     made = deep(tmp_path / "job").model_copy(update={"config": None})
     with pytest.raises(Irregular, match="have fewer elements than DeepSpeed's limits count"):
         extended(made, tmp_path / "few")
+    assert not (tmp_path / "few").exists(), "before any are run"
 
 
 def test_an_optimizer_in_parts_is_refused(tmp_path: Path) -> None:
@@ -71,3 +74,4 @@ def test_an_optimizer_in_parts_is_refused(tmp_path: Path) -> None:
     model(tmp_path / "job", num_hidden_layers=DEPTH)
     with pytest.raises(Irregular, match="the optimizer goes over 4 parts of sub_group_size"):
         extended(made, tmp_path / "few")
+    assert not (tmp_path / "few").exists(), "before any are run"
