@@ -1,7 +1,8 @@
-"""How many timings of a recorded training step can be executed in a second, on one core.
+"""How many timings of a recorded training step can be executed and judged in a second, on one core.
 
 The scenario is 'hpz-short': four ranks of stock DeepSpeed, two optimizer steps. The first is settled, so every replay
-executes one. Timings are drawn at random, as a campaign draws them.
+executes one. Timings are drawn at random, as a campaign draws them. Each is ordered and judged by itself; what it has
+in common with an earlier one is not computed again (:mod:`replay.sharing`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ import torch
 
 from benchmarks.apart import apart
 from benchmarks.figures import Figure
+from fuzz.campaign import campaign
 from fuzz.strategy import draw_timing
 from fuzz.subject import Subject
+from replay.deviations import Deviation
+from replay.sharing import SharingReplayer
 from scenarios import program
 from scenarios.messages import Report, StepDone
 from scenarios.named import named
 
-LIMIT_MS = 20.0  # 50 a second
-ROUNDS = 7
-REPLAYS = 50
+LIMIT_MS = 4.0  # 250 a second
+LIMIT_CAMPAIGN_S = 60.0
+ROUNDS = 5
+TIMINGS = 1000  # of a round, none of which it repeats
+PLAINLY = 20
+CAMPAIGN = 10_000
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
@@ -34,39 +41,77 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measured(say: Callable[[str], None]) -> list[Figure]:
-    """Rounds of the same timings. What is measured is the wall time of one process with one thread."""
+    """Each round begins with nothing known and has timings of its own; processor time of one process, one thread."""
     program.preload()
     say("replay: a live run")
     live, step = _live("hpz-short")
     say("replay: recording")
     subject = recorded("hpz-short")
-    random = Random(0)
-    timings = [draw_timing(random, subject) for _ in range(REPLAYS)]
-    replayer = subject.replayer
-    whole, ordering, processor = [], [], []
+    each, ordering, own, effects = [], [], [], []
     for round_ in range(1, ROUNDS + 1):
         say(f"replay: round {round_} of {ROUNDS}")
-        began, spent = time.perf_counter(), time.process_time()
+        random, timings = Random(round_), dict[tuple[Deviation, ...], None]()
+        while len(timings) < TIMINGS:
+            timings[draw_timing(random, subject)] = None
+        spent = time.process_time()
+        subject.sharing = SharingReplayer(subject.replayer)
         for deviations in timings:
             subject.run(deviations)
-        whole.append(_ms_each(began))
-        processor.append((time.process_time() - spent) * 1e3 / REPLAYS)
-        began = time.perf_counter()
+        each.append(_ms_each(spent, TIMINGS))
+        shared = subject.sharing.shared
+        own.append(shared.whole + shared.part)
+        effects.append(shared.effects / TIMINGS)
+        spent = time.process_time()
         for deviations in timings:
-            replayer.graph.order(replayer.graph.times(subject.timing(deviations)))
-        ordering.append(_ms_each(began))
+            subject.replayer.graph.timed(subject.timing(deviations))
+        ordering.append(_ms_each(spent, TIMINGS))
+    say("replay: a campaign")
+    again = Subject(subject.recording)
+    began, spent = time.perf_counter(), time.process_time()
+    found = campaign(again, examples=CAMPAIGN)
+    wall, processor = time.perf_counter() - began, time.process_time() - spent
     settled = subject.first_step - 1
-    note = (
-        f"{1000 / median(whole):.0f} a second; median of {ROUNDS} rounds: {min(whole):.1f} to {max(whole):.1f}; "
-        f"processor time: {median(processor):.1f}"
-    )
     of = f"{subject.world} ranks, hpZ, {len(subject.operations):,} operations; settled before: {settled} of 2 steps"
+    note = (
+        f"{1000 / median(each):.0f} a second; processor time, median of {ROUNDS} rounds of {TIMINGS:,} different "
+        f"timings that begin with nothing known: {min(each):.2f} to {max(each):.2f}; {min(own)} to {max(own)} of "
+        f"{TIMINGS:,} had an order of their own, {median(effects):.0f} pieces of work a timing were carried out"
+    )
+    ran = (
+        f"processor time: {processor:.1f} s; {found.own:,} had an order of their own and were executed, the others as "
+        f"far as these had not done the same; {found.diverged:,} diverged, {found.shrinking} more to make one small"
+    )
     return [
-        Figure("replay", f"a random timing of one optimizer step, executed and judged ({of})", median(whole), "ms",
+        Figure("replay", f"a random timing of one optimizer step, executed and judged ({of})", median(each), "ms",
                LIMIT_MS, note),
         Figure("replay", "of that: when each piece of work takes place", median(ordering), "ms"),
+        Figure("replay", f"a campaign of {found.timings:,} timings, Hypothesis included", wall, "s",
+               LIMIT_CAMPAIGN_S, ran),
+        *_worst(subject),
         Figure("replay", "the same step live, in four processes (the second of the run)", step * 1e3, "ms"),
         Figure("replay", "a live run of both steps, processes started and ended", live, "s"),
+    ]  # fmt: skip
+
+
+def _worst(subject: Subject) -> list[Figure]:
+    """Where no two timings have anything in common: as if each diverged from all others with its first operation."""
+    random = Random(0)
+    timings = [subject.timing(draw_timing(random, subject)) for _ in range(PLAINLY)]
+    alone, plainly = [], []
+    for timing in timings:
+        subject.sharing.forget()
+        spent = time.process_time()
+        subject.sharing.run(timing)
+        alone.append(_ms_each(spent, 1))
+        spent = time.process_time()
+        subject.replayer.run(timing)
+        plainly.append(_ms_each(spent, 1))
+    return [
+        Figure("replay", "the worst case: a timing that shares nothing with any other", median(alone), "ms",
+               note=f"processor time, median of {PLAINLY}: {min(alone):.0f} to {max(alone):.0f}"),
+        Figure("replay", "... executed by what shares nothing, the specification", median(plainly), "ms",
+               note=f"processor time, median of {PLAINLY}: {min(plainly):.0f} to {max(plainly):.0f}; the slowest lay "
+               "out memory anew"),
     ]  # fmt: skip
 
 
@@ -93,5 +138,6 @@ def _live(name: str) -> tuple[float, float]:
         return time.perf_counter() - began, max(steps.values())
 
 
-def _ms_each(began: float) -> float:
-    return (time.perf_counter() - began) * 1e3 / REPLAYS
+def _ms_each(spent: float, count: int) -> float:
+    """Of processor time since then."""
+    return (time.process_time() - spent) * 1e3 / count

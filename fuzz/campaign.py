@@ -30,11 +30,16 @@ _BY_HYPOTHESIS = 0.6  # this part of the budget of shrinking; the rest is left t
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing and what it did. ``number`` counts from 1."""
+    """One timing and what it did. ``number`` counts from 1.
+
+    ``own``: some of its work no earlier timing had done (of the same worker's); else all came from theirs, in an order
+    that is the same wherever that matters.
+    """
 
     number: int
     deviations: tuple[Deviation, ...]
     verdict: ReplayVerdict
+    own: bool = True
 
     def row(self) -> dict[str, Any]:
         """For a table: the deviations as in a token, the first wrong value in words."""
@@ -64,12 +69,12 @@ class Share(NamedTuple):
 class CampaignResult:
     """What a campaign found.
 
-    ``tried``: every timing that was drawn, each executed once. ``smallest``: the smallest timing found that diverges,
-    None if none does; ``minimal``: it is known not to diverge without any one of its deviations. ``shrinking``: how
-    many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an earlier campaign had
-    left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C, or by
-    ``failure``, an engine's; what was known by then is here. ``twice``: timings that were drawn by two workers, which
-    are in ``tried`` once.
+    ``tried``: every timing that was drawn, each executed and judged once. ``smallest``: the smallest timing found that
+    diverges, None if none does; ``minimal``: it is known not to diverge without any one of its deviations.
+    ``shrinking``: how many executions it took to make it that small. ``reused``: so many of ``tried``, the first, an
+    earlier campaign had left in the database; ``from_database``: such a one still diverged. ``interrupted``: by Ctrl-C,
+    or by ``failure``, an engine's; what was known by then is here. ``twice``: timings that were drawn by two workers,
+    which are in ``tried`` once.
 
     Hypothesis varies what it drew before, so the timings are no sample, and the part that diverges estimates nothing.
     """
@@ -93,6 +98,11 @@ class CampaignResult:
         return sum(one.verdict.diverged for one in self.tried)
 
     @property
+    def own(self) -> int:
+        """How many timings had an order of their own (:class:`Trial`): for the others nothing had to be executed."""
+        return sum(one.own for one in self.tried)
+
+    @property
     def first(self) -> int | None:
         """The number of the first timing that diverged."""
         return next((one.number for one in self.tried if one.verdict.diverged), None)
@@ -112,8 +122,8 @@ class CampaignResult:
         for row in rows:
             row["loss_difference"] = row["loss_difference"] if math.isfinite(row["loss_difference"]) else None
         same = (
-            "timings", "diverged", "outcomes", "twice", "first", "minimal", "shrinking", "reused", "from_database",
-            "interrupted",
+            "timings", "own", "diverged", "outcomes", "twice", "first", "minimal", "shrinking", "reused",
+            "from_database", "interrupted",
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in same},
@@ -291,8 +301,10 @@ class _Campaign:
         if identity(deviations) not in self.known:
             if len(self.tried) >= self.examples or time.monotonic() >= self.end:
                 raise _Enough
+            shared = self.subject.sharing.shared
+            known = shared.none
             verdict = self._execute(deviations)
-            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict))
+            self.tried.append(Trial(len(self.tried) + 1, deviations, verdict, own=shared.none == known))
             if self.progress is not None:
                 self.progress(len(self.tried), len(self.failing))
         return self.known[identity(deviations)]

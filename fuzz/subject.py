@@ -16,12 +16,15 @@ from replay.device_timing import DeviceTiming
 from replay.names import OperationName, UnknownOperation
 from replay.recording import Recording
 from replay.replayer import Replayer, ReplayOutcome
+from replay.sharing import SharingReplayer
 from simgpu.hardware import HardwareTiming
 from simgpu.trace import HOST_STREAM, Collective, Phase, StreamName
 
 
 class Subject:
     """A recording, executed as often as one likes. ``executions`` counts how often it was.
+
+    ``replayer`` executes everything, each time; :attr:`sharing` what timings have in common once.
 
     ``first_step``: what is before it comes out the same in every timing, and was executed once for all (0: nothing).
     """
@@ -40,9 +43,14 @@ class Subject:
         """Raises :class:`replay.faults.ReplayError`."""
         return cls(Recording.load(folder))
 
+    @cached_property
+    def sharing(self) -> SharingReplayer:
+        """Executes what timings have in common once. Made when it is first needed: it takes as long as two timings."""
+        return SharingReplayer(self.replayer)
+
     def run(self, deviations: Sequence[Deviation] = ()) -> ReplayVerdict:
         """Execute under the recorded timing, changed by ``deviations``."""
-        return self.judged(self.replayer.run(self.timing(deviations)))
+        return self.judged(self.sharing.run(self.timing(deviations)))
 
     def timing(self, deviations: Sequence[Deviation]) -> DeviceTiming:
         """The recorded timing with ``deviations``.

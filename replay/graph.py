@@ -23,6 +23,7 @@ from replay.faults import ReplayError
 from replay.host import Effect, HostNodes, nodes_of
 from replay.recording import Recording
 from replay.simplify import simplify
+from replay.waiting import Waiting, ordered
 
 Times = list[int]
 EffectOrder = npt.NDArray[np.int64]
@@ -48,10 +49,7 @@ class Graph:
         self.preds: list[tuple[int, ...]] = []
         self.threads: list[tuple[int, int]] = []
         new = self._sorted(nodes)
-        few = [preds if len(preds) < 4 else () for preds in self.preds]
-        self._first, self._second, self._third = (
-            [preds[at] if at < len(preds) else -1 for preds in few] for at in range(3)
-        )
+        self._waiting = Waiting(self.preds)
         self.effects: list[Effect] = sorted(
             (effect._replace(node=new[effect.node]) for effect in nodes.effects),
             key=lambda effect: (effect.rank, effect.seq),
@@ -67,47 +65,34 @@ class Graph:
         self._places = {(effect.rank, effect.what, effect.item): at for at, effect in enumerate(self.effects)}
         self._effect_nodes = np.array([effect.node for effect in self.effects], dtype=np.int64)
         self._undelayed: DeviceTiming = replace(self._timing, delays={})
-        self._undelayed_times: Times = []
-        self._undelayed_times = self._pass(self._cost_model.of(self._undelayed), 0)
-        self._recorded_times = self.times(self._timing)
+        nothing = np.empty(len(self.preds), dtype=np.int64)
+        self._undelayed_times = self._waiting.times(self._cost_model.of(self._undelayed), 0, nothing)
+        self._recorded = self._moments(self._timing)
+        self._recorded_times: Times = self._recorded.tolist()
+        self._nearly = self.order(self._recorded)
         self._check([(new[node], time) for node, time in nodes.expected])
 
     # -- times ----------------------------------------------------------------------------------------
 
     def times(self, timing: DeviceTiming | None = None) -> Times:
         """The time of each node, nanoseconds. None: as recorded."""
-        if timing is None:
-            return self._recorded_times
-        costs = self._cost_model.of(timing)
-        first = self._cost_model.delay(costs, timing)
-        return self._pass(costs, first if replace(timing, delays={}) == self._undelayed else 0)
+        return self._recorded_times if timing is None else self._moments(timing).tolist()
 
-    def order(self, times: Sequence[int]) -> EffectOrder:
+    def order(self, times: Sequence[int] | EffectOrder) -> EffectOrder:
         """The effects (places) in the order of time; ties in the order of issue, as live."""
         when = np.asarray(times, dtype=np.int64)[self._effect_nodes]
         return np.argsort(when, kind="stable")
 
-    def _pass(self, costs: list[int], begin: int) -> Times:
-        """Nodes before ``begin`` have the times of the undelayed timing."""
-        times: Times = self._undelayed_times[:begin]
-        add, preds = times.append, self.preds
-        few = zip(self._first[begin:], self._second[begin:], self._third[begin:], costs[begin:], strict=True)
-        for first, second, third, cost in few:  # max() costs three times as much
-            if second < 0:
-                if first >= 0:
-                    add(times[first] + cost)
-                else:
-                    add(max([times[pred] for pred in preds[len(times)]], default=0) + cost)
-                continue
-            latest, other = times[first], times[second]
-            if other > latest:
-                latest = other
-            if third >= 0:
-                other = times[third]
-                if other > latest:
-                    latest = other
-            add(latest + cost)
-        return times
+    def timed(self, timing: DeviceTiming | None = None) -> EffectOrder:
+        """The same, of a timing."""
+        when = self._recorded if timing is None else self._moments(timing)
+        return ordered(when[self._effect_nodes], self._nearly)
+
+    def _moments(self, timing: DeviceTiming) -> npt.NDArray[np.int64]:
+        costs = self._cost_model.of(timing)
+        first = self._cost_model.delay(costs, timing)
+        same = replace(timing, delays={}) == self._undelayed
+        return self._waiting.times(costs, first if same else 0, self._undelayed_times)
 
     def _check(self, expected: Iterable[tuple[int, int]]) -> None:
         """Raises :class:`ReplayError` unless the recorded times follow from the graph."""

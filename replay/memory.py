@@ -85,6 +85,11 @@ class Arena:
                 ranges.append([offset, offset + nbytes])
         self._changing = [(self.bytes[lo:hi], self.bytes[lo:hi].copy()) for lo, hi in ranges]
 
+    @property
+    def blocks(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """By rank and block, in the order in which they were made: where it begins, and how long it is."""
+        return {(rank, block): place for rank, those in enumerate(self._blocks) for block, place in those.items()}
+
     def nbytes(self, rank: int, block: int) -> int:
         """How large a block is."""
         return self._block(rank, block)[1]

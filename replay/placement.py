@@ -12,7 +12,7 @@ run found.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,12 +52,32 @@ class Placement:
     """
 
     def __init__(self, records: Sequence[TraceRecord], late: Collection[Hold] = ()) -> None:
+        self._allocs = [record for record in records if isinstance(record, Alloc)]
+        self._reuses: Mapping[int, Sequence[Reuse]] = _reuses(records)
+        self._by_island: dict[int, list[Alloc]] = {}
+        self._place(late)
+
+    def elsewhere(self, late: Collection[Hold]) -> Placement:
+        """Of this placement, which is as recorded: all that lies elsewhere when these holds are not over.
+
+        Those are the blocks on the islands of the formers: an island's blocks have nothing to do with those of others.
+        """
+        moved = {id(_absolute(self._places[one.former])[0]) for one in late if one.former in self._places}
+        if not self._by_island:
+            for record in self._allocs:
+                island, _ = _absolute(self._places[record.block])
+                self._by_island.setdefault(id(island), []).append(record)
+        found = Placement([])
+        found._allocs = [record for island in moved for record in self._by_island[island]]
+        found._reuses = self._reuses
+        found._place(late)
+        return found
+
+    def _place(self, late: Collection[Hold]) -> None:
         self._places: dict[int, _Place] = {}
         self._planes = 0
-        self._reuses = _reuses(records)
-        for record in records:
-            if isinstance(record, Alloc):
-                self._allocate(record, self._reuses.get(record.block, ()), late)
+        for record in self._allocs:
+            self._allocate(record, self._reuses.get(record.block, ()), late)
         self.offsets: dict[int, int] = {}
         self.size = 0
         self._lay_out()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +72,16 @@ class ReplayOutcome:
 
 
 @dataclass
+class Seen:
+    """What the effects that were executed showed, by place in :attr:`Replayer.looks`; see :class:`ReplayOutcome`."""
+
+    checksums: list[int]
+    losses: dict[int, float] = field(default_factory=dict)
+    bad: dict[int, int] = field(default_factory=dict)
+    departure: Departure | None = None
+
+
+@dataclass
 class _Memory:
     """Memory of all ranks, and what each effect (by place) does there."""
 
@@ -79,7 +89,14 @@ class _Memory:
     effects: list[work.Action]
 
 
-class _Holds:
+class Hands(NamedTuple):
+    """Memory as recorded, and what each effect (by place) does there; what it shows goes to :attr:`Replayer.seen`."""
+
+    arena: Arena
+    effects: list[work.Action]
+
+
+class LateHolds:
     """Which holds are over in time, by an order of all effects."""
 
     def __init__(self, recording: Recording, graph: Graph) -> None:
@@ -102,7 +119,8 @@ class Replayer:
     """A recording made ready to be executed many times.
 
     ``looks`` are the values that training uses, by rank in the order of the program; ``recorded`` their checksums
-    in the live run, ``expected`` (may be set) those in the run that others are compared with.
+    in the live run, ``expected`` (may be set) those in the run that others are compared with. ``settled``: by place in
+    :attr:`Graph.effects`, whether it was executed before all replays. ``executed`` counts executions.
 
     Raises :class:`ReplayError` for a recording that is damaged.
     """
@@ -113,11 +131,9 @@ class Replayer:
         self.looks: list[UsedValue] = []
         self.recorded: tuple[int, ...] = ()
         self.expected: tuple[int, ...] = ()
-        self._settled = np.zeros(len(self.graph.effects), dtype=np.bool_)  # by place: executed before all replays
-        self._checksums: list[int] = []
-        self._losses: dict[int, float] = {}
-        self._bad: dict[int, int] = {}
-        self._departure: Departure | None = None
+        self.settled = np.zeros(len(self.graph.effects), dtype=np.bool_)
+        self.seen = Seen([])
+        self.executed = 0
         self._calls: dict[tuple[int, int], Call] = {}
         self._threads = int(recording.info.get("threads", 0))
         self._probes: dict[tuple[int, int, str], Probe] = {}
@@ -125,7 +141,8 @@ class Replayer:
         self._launches: dict[tuple[int, int], Launch] = {}
         self._parts: dict[tuple[int, int], dict[int, tuple[Collective, Transfer]]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
-        self._holds = _Holds(recording, self.graph)
+        self._exchanges: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+        self.holds = LateHolds(recording, self.graph)
         self._memories: dict[frozenset[tuple[int, Hold]], _Memory] = {}  # the one used last stands last
         self._touched: set[BlockKey] = set()
         try:
@@ -139,29 +156,27 @@ class Replayer:
 
     def run(self, timing: DeviceTiming | None = None) -> ReplayOutcome:
         """Execute under ``timing`` (:meth:`Recording.deviated` makes one); None: as recorded."""
-        return self.run_order(self.graph.order(self.graph.times(timing)))
+        return self.run_order(self.graph.timed(timing))
 
     def run_order(self, order: npt.NDArray[np.int64]) -> ReplayOutcome:
         """Execute the effects in this order, which must keep the recorded edges."""
-        self._memory = self._memory_of(self._holds.late(order, self._settled))
-        self._execute(self._memory, order[~self._settled[order]] if self._settled.any() else order)
-        return ReplayOutcome(tuple(self._checksums), self._losses, self._bad, self._departure, order)
+        self._memory = self._memory_of(self.holds.late(order, self.settled))
+        self._execute(self._memory, order[~self.settled[order]] if self.settled.any() else order)
+        seen = self.seen
+        return ReplayOutcome(tuple(seen.checksums), seen.losses, seen.bad, seen.departure, order)
 
     def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
-        self._checksums = list(self.recorded)
-        self._losses, self._bad, self._departure = {}, {}, None
+        self.seen = Seen(list(self.recorded))
+        self.executed += 1
         effects = memory.effects
         memory.arena.reset()
-        with self._as_live():
-            try:
-                for place in places.tolist():
-                    effects[place]()
-            except (RuntimeError, IndexError, TypeError, ValueError) as error:
-                raise ReplayError(f"the recorded work cannot be executed: {error}") from error
+        with self.as_live():
+            for place in places.tolist():
+                effects[place]()
 
     @contextmanager
-    def _as_live(self) -> Iterator[None]:
-        """What a kernel asks beside its arguments."""
+    def as_live(self) -> Iterator[None]:
+        """Inside, what a kernel asks beside its arguments is as it was. Raises :class:`ReplayError` for what fails."""
         threads = torch.get_num_threads()
         other = self._threads not in (0, threads)  # to set them makes a pool of threads, which no fork survives
         if other:
@@ -170,6 +185,8 @@ class Replayer:
         try:
             with torch._C._AutoDispatchBelowADInplaceOrView(), torch.set_grad_enabled(bool(self._threads)):
                 yield
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise ReplayError(f"the recorded work cannot be executed: {error}") from error
         finally:
             if other:
                 torch.set_num_threads(threads)
@@ -189,6 +206,27 @@ class Replayer:
             raise ReplayError(f"the replay does not give what the host read: {outcome.departure}")
         return outcome
 
+    @property
+    def hands(self) -> Hands:
+        """What to carry out single effects with."""
+        return Hands(self._as_recorded.arena, self._as_recorded.effects)
+
+    def shows(self, place: int) -> tuple[int, bool] | None:
+        """Which of :attr:`looks` an effect shows, and whether another value than was recorded is a departure."""
+        effect = self.graph.effects[place]
+        key = effect.rank, effect.item
+        if effect.what == "probe":
+            return self._places[(*key, "")], False
+        look = self._places.get((*key, READ)) if effect.what in ("kernel", "read", "host") else None
+        if look is None:
+            return None
+        return look, effect.what != "kernel" or self._calls[key].function == LOOK
+
+    def exchange(self, rank: int, op: int) -> tuple[int, int, int]:
+        """Of a collective: its number among all, which member ``rank`` is, and of how many."""
+        number, members = self._exchanges[rank, op]
+        return number, members.index(rank), len(members)
+
     def tensor(self, rank: int, view: View) -> Tensor:
         """What a recorded tensor holds now: after the last execution."""
         return self._memory.arena.view(rank, view)
@@ -207,7 +245,7 @@ class Replayer:
             self.recording, [effect for effect, done in zip(self.graph.effects, chosen, strict=True) if not done]
         )
         self._memory.arena.settle(self._touched)
-        self._settled = chosen
+        self.settled = chosen
         self._memories.clear()
 
     # -- memory ------------------------------------------------------------------------------------------
@@ -226,7 +264,7 @@ class Replayer:
             records = self.recording.records
             arena = Arena([records[rank] for rank in range(self.recording.world)], by_rank)
             memory = _Memory(arena, self._bind(arena))
-            if self._settled.any():
+            if self.settled.any():
                 self._as_recorded.arena.reset()
                 arena.take(self._as_recorded.arena)
                 arena.settle(self._touched)
@@ -264,6 +302,9 @@ class Replayer:
                     seen[last[record.probe]] = record.checksum
                 elif isinstance(record, Group):
                     self._members[record.group] = record.ranks
+        for number, ((group, _), those) in enumerate(self._parts.items()):
+            for rank, (one, _) in those.items():
+                self._exchanges[rank, one.op] = number, self._members[group]
         self.recorded = self.expected = tuple(seen[place] for place in range(len(self.looks)))
 
     def _bind(self, arena: Arena) -> list[work.Action]:
@@ -295,7 +336,7 @@ class Replayer:
                 return arena.inherit(*key) or _nothing
             return _nothing
 
-        effects = zip(self.graph.effects, self._settled, strict=True)
+        effects = zip(self.graph.effects, self.settled, strict=True)
         return [_nothing if done else bound(effect) for effect, done in effects]
 
     def _on_device(self, what: str, key: tuple[int, int], arena: Arena) -> work.Action:
@@ -327,7 +368,7 @@ class Replayer:
 
     def _keeping(self, place: int) -> device_work.See:
         def keep(now: int) -> None:
-            self._checksums[place] = now
+            self.seen.checksums[place] = now
 
         return keep
 
@@ -337,15 +378,15 @@ class Replayer:
             return None
 
         def see(now: int) -> None:
-            self._checksums[place] = now
-            if now != self.recorded[place] and self._departure is None:
-                self._departure = Departure(self.recording.names.name(rank, op), self.recorded[place], now)
+            self.seen.checksums[place] = now
+            if now != self.recorded[place] and self.seen.departure is None:
+                self.seen.departure = Departure(self.recording.names.name(rank, op), self.recorded[place], now)
 
         return see
 
     def _final(self, place: int, checksum: Callable[[], int]) -> work.Action:
         def see() -> None:
-            self._checksums[place] = checksum()
+            self.seen.checksums[place] = checksum()
 
         return see
 
@@ -354,16 +395,16 @@ class Replayer:
         if probe.kind == "loss":
 
             def see_loss() -> None:
-                self._checksums[place] = value.checksum()
-                self._losses[place] = float(value.tensor)
+                self.seen.checksums[place] = value.checksum()
+                self.seen.losses[place] = float(value.tensor)
 
             return see_loss
 
         def see() -> None:
             now = value.checksum()
-            self._checksums[place] = now
+            self.seen.checksums[place] = now
             if now != self.expected[place]:
-                self._bad[place] = value.bad()
+                self.seen.bad[place] = value.bad()
 
         return see
 

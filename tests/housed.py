@@ -27,6 +27,7 @@ FOLDERS = ("tests/fuzz/recorded", "tests/inputs", "tests/runs", "tests/studies")
 FILES = (
     "tests/fuzz/test_all_orders.py",
     "tests/fuzz/test_commands.py",
+    "tests/fuzz/test_sharing.py",
     "tests/fuzz/test_strategy.py",
     "tests/fuzz/test_textbook.py",
     "tests/fuzz/test_textbook_pct.py",

@@ -30,6 +30,7 @@ class TriedTiming(NamedTuple):
     loss: float
     final: bool
     departure: list[Any]
+    own: bool
 
 
 class WorkerBroke(NamedTuple):
@@ -77,6 +78,7 @@ def _packed(tried: Trial) -> TriedTiming:
         verdict.loss,
         verdict.final,
         list(verdict.departure or ()),
+        tried.own,
     )
 
 
@@ -87,4 +89,4 @@ def _unpacked(sent: TriedTiming) -> Trial:
         departure = Departure(OperationName(*operation), recorded, value)
     first = UsedValue(*sent.first) if sent.first else None
     verdict = ReplayVerdict(sent.wrong, first, sent.bad, sent.loss, sent.final, departure)
-    return Trial(sent.number, read(sent.deviations), verdict)
+    return Trial(sent.number, read(sent.deviations), verdict, sent.own)

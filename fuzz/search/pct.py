@@ -50,7 +50,7 @@ class Pct:
         steps = steps_of(subject)
         while True:
             order = self.draw(steps, random)
-            yield Execution(subject.judged(subject.replayer.run_order(order)), order=order)
+            yield Execution(subject.judged(subject.sharing.run_order(order)), order=order)
 
     def draw(self, steps: ScheduleSteps, random: Random) -> EffectOrder:
         """Draws one schedule."""

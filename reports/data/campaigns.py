@@ -46,6 +46,7 @@ class _Row(_Part):
 
 class _Campaign(_Part):
     timings: _Count
+    own: _Count | None = None
     diverged: _Count
     outcomes: _Count | None = None
     twice: _Count = 0
@@ -59,6 +60,8 @@ class _Campaign(_Part):
     def _adds_up(self) -> Self:
         if self.diverged > self.timings:
             raise ValueError(f"{self.diverged} of {self.timings} timings are said to have diverged")
+        if self.own is not None and self.own > self.timings:
+            raise ValueError(f"{self.own} of {self.timings} timings are said to have an order of their own")
         return self
 
 

@@ -92,6 +92,8 @@ def facts(campaign: CampaignFolder) -> list[Fact]:
     rows = [
         Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
     ]
+    if found.get("own") is not None:
+        rows.append(Fact("executed: an order of their own", f"{found['own']:,}"))
     if found.get("outcomes"):
         rows.append(Fact("different outcomes", f"{found['outcomes']:,}"))
     if found.get("twice"):

@@ -114,6 +114,9 @@ def campaign(console: Console, name: str, found: CampaignResult, token: Token | 
     """What the timings did."""
     ways = f", in {ways_of(found.outcomes)}" if found.diverged else ""
     rows = [("timings that diverged", f"{found.diverged} of {found.timings}{ways}")]
+    if found.own < found.timings:
+        others = "the others do all in an order that one of these has, wherever that matters"
+        rows.append(("executed: an order of their own", f"{found.own}; {others}"))
     if found.twice:
         rows.append(("not counted again", f"{found.twice} timings that two workers drew"))
     wrong = [one for one in found.tried if one.verdict.diverged]

@@ -116,7 +116,7 @@ class Clock:
         self._stretches: dict[tuple[str, str], float] = {}
         self._links: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[float, float]] = {}
         self._alone: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[tuple[str, float], float]] = {}
-        self._slow = {key: factor for key, factor in timing.slow.items() if ":" in key}
+        self.slow = {key: factor for key, factor in timing.slow.items() if ":" in key}  # patterns of what is slow
 
     @property
     def timing(self) -> HardwareTiming:
@@ -135,7 +135,7 @@ class Clock:
 
     def stretched(self, duration: int, kernel: str, stream: str) -> int:
         """The same kernel in this timing."""
-        if not self._slow and not self._timing.jitter and self.all_kernels == 1:
+        if not self.slow and not self._timing.jitter and self.all_kernels == 1:
             return duration
         factor = self.factor(kernel, stream)
         if self._timing.jitter:
@@ -157,21 +157,26 @@ class Clock:
 
         ``origin``: of a send and its receive, the ranks of the process group that they are issued from.
         """
-        timing, n = self._timing, len(members)
-        if n == 1:
-            return round(self._kernel_ns)
-        if timing.profile.network is None:
-            alone = self._on_one_ring(kernel, nbytes, members, origin)
-        else:
-            known = self._alone.setdefault((members, origin), {})
-            found = known.get((kernel, nbytes))
-            if found is None:
-                found = known[kernel, nbytes] = self._on_network(kernel, nbytes, members, origin)
-            alone = found
+        timing = self._timing
+        alone = self.alone(kernel, nbytes, members, origin)
+        if len(members) == 1:
+            return round(alone)
         factor = self.factor(kernel, name, collective=True)
         if timing.jitter:
             factor *= timing.drawn(random.Random(f"{timing.seed}/{group}/{number}"))
         return round(alone * factor)
+
+    def alone(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...] = ()) -> float:
+        """The same before anything stretches it, which nothing does to one of a single rank."""
+        if len(members) == 1:
+            return self._kernel_ns
+        if self._timing.profile.network is None:
+            return self._on_one_ring(kernel, nbytes, members, origin)
+        known = self._alone.setdefault((members, origin), {})
+        found = known.get((kernel, nbytes))
+        if found is None:
+            found = known[kernel, nbytes] = self._on_network(kernel, nbytes, members, origin)
+        return found
 
     def _on_network(self, kernel: str, nbytes: int, members: tuple[int, ...], origin: tuple[int, ...]) -> float:
         """Where the profile describes a network: what NCCL takes on it."""
@@ -206,7 +211,7 @@ class Clock:
 
     def _factor(self, what: str) -> float:
         factor = 1.0
-        for pattern, value in self._slow.items():
+        for pattern, value in self.slow.items():
             if fnmatchcase(what, pattern):
                 factor *= value
         return factor

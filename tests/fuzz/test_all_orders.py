@@ -6,6 +6,7 @@ The truth is :mod:`tests.fuzz.oracle`. A program is run on the simulated GPU as 
 * each race has a witness, a timing in which the pair is executed the other way round, and that order is a legal one,
 * whatever operation comes late, the order is a legal one,
 * a replay in any legal order has the values that the oracle has, bit for bit,
+* one that takes over what earlier orders computed has them too, whatever of it was kept, and both engines number alike,
 * a program without a race has the same values in all legal orders, and a harmful race other ones in some.
 """
 
@@ -27,8 +28,10 @@ from hypothesis import strategies as st
 from fuzz.subject import Subject
 from fuzz.witness import witness
 from replay.deviations import OperationDelay
+from replay.numbering import Numbering
 from replay.recording import Recording
-from replay.replayer import READ
+from replay.replayer import READ, ReplayOutcome
+from replay.sharing import SharingReplayer as Sharing
 from simgpu.trace import Alloc, Collective, Launch, Stack
 from tests.examples import examples
 from tests.fuzz.oracle import (
@@ -132,6 +135,12 @@ class Bound:
         return [self.nodes[place] for place in effects.tolist() if place in self.nodes]
 
 
+def shown(outcome: ReplayOutcome) -> object:
+    """All that came out, for comparing."""
+    losses = sorted((look, repr(value)) for look, value in outcome.losses.items())
+    return outcome.checksums, losses, sorted(outcome.bad.items()), outcome.departure, outcome.order.tolist()
+
+
 @cache
 def checksum(values: tuple[float, ...]) -> int:
     return zlib.crc32(struct.pack(f"{len(values)}f", *values))
@@ -147,6 +156,15 @@ def compare(program: Program, recording: Recording, told: Told) -> Found:
     subject = Subject(recording)
     graph = subject.replayer.graph
     bound = Bound(program, recording, device, subject)
+    written = subject.sharing.written
+    sharing = [
+        subject.sharing,
+        Sharing(subject.replayer, numbering=Numbering),
+        Sharing(subject.replayer, kept=written),  # what one order makes drives out what others made
+        Sharing(subject.replayer, kept=written, numbering=Numbering),
+        Sharing(subject.replayer, kept=written - 1),
+    ]
+    assert not any(one.reason for one in sharing)
     finals = [place for place, look in enumerate(subject.replayer.looks) if look.kind != READ]
 
     def left(memory: Memory) -> tuple[int, ...]:
@@ -176,7 +194,10 @@ def compare(program: Program, recording: Recording, told: Told) -> Found:
             effects = graph.order(graph.times(subject.timing([OperationDelay(operation, how, MILLISECOND)])))
             order = device.arranged(bound.order(effects))
             assert order is not None
-            assert replayed(subject.replayer.run_order(effects).checksums) == left(device.run(order))
+            outcome = subject.replayer.run_order(effects)
+            assert replayed(outcome.checksums) == left(device.run(order))
+            for one in sharing:
+                assert shown(one.run_order(effects)) == shown(outcome)
 
     # Every order.
     results: Counter[tuple[Any, Any]] = Counter()
@@ -189,6 +210,8 @@ def compare(program: Program, recording: Recording, told: Told) -> Found:
         nonlocal executed
         executed += 1
         outcome = subject.replayer.run_order(bound.replayed(order))
+        for one in sharing:
+            assert shown(one.run_order(bound.replayed(order))) == shown(outcome)
         values, read = left(memory), learned(memory)
         assert replayed(outcome.checksums) == values
         assert (outcome.departure is None) == (read == recorded)
@@ -198,6 +221,11 @@ def compare(program: Program, recording: Recording, told: Told) -> Found:
     device.explore(replay)
     if device is not oracle:
         oracle.explore(visit)
+
+    assert not any(one.reason for one in sharing)
+    assert sharing[2].computations == sharing[3].computations
+    assert (sharing[2].shared, sharing[2].held) == (sharing[3].shared, sharing[3].held)
+    assert sharing[2].held <= written and not sharing[4].held
 
     # Races.
     racing = oracle.races()

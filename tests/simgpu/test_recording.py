@@ -18,6 +18,8 @@ from torch import Tensor
 
 from replay.faults import ReplayError
 from replay.replayer import Replayer
+from replay.sharing import SharingReplayer
+from simgpu.timing import Timing
 from tests.examples import examples
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)
@@ -54,7 +56,11 @@ def problems(op: Any, most: int) -> list[str]:
                 return results
 
             try:
-                Replayer(here(run)).verify()
+                replayer = Replayer(here(run))
+                replayer.verify()
+                sharing = SharingReplayer(replayer)
+                if sharing.run().checksums != replayer.recorded or sharing.reason:
+                    found.append(f"{sample}: {sharing.reason or 'what is shared is not what was recorded'}")
             except ReplayError as error:
                 failed = "CUDA error" in str(results)
                 if not failed:
@@ -161,3 +167,9 @@ def test_a_replay_is_the_live_run_in_any_timing(steps: list[Any], timing: str) -
         assert replayed_times(replayer, timing) == times(there)
         told, outcome = replayed(replayer, timing)
         assert outcome.departure is not None or told == seen(there)
+        sharing = SharingReplayer(replayer)
+        for one in (*TIMINGS, timing):
+            chosen = replayer.recording.deviated(Timing.parse(one).deviations)
+            shared, executed = sharing.run(chosen), replayer.run(chosen)
+            assert (shared.checksums, shared.departure) == (executed.checksums, executed.departure)
+        assert not sharing.reason

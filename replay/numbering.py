@@ -1,0 +1,306 @@
+"""What each effect of a timing computes, by number: where two timings compute the same, they have the same number.
+
+Value numbering (Cocke and Schwartz 1970), of memory: effects are followed in their order, and of every byte it is known
+which computation left it there. A *computation* is an effect with all that it reads, as pieces of what other
+computations left. The same effect that reads the same pieces is the same computation, whatever else happened around it,
+in this timing or an earlier one. Computations are compared whole, not by hashes of them.
+
+This is the specification, and serves where there is no C++ compiler; its twin is ``csrc/numbering.cpp``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+INITIAL = 0
+"""The computation that stands for memory as it is before all effects; offsets in it are addresses as recorded."""
+NONE = -1
+
+_Bytes = npt.NDArray[np.uint8]
+_Numbers = npt.NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of a block, which has a number among those of all ranks."""
+
+    block: int
+    lo: int
+    hi: int
+
+
+class Passed(NamedTuple):
+    """Bytes ``lo`` to ``hi`` of the new ``block`` were those of ``former`` from ``start`` on."""
+
+    block: int
+    former: int
+    lo: int
+    hi: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What an effect does, as far as numbers go.
+
+    ``what``: nothing, work, arrive and leave (of ``member`` of ``members`` in ``exchange``), or inherit (``passed``).
+    """
+
+    what: str
+    reads: tuple[Span, ...] = ()
+    writes: tuple[Span, ...] = ()
+    exchange: int = NONE
+    member: int = 0
+    members: int = 0
+    passed: tuple[Passed, ...] = ()
+
+
+NOTHING = Deed("nothing")
+
+
+class OutOfOrder(Exception):
+    """A member of a collective ends before all have arrived: what it writes is not a function of what they gave."""
+
+
+class _Layout(NamedTuple):
+    """Memory in atoms, which no effect touches in part. ``lengths``: by atom; ``initial``: its address as recorded."""
+
+    lengths: list[int]
+    initial: list[int]
+    reads: list[list[tuple[int, int]]]  # by place and region: from, to
+    writes: list[list[tuple[int, int]]]
+    passed: list[list[tuple[int, int, int, int]]]  # by place: from, to, from, to
+
+
+class Numbering:
+    """Numbers the computations of many timings, and keeps what they left, up to ``limit`` bytes of it.
+
+    ``bases`` and ``sizes``: by block, where it lies in memory as recorded, and how long it is, in the order in which
+    they were made. ``initial``: that memory, before all effects.
+    """
+
+    def __init__(self, deeds: Sequence[Deed], bases: _Numbers, sizes: _Numbers, initial: _Bytes, *, limit: int) -> None:
+        self._deeds, self._sizes, self._initial, self._limit = deeds, sizes.tolist(), initial, limit
+        self._bases: list[int] = bases.tolist()
+        self._layouts: dict[int, _Layout] = {}
+        self._outs: list[list[int]] = []  # by place: where each region begins in what the effect leaves
+        for deed in deeds:
+            begins, at = [], 0
+            for span in deed.writes:
+                begins.append(at)
+                at += span.hi - span.lo
+            self._outs.append([*begins, at])
+        self.words = 0
+        self.held = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """All computations. Layouts stay."""
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._keys: list[tuple[int, ...]] = [()]
+        self._done = [True]
+        self._kept: OrderedDict[int, _Bytes] = OrderedDict()  # the one used last stands last
+        self.words = self.held = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._keys)
+
+    # -- layouts ------------------------------------------------------------------------------------------
+
+    def lay_out(self, layout: int, bases: _Numbers) -> None:
+        """From now on ``layout`` is memory in which the blocks begin at ``bases``."""
+        where: list[int] = bases.tolist()
+        cuts: set[int] = set()
+        moves: list[tuple[int, int, int]] = []
+        passed: list[list[tuple[int, int, int]]] = []
+        for deed in self._deeds:
+            for span in (*deed.reads, *deed.writes):
+                cuts.update((where[span.block] + span.lo, where[span.block] + span.hi))
+            mine = []
+            for one in deed.passed:
+                source, target = where[one.former] + one.start, where[one.block] + one.lo
+                if source != target:
+                    mine.append((source, target, one.hi - one.lo))
+            passed.append(mine)
+            moves += mine
+        for source, target, size in moves:
+            cuts.update((source, source + size, target, target + size))
+        self._begin(cuts, where)
+        self._align(cuts, moves)
+        order = sorted(cuts)
+        at = {cut: number for number, cut in enumerate(order)}
+
+        def atoms(span: Span) -> tuple[int, int]:
+            return at[where[span.block] + span.lo], at[where[span.block] + span.hi]
+
+        self._layouts[layout] = _Layout(
+            [after - cut for cut, after in pairwise(order)],
+            self._initials(order, where),
+            [[atoms(span) for span in deed.reads] for deed in self._deeds],
+            [[atoms(span) for span in deed.writes] for deed in self._deeds],
+            [[(at[one], at[one + size], at[to], at[to + size]) for one, to, size in those] for those in passed],
+        )
+
+    def drop(self, layout: int) -> None:
+        del self._layouts[layout]
+
+    def _begin(self, cuts: set[int], where: Sequence[int]) -> None:
+        """Atoms are of one block each, of those that were made last."""
+        if cuts:
+            lowest, highest = min(cuts), max(cuts)
+            for base, size in zip(where, self._sizes, strict=True):
+                cuts.update(one for one in (base, base + size) if lowest < one < highest)
+
+    @staticmethod
+    def _align(cuts: set[int], moves: Sequence[tuple[int, int, int]]) -> None:
+        """What is cut where it comes from is cut where it goes to, and the other way round."""
+        both = [*moves, *((target, source, size) for source, target, size in moves)]
+        growing = True
+        while growing:
+            order, growing = sorted(cuts), False
+            for source, target, size in both:
+                inside = order[bisect_left(order, source) : bisect_left(order, source + size)]
+                more = {cut - source + target for cut in inside} - cuts
+                if more:
+                    cuts |= more
+                    growing = True
+
+    def _initials(self, order: Sequence[int], where: Sequence[int]) -> list[int]:
+        """By atom: the address in memory as recorded of what stands there at first."""
+        found = [0] * max(0, len(order) - 1)
+        for block, size in enumerate(self._sizes):  # the later ones last: they have their formers' memory
+            base = where[block]
+            for at in range(bisect_left(order, base), bisect_left(order, base + size)):
+                if at < len(found):
+                    found[at] = self._bases[block] + order[at] - base
+        return found
+
+    # -- numbers ------------------------------------------------------------------------------------------
+
+    def follow(self, layout: int, order: _Numbers) -> tuple[_Numbers, _Numbers]:
+        """Follow the effects in ``order`` (places).
+
+        Gives the computations by place (:data:`NONE`: it computes nothing), and the places, in order, of those that
+        were not done yet (:meth:`done`). Raises :class:`OutOfOrder`.
+        """
+        lay = self._layouts[layout]
+        who, offset = [INITIAL] * len(lay.lengths), list(lay.initial)
+        computed = np.full(len(self._deeds), NONE, dtype=np.int64)
+        fresh: list[int] = []
+        arrived: dict[int, list[int]] = {}
+        for place in order.tolist():
+            deed = self._deeds[place]
+            if deed.what == "nothing":
+                continue
+            if deed.what == "inherit":
+                for begin, end, to, until in lay.passed[place]:
+                    assert end - begin == until - to
+                    who[to:until], offset[to:until] = who[begin:end], offset[begin:end]
+                continue
+            key = [place]
+            if deed.what == "leave":
+                key += arrived.get(deed.exchange, [NONE])
+                if NONE in key:
+                    raise OutOfOrder
+            for begin, end in lay.reads[place]:
+                self._pieces(key, who, offset, lay.lengths, begin, end)
+            number = self._number(tuple(key))
+            computed[place] = number
+            if deed.what == "arrive":
+                arrived.setdefault(deed.exchange, [NONE] * deed.members)[deed.member] = number
+            elif not self._done[number]:
+                fresh.append(place)
+            for (begin, end), out in zip(lay.writes[place], self._outs[place], strict=False):
+                for at in range(begin, end):
+                    who[at], offset[at] = number, out
+                    out += lay.lengths[at]
+        return computed, np.array(fresh, dtype=np.int64)
+
+    @staticmethod
+    def _pieces(
+        key: list[int], who: Sequence[int], offset: Sequence[int], lengths: Sequence[int], begin: int, end: int
+    ) -> None:
+        """Add what lies there: which computation's, from where in what it left, how many bytes."""
+        first = True
+        for at in range(begin, end):
+            if not first and who[at] == key[-3] and offset[at] == key[-2] + key[-1]:
+                key[-1] += lengths[at]
+            else:
+                key += (who[at], offset[at], lengths[at])
+            first = False
+
+    def _number(self, key: tuple[int, ...]) -> int:
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+            self._done.append(False)
+            self.words += len(key)
+        return found
+
+    def place(self, number: int) -> int:
+        """Which effect the computation is of."""
+        return self._keys[number][0]
+
+    def arrivals(self, number: int) -> list[int]:
+        """Of a member's end: the computations of all arrivals, by member. Of all else: none."""
+        key = self._keys[number]
+        deed = self._deeds[key[0]]
+        return list(key[1 : 1 + deed.members]) if deed.what == "leave" else []
+
+    def done(self, number: int) -> None:
+        """The computation was carried out, and what it shows is known."""
+        self._done[number] = True
+
+    # -- what they left -----------------------------------------------------------------------------------
+
+    def give(self, number: int, memory: _Bytes) -> int:
+        """Put what the computation reads where it lies in ``memory``, as recorded.
+
+        Gives the computation that left some of it and of which nothing is kept; :data:`NONE` where all is there.
+        """
+        key = self._keys[number]
+        deed = self._deeds[key[0]]
+        at = 1 + (deed.members if deed.what == "leave" else 0)
+        for span in deed.reads:
+            here, until = self._bases[span.block] + span.lo, self._bases[span.block] + span.hi
+            while here < until:
+                who, offset, size = key[at : at + 3]
+                at += 3
+                left = self._initial if who == INITIAL else self._kept.get(who)
+                if left is None:
+                    return who
+                if who != INITIAL:
+                    self._kept.move_to_end(who)
+                memory[here : here + size] = left[offset : offset + size]
+                here += size
+        return NONE
+
+    def keep(self, number: int, memory: _Bytes) -> None:
+        """Keep what the computation left in ``memory``, as recorded; what was not used for longest goes for it."""
+        place = self._keys[number][0]
+        outs = self._outs[place]
+        if not outs[-1] or number in self._kept:
+            return
+        left = np.empty(outs[-1], dtype=np.uint8)
+        for span, out in zip(self._deeds[place].writes, outs, strict=False):
+            here = self._bases[span.block] + span.lo
+            left[out : out + span.hi - span.lo] = memory[here : here + span.hi - span.lo]
+        self._kept[number] = left
+        self.held += outs[-1]
+        self.bound(self._limit)
+
+    def bound(self, limit: int) -> None:
+        """From now on keep no more than ``limit`` bytes."""
+        self._limit = limit
+        while self.held > self._limit and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            self.held -= len(oldest)

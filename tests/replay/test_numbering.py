@@ -1,0 +1,230 @@
+"""Numbers of what is computed: the same number is the same bytes, in Python and in C++ alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.engines import Numbers
+from replay.native.engine import NativeNumbering, sort
+from replay.numbering import INITIAL, NONE, NOTHING, Deed, Numbering, OutOfOrder, Passed, Span
+from replay.waiting import Waiting
+from tests.examples import examples
+
+BLOCK = 8  # bytes
+BLOCKS = 5
+AREA = BLOCK * BLOCKS
+SPANS = st.builds(
+    lambda block, lo, size: Span(block, lo, min(BLOCK, lo + size)),
+    st.integers(0, BLOCKS - 1), st.integers(0, BLOCK - 1), st.integers(1, BLOCK),
+)  # fmt: skip
+OVERLAPPING = np.array([0, 8, 4, 16, 12])
+"""Where the blocks lie in a timing in which some have memory in common."""
+
+
+def touching(deed: Deed) -> bool:
+    """Is it of two blocks that overlap there? Such work is not numbered (:mod:`replay.sharing`)."""
+    bases = sorted(OVERLAPPING[block] for block in {span.block for span in (*deed.reads, *deed.writes)})
+    return any(after - base < BLOCK for base, after in pairwise(bases))
+
+
+WORK = st.builds(
+    lambda reads, writes: Deed("work", tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes))),
+    st.lists(SPANS, max_size=2), st.lists(SPANS, max_size=2),
+).filter(lambda deed: not touching(deed))  # fmt: skip
+HEIRS = st.builds(
+    lambda former, lo, size, start: Deed("inherit", passed=(Passed(BLOCKS - 1, former, lo, lo + size, start),)),
+    st.integers(0, BLOCKS - 2), st.integers(0, 4), st.integers(1, 4), st.integers(0, 4),
+)  # fmt: skip
+MEET = st.builds(
+    lambda one, other, out, more: [
+        Deed("arrive", (one,), exchange=0, member=0, members=2),
+        Deed("arrive", (other,), exchange=0, member=1, members=2),
+        Deed("leave", (), (out,), exchange=0, member=0, members=2),
+        Deed("leave", (more,), (more,), exchange=0, member=1, members=2),
+    ],
+    SPANS, SPANS, SPANS, SPANS,
+)  # fmt: skip
+APART = [np.array([1000 + 100 * block for block in range(BLOCKS)]), np.arange(BLOCKS) * BLOCK]
+
+
+class Plain:
+    """Executes deeds on bytes, which are mixed from all that is read: in a timing's own memory."""
+
+    def __init__(self, deeds: Sequence[Deed], bases: Any, initial: Any) -> None:
+        self._deeds, self._bases = deeds, bases.tolist()
+        self.memory = np.full(2000, 255, dtype=np.uint8)
+        for block, base in enumerate(self._bases):
+            self.memory[base : base + BLOCK] = initial[block * BLOCK : (block + 1) * BLOCK]
+        self._arrived: dict[int, int] = {}
+
+    def part(self, span: Span) -> Any:
+        base = self._bases[span.block]
+        return self.memory[base + span.lo : base + span.hi]
+
+    def run(self, place: int) -> int:
+        """Gives a checksum of what the effect made, and of what it made it from."""
+        deed = self._deeds[place]
+        for one in deed.passed:
+            source, target = self._bases[one.former] + one.start, self._bases[one.block] + one.lo
+            self.memory[target : target + one.hi - one.lo] = self.memory[source : source + one.hi - one.lo].copy()
+        crc = crc32(bytes([place]))
+        for span in deed.reads:
+            crc = crc32(self.part(span).tobytes(), crc)
+        if deed.what == "arrive":
+            self._arrived[deed.member] = crc
+        if deed.what == "leave":
+            crc = crc32(repr(sorted(self._arrived.items())).encode(), crc)
+        for number, span in enumerate(deed.writes):
+            drawn = np.random.default_rng(crc + number)
+            self.part(span)[:] = drawn.integers(0, 256, span.hi - span.lo, dtype=np.uint8)
+        for span in deed.writes:
+            crc = crc32(self.part(span).tobytes(), crc)
+        return crc
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[list[Deed], list[tuple[int, list[int]]]]:
+    """What effects do, and timings of them: a layout, and an order of the places."""
+    deeds = [NOTHING, *draw(st.lists(st.one_of(WORK, WORK, HEIRS), min_size=1, max_size=7)), *draw(MEET)]
+    orders = st.tuples(st.integers(0, 2), st.permutations(range(len(deeds))))
+    return deeds, draw(st.lists(orders, min_size=1, max_size=6))
+
+
+def engines(deeds: Sequence[Deed], limit: int) -> Iterator[Numbers]:
+    initial = np.arange(AREA, dtype=np.uint8)
+    sizes = np.full(BLOCKS, BLOCK, dtype=np.int64)
+    for make in (Numbering, NativeNumbering):
+        one = make(deeds, np.arange(BLOCKS) * BLOCK, sizes, initial, limit=limit)
+        for layout, bases in enumerate([*APART, OVERLAPPING]):
+            one.lay_out(layout, bases.astype(np.int64))
+        yield one
+
+
+def legal(deeds: Sequence[Deed], order: Sequence[int]) -> bool:
+    whats = [deeds[place].what for place in order]
+    return "leave" not in whats[: len(whats) - 1 - whats[::-1].index("arrive")]
+
+
+@examples(150)
+@given(stories(), st.sampled_from([0, 10, 40, 1000]))
+def test_the_same_number_is_the_same_bytes(story: tuple[list[Deed], list[tuple[int, list[int]]]], limit: int) -> None:
+    deeds, timings = story
+    python, native = engines(deeds, limit)
+    known: dict[int, int] = {}
+    memory = [np.zeros(AREA, dtype=np.uint8) for _ in range(2)]
+    for layout, order in timings:
+        places = np.array(order, dtype=np.int64)
+        if not legal(deeds, order):
+            for one in (python, native):
+                with pytest.raises(OutOfOrder):
+                    one.follow(layout, places)
+            continue
+        computed, fresh = python.follow(layout, places)
+        for one, other in zip((computed, fresh), native.follow(layout, places), strict=True):
+            assert one.tolist() == other.tolist()
+        assert (python.count, python.words) == (native.count, native.words)
+        plain = Plain(deeds, [*APART, OVERLAPPING][layout], np.arange(AREA))
+        for place in order:
+            deed, number = deeds[place], int(computed[place])
+            before = [plain.part(span).copy() for span in deed.reads]
+            crc = plain.run(place)
+            if deed.what in ("nothing", "inherit"):
+                assert number == NONE
+                continue
+            assert known.setdefault(number, crc) == crc
+            assert python.place(number) == native.place(number) == place
+            assert python.arrivals(number) == native.arrivals(number)
+            missing = [one.give(number, mine) for one, mine in zip((python, native), memory, strict=True)]
+            assert missing[0] == missing[1] != INITIAL
+            if missing[0] == NONE and not overlapping(deed.reads):
+                for mine in memory:
+                    given_ = [mine[one.block * BLOCK :][one.lo : one.hi] for one in deed.reads]
+                    assert all((then == now).all() for then, now in zip(before, given_, strict=True))
+            for one, mine in zip((python, native), memory, strict=True):
+                for span in deed.writes:
+                    mine[span.block * BLOCK :][span.lo : span.hi] = plain.part(span)
+                if deed.what != "arrive":
+                    one.done(number)
+                one.keep(number, mine)
+            assert python.held == native.held <= limit
+        again, nothing = native.follow(layout, places)
+        assert again.tolist() == computed.tolist() and not len(nothing)
+    for one in (python, native):
+        one.forget()
+        assert (one.count, one.words, one.held) == (1, 0, 0)
+
+
+def overlapping(spans: Sequence[Span]) -> bool:
+    """Two of them lie in one place of memory as recorded: then the later one is what is found there."""
+    return any(one.block == other.block and one.hi > other.lo for one, other in pairwise(sorted(spans)))
+
+
+def test_who_reads_the_same_in_another_order_computes_the_same() -> None:
+    one, other, third = Span(0, 0, 8), Span(1, 0, 8), Span(2, 0, 8)
+    deeds = [Deed("work", (), (one,)), Deed("work", (), (other,)), Deed("work", (one, other), (third,))]
+    for numbers in engines(deeds, 1000):
+        first, fresh = numbers.follow(0, np.array([0, 1, 2]))
+        assert fresh.tolist() == [0, 1, 2]
+        for number in first.tolist():
+            numbers.done(number)
+        same, fresh = numbers.follow(1, np.array([1, 0, 2]))
+        assert same.tolist() == first.tolist() and not len(fresh)
+        early, fresh = numbers.follow(1, np.array([1, 2, 0]))
+        assert fresh.tolist() == [2] and early[2] != first[2]
+
+
+def test_what_was_not_used_for_longest_goes_first() -> None:
+    deeds = [*(Deed("work", (), (Span(block, 0, 8),)) for block in range(3)), Deed("work", (Span(0, 0, 8),), ())]
+    for numbers in engines(deeds, 16):
+        memory = np.arange(AREA, dtype=np.uint8)
+        one, other, third, reader = numbers.follow(0, np.array([0, 1, 2, 3]))[0].tolist()
+        numbers.keep(one, memory)
+        numbers.keep(other, memory)
+        assert numbers.give(reader, memory) == NONE
+        numbers.keep(third, memory)  # there is room for two
+        assert numbers.give(reader, memory) == NONE and numbers.held == 16
+        numbers.keep(other, memory)
+        numbers.keep(third, memory)
+        numbers.keep(one, memory)
+        assert numbers.give(reader, memory) == NONE
+
+
+# -- times and order ---------------------------------------------------------------------------------------
+
+
+@examples(100)
+@given(st.data())
+def test_times_are_the_longest_ways(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 30))
+    preds = [
+        tuple(data.draw(st.lists(st.integers(0, node - 1), max_size=6, unique=True))) if node else ()
+        for node in range(size)
+    ]
+    costs = np.array(data.draw(st.lists(st.integers(0, 9), min_size=size, max_size=size)), dtype=np.int64)
+    begin = data.draw(st.integers(0, size))
+    waiting = Waiting(preds)
+    expected: list[int] = []
+    for node in range(size):
+        expected.append(max((expected[pred] for pred in preds[node]), default=0) + int(costs[node]))
+    before = np.array([*expected[:begin], *[-1] * (size - begin)], dtype=np.int64)
+    assert waiting.in_python(costs, begin, before).tolist() == expected
+    assert waiting.times(costs, begin, before).tolist() == expected
+    assert before.tolist()[begin:] == [-1] * (size - begin)
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 5), max_size=40), st.randoms(use_true_random=False))
+def test_what_is_at_one_time_comes_in_the_order_of_issue(when: list[int], random: Any) -> None:
+    order = list(range(len(when)))
+    random.shuffle(order)
+    places, moments = np.array(order, dtype=np.int64), np.array(when, dtype=np.int64)
+    sort(moments, places)
+    assert places.tolist() == np.argsort(moments, kind="stable").tolist()
