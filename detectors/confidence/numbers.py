@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 _Thing = TypeVar("_Thing")
 
 
-class Numbers:
+class NumberSet:
     """A set of whole numbers, eight bytes each. They mostly come in their order; it is put right where they do not."""
 
     __slots__ = ("_numbers", "_sorted")

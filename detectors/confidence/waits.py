@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from detectors.confidence.numbers import Numbers, Places
+from detectors.confidence.numbers import NumberSet, Places
 from detectors.order.races import Occurrence, Race, site
 from simgpu.asked import LEFT_OUT, Asked
 from simgpu.trace import (
@@ -108,9 +108,9 @@ class Waits:
         self.others = 0
         self.left_out: Counter[WaitSite] = Counter()
         self._ranks: dict[int, _Rank] = {}
-        self._made: dict[_Key, dict[WaitSite, Numbers]] = defaultdict(dict)  # the markers of the waits
+        self._made: dict[_Key, dict[WaitSite, NumberSet]] = defaultdict(dict)  # the markers of the waits
         self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
-        self._own: dict[tuple[WaitSite, int], Numbers] = defaultdict(Numbers)  # by rank: operations
+        self._own: dict[tuple[WaitSite, int], NumberSet] = defaultdict(NumberSet)  # by rank: operations
         self._places: dict[int, Places[WaitSite]] = defaultdict(Places)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
@@ -219,7 +219,7 @@ class Waits:
         if operation:
             self.operations.setdefault(found, operation)
         if key is not None:
-            self._made[key].setdefault(found, Numbers()).add(marker)
+            self._made[key].setdefault(found, NumberSet()).add(marker)
         self._places[rank].add(state.ops, found)
 
     def site_of(self, rank: int, record: TraceRecord) -> WaitSite | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,19 +117,19 @@ def examine(
         # the status of the judged run is not known here: how it ended, its traces say
         first = LiveOutcome(judged, control.status)
         if thinned:  # what it came to see later is not there any more: a run that began like it stands for it
-            first = program.run(timing)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="judged-")))
+            first = program.run(timing, folder=folder)
             if not begins(judged, first.run):
                 why = "a second run in the same timing is another from its beginning on"
                 return [_unconfirmed(race, why) for race in races]
-        return Examination(first, control, program, timing, again, folder, whole=not thinned).all(races, limit)
+        return Examination(first, control, program, timing, again, folder).all(races, limit)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
     ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
-    the traces of the judged run lie; not ``whole``: only their beginning, so that the occurrences are those that the
-    races carry.
+    the traces of the judged run lie.
     """
 
     def __init__(
@@ -139,10 +140,7 @@ class Examination:
         timing: Timing,
         again: Callable[[str], str],
         folder: Path,
-        *,
-        whole: bool = True,
     ) -> None:
-        self._whole = whole
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
@@ -189,7 +187,7 @@ class Examination:
 
     def _spread(self, race: Race) -> Sequence[Occurrence]:
         """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
-        if race.occurrences <= len(race.examples) or not self._whole:
+        if race.occurrences <= len(race.examples):
             return spread(race.examples)
         if self._occurrences is None:
             self._occurrences = spread_of(self._folder, self._wanted)

@@ -118,10 +118,14 @@ class LiveProgram:
     runner: Runner
     patience_s: float = 600.0
 
-    def run(self, timing: Timing, *, at_once: bool = False) -> LiveOutcome:
-        """Run it in ``timing``. Raises RuntimeError as :meth:`Runner.run` does."""
-        with tempfile.TemporaryDirectory(prefix="witness-") as made:
-            folder = Path(made)
+    def run(self, timing: Timing, *, at_once: bool = False, folder: Path | None = None) -> LiveOutcome:
+        """Run it in ``timing``. ``folder``: takes the traces, which else are not kept.
+
+        Raises RuntimeError as :meth:`Runner.run` does.
+        """
+        with contextlib.ExitStack() as stack:
+            if folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="witness-")))
             place = folder if "--ranks" in self.command[:1] else file_of(folder, 0)
             options = ["--trace", str(place), "--timing", str(timing)]
             status = self.runner.run([*options, *self.command], at_once=at_once, patience_s=self.patience_s)

@@ -71,9 +71,13 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
 
 def first(console: Console, race: Race) -> None:
     """A race that was found while the program runs on."""
-    sides = (f"{side.access} by {describe(side.kernel, side.stack)}" for side in (race.first, race.second))
-    line = visible(f"A race: {' and '.join(sides)}. The program runs on; the verdict comes at its end.", lines=False)
+    line = visible(f"A race: {pair(race)}. The program runs on; the verdict comes at its end.", lines=False)
     console.print(line, highlight=False, markup=False)
+
+
+def pair(race: Race) -> str:
+    """Its two accesses, in short."""
+    return " and ".join(f"{side.access} by {describe(side.kernel, side.stack)}" for side in (race.first, race.second))
 
 
 def _why(one: KeptSuppression | None) -> list[RenderableType]:

@@ -188,7 +188,7 @@ def check(
     if ended is None:
         return
     if ended.wrong:
-        raise WrongUse(ended.why)
+        raise WrongUse(f"{ended.why}{meanwhile.until_then()}")
     again = (
         None
         if world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,6 +77,12 @@ class Judging:
                 self._told(found_by(self._using, Race)[0])
                 self._told = None
         return more
+
+    def races(self) -> list[Race]:
+        """What is in the traces as far as they can be read, where there will be no verdict."""
+        with suppress(TraceError, OSError):
+            self._following.finish()
+        return found_by(self._using, Race)
 
     def conclude(
         self, *, failure: str | None, beside: Path, witnesses: Witnesses | None = None, dry: Path | None = None,

@@ -107,6 +107,15 @@ class Meanwhile:
         """Judge a little of what has been written; is there more already?"""
         return self.judging().on()
 
+    def until_then(self) -> str:
+        """Where there is no verdict, as the trace could not be written: what was found all the same, behind why."""
+        races = self._judging.races() if self._judging is not None else []
+        if not races:
+            return ""
+        from reports.screen import checked as screen
+
+        return f". Until then a race: {screen.pair(races[0])}{f'; and {len(races) - 1} more' if len(races) > 1 else ''}"
+
     def judging(self) -> Judging:
         """What judges it, made when it is asked for."""
         if self._judging is None:

@@ -9,6 +9,8 @@ import pytest
 
 from repro.__main__ import main
 from tests.check.conftest import Checking, Done
+from tests.faults import limited
+from tests.warm import shell, with_simulated_gpu
 
 FEW = "0.05"  # MiB: some six hundred operations, and the batch with which that is reached
 KEPT = 52429 + 100_000  # bytes
@@ -112,6 +114,15 @@ def test_a_long_program_that_is_killed_is_judged_by_all_that_it_wrote(check: Che
     assert done.findings["verdict"] == "unknown" and "SIGKILL" in done.findings["failure"]
     assert sizes(check).keys() == {"rank0.trace"}
     assert int(done.findings["checked"]["seen"].split()[0].replace(",", "")) > STEPS
+
+
+def test_what_was_found_until_the_disk_was_full_is_told(check: Checking) -> None:
+    """There is no verdict, and no folder; the race is said all the same."""
+    words = ["check", "--name", "it", "--witnesses", "0", check.script(LOOP), str(STEPS), "races"]
+    status, said = limited(with_simulated_gpu(), 150_000, *words, folder=check.folder, environment=shell())
+    assert status == 2 and not (check.folder / "runs" / "it").exists()
+    assert said[-1].startswith("Error: the trace cannot be written: ")
+    assert "Until then a race: write by add (train.py:10 <module>) and read by copy_ (train.py:14 <module>)" in said[-1]
 
 
 def test_ranks_of_a_launcher(check: Checking) -> None:
