@@ -76,6 +76,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "ending": _module("ending"),
     "step": _module("step"),
     "memory": _module("memory"),
+    "long": _module("long"),
     "release": _module("release"),
     "catalogue": _module("catalogue"),
     "detector": _detector,

@@ -4,25 +4,24 @@ Rows ``watch`` (plain, on the CPU, and on a CUDA device if there is one) and ``w
 CPU). Each is measured in a process of its own (``python -m benchmarks.watch <row>``), because the other rows want one
 thread and the kernels that every processor has, and these want all threads and the best kernels. All variants train
 one and the same model there, in turn: a round is one step of each, the order moves on from round to round, and a
-figure is the median over the rounds of a step against the bare step of the same round. A hook is put on before its
-step's clock starts, and taken off after it has stopped.
+figure is the median over the rounds of a step against the bare step of the same round, in processor time: wall time
+stands beside. A hook is put on before its step's clock starts, and taken off after it has stopped.
 
-Other programs on the machine disturb single steps by more than the limits. So the time that passes inside the
-watch's own hooks is taken as well, and stands beside: it is measured within one step, needs no second one to compare
-with, and leaves out only what torch takes to call a hook.
+How far the figure can be trusted is measured as well: a second bare step of each round stands among the variants, and
+each median has its error. The processor's own counter of instructions is not there in most containers, and what counts
+them without one (valgrind) takes longer than a bench can wait. Beside stands the time that passes inside the watch's
+own hooks: it is measured within one step, needs no second one to compare with, and leaves out only what torch takes to
+call a hook.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
 import sys
-import time
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Figure
+from benchmarks.watch_costs import Timed, Times, costs, rounds
 from simgpu import processor
 
 Say = Callable[[str], None]
@@ -45,26 +45,17 @@ SHAPE: dict[str, Any] = {  # a Llama of 111 M parameters: as wide as small model
     "vocab_size": VOCABULARY,
 }
 BATCH, SEQUENCE = 4, 1024  # what a small GPU holds of such a model
-ROUNDS, ROUNDS_ON_CUDA = 5, 40
+ROUNDS, ROUNDS_ON_CUDA = 8, 40
 WORLD, RANK_BATCH = 2, 2
 DEFAULT_LIMIT, SUMS_LIMIT, CUDA_LIMIT = 2.0, 5.0, 1.0  # % of a step
-_TITLES = {
-    "watch": "NanWatch, default settings",
-    "sums": "NanWatch, checksums=True",
-    "anomaly": "torch.autograd.detect_anomaly(check_nan=True)",
-    "debug": "transformers' DebugUnderflowOverflow",
+COMPARED, FEW_ROUNDS = ("anomaly", "debug"), 3  # what is there beside the watch
+# A step's memory comes from the system each time anew, at 5 to 10 % of the processor time and never the same twice; and
+# threads with nothing to do wait busily. Both would be counted as work, so memory is kept, and who waits sleeps.
+_STEADY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
-
-
-class Timed(NamedTuple):
-    """One step, in seconds: of the clock, of the process on all its cores, and within the watch's hooks."""
-
-    wall: float
-    cpu: float
-    own: float
-
-
-Times = dict[str, list[Timed]]  # by variant, round by round
 
 
 def measure(say: Say) -> list[Figure]:
@@ -79,7 +70,7 @@ def measure_zero3(say: Say) -> list[Figure]:
 
 def _in_a_process(row: str, say: Say) -> list[dict[str, Any]]:
     """The figures that ``python -m benchmarks.watch <row>`` measures."""
-    env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS}
+    env = {name: value for name, value in os.environ.items() if name not in processor.KERNELS} | _STEADY
     command = [sys.executable, "-m", "benchmarks.watch", row]
     figures: list[dict[str, Any]] = []
     said: list[str] = []
@@ -121,95 +112,6 @@ def batch_of(size: int, sequence: int, device: str = "cpu") -> dict[str, Any]:
     return {"input_ids": ids.to(device), "labels": ids.to(device)}
 
 
-class Own:
-    """Times what passes inside a watch's hooks while it is entered; watches made inside are timed."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-
-    def __enter__(self) -> Own:
-        from detectors.live.board import Board
-
-        self._guard = Board.guard
-        Board.guard = self._timed  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        from detectors.live.board import Board
-
-        Board.guard = self._guard  # type: ignore[method-assign]
-
-    @property
-    def _timed(self) -> Callable[..., Any]:
-        """In ``Board.guard``'s place: what it gives, with a clock around it."""
-        guard = self._guard
-
-        def timed(board: Any, hook: Callable[..., None]) -> Callable[..., None]:
-            guarded = guard(board, hook)
-
-            def called(*args: Any, **kwargs: Any) -> None:
-                began = time.perf_counter()
-                self._depth += 1
-                try:
-                    guarded(*args, **kwargs)
-                finally:
-                    self._depth -= 1
-                    if not self._depth:  # a hook may call another one
-                        self.seconds += time.perf_counter() - began
-
-            return called
-
-        return timed
-
-
-def rounds(
-    step: Callable[[], None],
-    variants: Mapping[str, Callable[[], AbstractContextManager[Any]]],
-    count: int,
-    said: Callable[[int], None],
-    settled: Callable[[], None] = lambda: None,
-) -> Times:
-    """``count`` rounds after one that only warms up. ``settled``: waits until the device and the ranks are idle."""
-    times: Times = defaultdict(list)
-    names = list(variants)
-    with Own() as own:
-        for round_ in range(count + 1):
-            said(round_)
-            turn = round_ % len(names)
-            for name in names[turn:] + names[:turn]:
-                gc.collect()
-                with variants[name]():
-                    settled()
-                    own.seconds = 0.0
-                    began, began_cpu = time.perf_counter(), time.process_time()
-                    step()
-                    settled()
-                    taken = Timed(time.perf_counter() - began, time.process_time() - began_cpu, own.seconds)
-                if round_:
-                    times[name].append(taken)
-    return dict(times)
-
-
-def costs(row: str, times: Times, limits: Mapping[str, float], where: str = "") -> Iterator[Figure]:
-    """In % of the bare step of the same round; the watch's own time in % of what is left of its own step."""
-    bare = times["bare"]
-    for name in times:
-        if name == "bare":
-            continue
-        wall = [100 * (one.wall / other.wall - 1) for one, other in zip(times[name], bare, strict=True)]
-        cpu = median(100 * (one.cpu / other.cpu - 1) for one, other in zip(times[name], bare, strict=True))
-        fastest = 100 * (min(one.wall for one in times[name]) / min(one.wall for one in bare) - 1)
-        note = f"wall time, median of {len(wall)} rounds: {min(wall):.1f} to {max(wall):.1f}; "
-        note += f"processor time: {cpu:.1f}; fastest against fastest step: {fastest:.1f}"
-        yield Figure(row, f"{_TITLES[name]}{where}", median(wall), "%", limits.get(name), note)
-    for name in [name for name in times if any(one.own for one in times[name])]:
-        own = [100 * one.own / (one.wall - one.own) for one in times[name]]
-        note = f"median of {len(own)} steps: {min(own):.1f} to {max(own):.1f}"
-        what = f"{_TITLES[name]}{where}: time in the watch's own code, of a step"
-        yield Figure(row, what, median(own), "%", None, note)
-
-
 # -- plain training ----------------------------------------------------------------------------------------
 
 
@@ -232,6 +134,7 @@ def plain(device: str) -> Iterator[Figure]:
 
     variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "bare": nullcontext,
+        "again": nullcontext,
         "watch": partial(_watched, model),
         "sums": partial(_watched, model, checksums=True),
         "anomaly": _anomaly,
@@ -243,6 +146,8 @@ def plain(device: str) -> Iterator[Figure]:
         count,
         lambda round_: _tell(f"{device}, {f'round {round_} of {count}' if round_ else 'warming up'}"),
         torch.cuda.synchronize if on_cuda else lambda: None,
+        compared=COMPARED,
+        few=count if on_cuda else FEW_ROUNDS,
     )
     parameters = sum(one.numel() for one in model.parameters())
     where = device if on_cuda else f"{device} ({torch.get_num_threads()} threads)"
@@ -250,7 +155,7 @@ def plain(device: str) -> Iterator[Figure]:
     what = f"bare step on {where}: {model_is}, {BATCH} x {SEQUENCE} tokens, a small GPU's micro-batch"
     yield Figure("watch", what, median(one.wall for one in times["bare"]), "s")
     limits = {"watch": CUDA_LIMIT if on_cuda else DEFAULT_LIMIT, "sums": SUMS_LIMIT}
-    yield from costs("watch", times, limits, " (on cuda)" if on_cuda else "")
+    yield from costs("watch", times, limits, " (on cuda)" if on_cuda else "", clock="wall" if on_cuda else "cpu")
     if not on_cuda:
         _tell("memory")
         yield from memory("watch", model, optimizer, batch_of(1, 16))
@@ -376,6 +281,7 @@ def _zero3_rank(me: Any) -> None:
 
     variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "bare": nullcontext,
+        "again": nullcontext,
         "watch": partial(_watched, engine),
         "sums": partial(_watched, engine, checksums=True),
     }

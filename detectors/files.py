@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from detectors.base import Detector
 from detectors.confidence import removal
-from detectors.confidence.holding import Holding, holding
-from detectors.confidence.waits import AsIf, Keep, Waits
+from detectors.confidence.holding import Bare, Holding, holding
+from detectors.confidence.waits import AsIf, Counts, Keep, Waits
 from detectors.order.races import Race
 from detectors.race_detector import EXAMPLES, RaceDetector
-from simgpu.trace import Begin, TraceError, TraceReader, TraceRecord, file_of
+from simgpu.onward import Onward
+from simgpu.parts import PartReader
+from simgpu.trace import Begin, TraceError, TraceRecord, file_of
 
 _BATCH = 4096  # records; the ranks take turns, so that little has to be kept for a rank that waits
+_BITE = 1024  # ... while the program runs: who follows it has other things to look after
 
 
 class Reader(Protocol):
@@ -25,37 +29,166 @@ class Reader(Protocol):
     def feed(self, rank: int, records: list[TraceRecord]) -> object: ...
 
 
-def read(trace_folder: Path, readers: Sequence[Reader], *, keep: Keep | None = None, as_if: AsIf | None = None) -> None:
+def read(
+    trace_folder: Path,
+    readers: Sequence[Reader],
+    *,
+    keep: Keep | None = None,
+    as_if: AsIf | None = None,
+    kept: bool = False,
+) -> None:
     """Read the run whose ``rank*.trace`` files lie in ``trace_folder`` once, for all ``readers``.
 
-    ``keep`` says which records of a rank count, ``as_if`` what those are taken for.
+    ``keep`` says which records of a rank count, ``as_if`` what those are taken for. ``kept``: of traces that were
+    thinned (:mod:`simgpu.parts`) what is there will do; no verdict rests on that.
     A mirrored trace (:mod:`detectors.order.rendezvous`) stands for all ranks and is the only file: the findings are
     those of its rank. A trace without an end (the rank was killed, or still runs) is used as far as it goes.
     Raises :class:`simgpu.trace.TraceError` where the folder has no traces, a rank's is missing, or
-    one is damaged or not of this run.
+    one is damaged, thinned or not of this run.
     """
-    ranks = _ranks(trace_folder)
-    paths = {rank: file_of(trace_folder, rank) for rank in ranks}
-    detectors = [one for one in readers if isinstance(one, Detector)]
-    traces = {rank: TraceReader(path) for rank, path in paths.items()}
-    try:
-        left = {rank: _checked(trace.read(), paths[rank], ranks) for rank, trace in traces.items()}
-        while left:
-            # Ranks held up by others come last: they go on only where no other rank has records left.
-            for rank in [rank for rank in left if not any(one.waits(rank) for one in detectors)] or list(left):
-                batch = list(islice(left[rank], _BATCH))
-                if len(batch) < _BATCH:
-                    del left[rank]
-                if keep:
-                    batch = [one for one in batch if keep(rank, one)]
-                if as_if:
-                    batch = [as_if(rank, one) for one in batch]
-                _feed(readers, rank, batch, paths[rank])
-    finally:
-        for trace in traces.values():
-            trace.close()
-    for one in detectors:
-        one.finish()
+    Following(trace_folder, readers, keep=keep, as_if=as_if, kept=kept).finish()
+
+
+class Following:
+    """Reads a run's traces for all ``readers``, as :func:`read` does, also while its ranks still write them.
+
+    What the readers are told is the same, but for how the ranks take turns, on which no finding depends. ``thin``:
+    remove what was read of a trace in parts, but for the first. ``thinned``: by rank where that ends, of such a trace.
+    """
+
+    def __init__(
+        self,
+        trace_folder: Path,
+        readers: Sequence[Reader],
+        *,
+        keep: Keep | None = None,
+        as_if: AsIf | None = None,
+        kept: bool = False,
+        thin: bool = False,
+    ) -> None:
+        self._kept, self._thin = kept, thin
+        self._folder, self._readers, self._keep, self._as_if = trace_folder, readers, keep, as_if
+        self._detectors = [one for one in readers if isinstance(one, Detector)]
+        self._traces: dict[int, _RankTrace] = {}
+        self._problem: Exception | None = None
+
+    @property
+    def thinned(self) -> dict[int, Onward]:
+        return {rank: trace.first for rank, trace in self._traces.items() if trace.first is not None}
+
+    def on(self) -> bool:
+        """Read on, a little; is there more already? It raises nothing: :meth:`finish` does."""
+        if self._problem is not None:
+            return False
+        try:
+            for rank in _files(self._folder):
+                self._open(rank)
+            more = {rank: self._turn(rank, _BITE) for rank in self._free(self._traces)}
+            return any(more.values())
+        except Exception as problem:  # the program still runs, and is not to suffer from it
+            self._problem = problem
+            return False
+
+    def finish(self) -> None:
+        """Read the rest, as no more is being written. Raises as :func:`read`."""
+        try:
+            if self._problem is not None:
+                raise self._problem
+            ranks = _ranks(self._folder)
+            for rank in ranks:
+                self._open(rank)
+            for trace in self._traces.values():
+                trace.belongs(ranks)
+            left = list(self._traces)
+            while left:
+                # Ranks held up by others come last: they go on only where no other rank has records left.
+                for rank in self._free(left) or list(left):
+                    if not self._turn(rank, _BATCH):
+                        left.remove(rank)
+            if self._thin:
+                for trace in self._traces.values():
+                    trace.thin(done=True)
+        finally:
+            for trace in self._traces.values():
+                trace.close()
+        for one in self._detectors:
+            one.finish()
+
+    def _open(self, rank: int) -> None:
+        if rank not in self._traces:
+            self._traces[rank] = _RankTrace(file_of(self._folder, rank), kept=self._kept)
+
+    def _free(self, ranks: Iterable[int]) -> list[int]:
+        """The ranks that are not held up at what others have not come to: of these nothing has to be kept."""
+        return [rank for rank in ranks if not any(one.waits(rank) for one in self._detectors)]
+
+    def _turn(self, rank: int, most: int) -> bool:
+        """Pass on up to so many records of a rank; may it have more?"""
+        trace = self._traces[rank]
+        batch = trace.some(most)
+        more = len(batch) == most
+        if self._keep:
+            batch = [one for one in batch if self._keep(rank, one)]
+        if self._as_if:
+            batch = [self._as_if(rank, one) for one in batch]
+        if batch:
+            _feed(self._readers, rank, batch, trace.path)
+        if self._thin:
+            trace.thin()
+        return more
+
+
+class _RankTrace:
+    """One rank's trace, as far as it has been written and read."""
+
+    def __init__(self, path: Path, *, kept: bool) -> None:
+        self.path = path
+        self._reader = PartReader(path, kept=kept)
+        self._begin: Begin | None = None
+        self._new: Iterator[TraceRecord] = iter(())
+        self._ahead: list[TraceRecord] = []
+
+    def some(self, most: int) -> list[TraceRecord]:
+        """The next records, fewer than ``most`` where there are no more for now. Raises :class:`TraceError`."""
+        batch = self._ahead + list(islice(self._new, most - len(self._ahead)))
+        self._ahead = []
+        if len(batch) < most:
+            self._new = self._reader.read()
+            batch += islice(self._new, most - len(batch))
+        if self._begin is None and batch:
+            if not isinstance(batch[0], Begin):
+                raise TraceError(f"{self.path} is not a trace of this project")
+            self._begin = batch[0]
+        return batch
+
+    def belongs(self, ranks: Sequence[int]) -> None:
+        """Is it one of a run of these ranks, or does it stand for all? Raises :class:`TraceError` where neither is."""
+        if self._begin is None:
+            self._ahead = self.some(1)
+        if self._begin is None:
+            raise TraceError(f"trace {self.path} is empty")
+        mirrored = isinstance(self._begin.info, dict) and self._begin.info.get("mirrored")
+        if mirrored and len(ranks) > 1:
+            raise TraceError(
+                f"trace {self.path} is mirrored, so it stands for all ranks, but there are others beside it"
+            )
+        if not mirrored:
+            _complain_of_missing(self.path.parent, set(ranks), self._begin.world)
+            if self._begin.world != len(ranks):
+                raise TraceError(
+                    f"trace {self.path} is of a run with {self._begin.world} ranks, but there are {len(ranks)} traces"
+                )
+
+    @property
+    def first(self) -> Onward | None:
+        """Where its first part ends, if there are more."""
+        return self._reader.first
+
+    def thin(self, *, done: bool = False) -> None:
+        self._reader.thin(done=done)
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 def find_races(
@@ -67,9 +200,21 @@ def find_races(
     return detector.findings()
 
 
-def rests_on(trace_folder: Path, waits: Waits) -> Holding:
-    """What a run without races rests on, ``waits`` being of all its records. Raises as :func:`read`."""
-    return holding(waits, lambda keep: find_races(trace_folder, keep=keep, examples=None))
+def rests_on(trace_folder: Path, waits: Waits, bare: Bare | None = None) -> Holding:
+    """What a run without races rests on. ``waits`` and ``bare`` were fed all its records; without the latter they are
+    read once more for it. Raises as :func:`read`.
+    """
+    if bare is None:
+        bare = Bare(waits)
+        if waits.sites:
+            read(trace_folder, [bare])
+
+    def judge(keep: Keep, counts: Counts) -> list[Race]:
+        detector = RaceDetector(counts=counts)
+        read(trace_folder, [detector], keep=keep)
+        return detector.findings()
+
+    return holding(waits, bare, judge)
 
 
 class _Folder:
@@ -92,35 +237,27 @@ def take_away(trace_folder: Path, told: Callable[[str], None] = lambda sentence:
 
 def _ranks(folder: Path) -> list[int]:
     """The ranks whose files are there, if those of 0 to the highest all are, or a single one (it may be mirrored)."""
-    names = [re.fullmatch(r"rank(\d+)\.trace", path.name) for path in folder.glob("rank*.trace")]
-    found = {int(name[1]) for name in names if name}
+    found = _files(folder)
     if not found:
         raise TraceError(f"no rank*.trace in {folder}" if folder.is_dir() else f"no trace folder {folder}")
     if len(found) > 1:
-        _complain_of_missing(folder, found, max(found) + 1)
-    return sorted(found)
+        _complain_of_missing(folder, set(found), max(found) + 1)
+    return found
+
+
+def _files(folder: Path) -> list[int]:
+    """The ranks whose files are there by now."""
+    try:
+        names = [re.fullmatch(r"rank(\d+)\.trace", name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[1]) for name in names if name)
 
 
 def _complain_of_missing(folder: Path, found: set[int], world: int) -> None:
     missing = [str(rank) for rank in range(world) if rank not in found]
     if missing:
         raise TraceError(f"{folder} has no trace of rank {', '.join(missing)}")
-
-
-def _checked(records: Iterator[TraceRecord], path: Path, ranks: list[int]) -> Iterator[TraceRecord]:
-    """The records, once the first one says that the file is one of a run of these ranks, or stands for all."""
-    begin = next(records, None)
-    if not isinstance(begin, Begin):
-        raise TraceError(f"trace {path} is empty")
-    mirrored = isinstance(begin.info, dict) and begin.info.get("mirrored")
-    if mirrored and len(ranks) > 1:
-        raise TraceError(f"trace {path} is mirrored, so it stands for all ranks, but there are others beside it")
-    if not mirrored:
-        _complain_of_missing(path.parent, set(ranks), begin.world)
-        if begin.world != len(ranks):
-            raise TraceError(f"trace {path} is of a run with {begin.world} ranks, but there are {len(ranks)} traces")
-    yield begin
-    yield from records
 
 
 def _feed(readers: Sequence[Reader], rank: int, records: list[TraceRecord], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from detectors.base import Detector
@@ -11,6 +11,7 @@ from detectors.order.races import Name, Occurrence, Race, RaceKind, Side, site
 from simgpu.trace import Frame, TraceRecord
 
 EXAMPLES = 8
+Counts = Callable[[Occurrence], bool]
 _Answer = TypeVar("_Answer")
 
 
@@ -21,6 +22,9 @@ class RaceKey(NamedTuple):
     second: tuple[str, str, Frame | None, str]
     allocated: Frame | None  # of memory that was handed out again: where
     reused: bool
+
+
+Noticed = Callable[[RaceKey, Occurrence], None]
 
 
 def key_of(first: Side, second: Side) -> RaceKey:
@@ -41,7 +45,7 @@ class _OfRank:
         self.first = first
         self.second = second
         self.number = number  # how many occurrences of any race the rank had before
-        self.occurrences = 0
+        self.occurrences = 0  # that count
         self.manifested = 0
         self.slack_ns = slack_ns
         self.examples: list[Occurrence] = []
@@ -67,10 +71,16 @@ class _Race:
         rank = min(self._ranks)
         return rank, self._ranks[rank].number
 
+    @property
+    def counts(self) -> bool:
+        """Does any of its occurrences?"""
+        return any(part.occurrences for part in self._ranks.values())
+
     def race(self, most: int | None) -> Race:
-        ranks = tuple(sorted(self._ranks))
+        began = self._ranks[min(self._ranks)]
+        first, second = began.first, began.second
+        ranks = tuple(sorted(rank for rank, part in self._ranks.items() if part.occurrences))
         parts = [self._ranks[rank] for rank in ranks]
-        first, second = parts[0].first, parts[0].second
         kind: RaceKind
         if second.allocated is not None:
             kind = "reused"
@@ -96,15 +106,15 @@ class _Race:
 class _Tally:
     """The races that one engine tells of, each with its occurrences."""
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int | None, counts: Counts | None, noticed: Noticed | None) -> None:
         self.count = 0  # occurrences of races so far
-        self._most = most
+        self._most, self._counted, self._noticed = most, counts, noticed
         self._by_key: dict[RaceKey, _Race] = {}
         self._counts: dict[int, int] = {}  # occurrences of any race, by rank
 
     def races(self) -> list[Race]:
         """By rank and then in the order in which the host issued them."""
-        return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place)]
+        return [race.race(self._most) for race in sorted(self._by_key.values(), key=_Race.place) if race.counts]
 
     def add(self, first: Side, second: Side, occurrence: Occurrence) -> _Race:
         """Count an occurrence; returns the race it belongs to."""
@@ -115,12 +125,16 @@ class _Tally:
         rank = occurrence.rank
         number = self._counts.get(rank, 0)
         self._counts[rank] = number + 1
-        self.count += 1
         part = race.of(rank, first, second, number, occurrence.slack_ns)
+        if self._counted is not None and not self._counted(occurrence):
+            return race
+        if self._noticed is not None:
+            self._noticed(key, occurrence)
+        self.count += 1
+        if not part.occurrences or occurrence.slack_ns < part.slack_ns:
+            part.slack_ns = occurrence.slack_ns
         part.occurrences += 1
         part.manifested += occurrence.manifested
-        if occurrence.slack_ns < part.slack_ns:
-            part.slack_ns = occurrence.slack_ns
         if self._most is None or len(part.examples) < self._most:
             part.examples.append(occurrence)
         return race
@@ -130,13 +144,21 @@ class RaceDetector(Detector):
     """Races between streams. Feed it the ranks' records in any interleaving; the races are the same.
 
     ``examples``: how many occurrences of each race are kept (None: all). ``engine``: see
-    :func:`detectors.engines.orders`, which says what it raises.
+    :func:`detectors.engines.orders`, which says what it raises. ``counts``: whether an occurrence does (None: all do);
+    a race is one that has any. ``noticed`` gets each that does, once.
     """
 
-    def __init__(self, examples: int | None = EXAMPLES, *, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        examples: int | None = EXAMPLES,
+        *,
+        engine: Engine | None = None,
+        counts: Counts | None = None,
+        noticed: Noticed | None = None,
+    ) -> None:
         self._engines: list[tuple[OrderEngine, _Tally]] = []
         for make in orders(engine):
-            tally = _Tally(examples)
+            tally = _Tally(examples, counts, None if self._engines else noticed)
             self._engines.append((make(tally.add), tally))
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:

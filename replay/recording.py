@@ -14,6 +14,7 @@ from replay.faults import ReplayError
 from replay.names import Names
 from simgpu.hardware import HardwareTiming, Profile
 from simgpu.recording import DEVICE
+from simgpu.seals import sealed
 from simgpu.trace import (
     Begin,
     End,
@@ -21,7 +22,6 @@ from simgpu.trace import (
     TraceReader,
     TraceRecord,
     Unrepeatable,
-    sealed,
 )
 
 _FILE = re.compile(r"rank(\d+)\.trace")

@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -60,6 +60,7 @@ def run(
     answers: bool = True,
     ranks: Sequence[int] = (0,),
     layers: int | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> None:
     """Rehearse ``job``. ``folder`` takes the log and ``trace/rank0.trace``, which holds all that happened.
 
@@ -67,6 +68,7 @@ def run(
 
     ``ranks``: as which of the job's ranks, each in a process of its own; they do not meet. What rank 0 broadcasts is
     kept in ``folder`` for later dry runs as other ranks. ``layers``: of the model, instead of those that it has.
+    ``started`` is called once these processes are there: what forks more does it then.
 
     ``answers``: see :func:`simgpu.dry.install`. This process needs a simulated GPU, which it may not have used.
 
@@ -98,7 +100,7 @@ def run(
 
     kinds = (*get_args(RehearsalReport), RehearsalRefused)
     try:
-        run_ranks(len(ranks), target, folder=folder / "logs", kinds=kinds, receive=take)
+        run_ranks(len(ranks), target, folder=folder / "logs", kinds=kinds, receive=take, started=lambda pids: started())
     except RankFailed:
         if refused:
             raise ScenarioError(refused[0]) from None
@@ -117,6 +119,15 @@ def hidden_of(job: Job) -> int | None:
     """How wide its model is. None: that cannot be told, or there is no such model."""
     found = _described(job)
     return None if found is None else found.hidden
+
+
+def parameters_of(job: Job, layers: int) -> int:
+    """How many its model has with so many layers, elements: of one whose layers can be told (:func:`layers_of`).
+
+    Raises :class:`ScenarioError` for a model that cannot be built.
+    """
+    made = _made(job, subject(job.model, attention=job.attention, layers=layers), torch.device("meta"))
+    return sum(one.numel() for one in made.parameters())
 
 
 def _described(job: Job) -> TrainedModel | None:
@@ -242,15 +253,19 @@ def _report_sizes(me: Rank, model: nn.Module) -> None:
     me.report(ModelBuilt(sum(size for size, _ in sizes), trained, sorted({size for size, _ in sizes})))
 
 
-def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
+def _made(job: Job, subject: TrainedModel, where: AbstractContextManager[Any]) -> nn.Module:
     try:
-        with without_values() if job.sharding else _on_the_gpu(config):
-            model = subject.make()
+        with where:
+            return subject.make()
     except Exception as error:
         if isinstance(error, MemoryError) or refusal(error):
             raise
         how = f" with {job.config}" if job.config else ""
         raise ScenarioError(f"the model {job.model} cannot be built{how}: {_sentence(error)}") from error
+
+
+def _model(job: Job, subject: TrainedModel, config: dict[str, Any]) -> nn.Module:
+    model = _made(job, subject, without_values() if job.sharding else _on_the_gpu(config))
     for pattern in job.frozen:
         matched = [one for name, one in model.named_parameters() if fnmatch.fnmatchcase(name, pattern)]
         if not matched:

@@ -15,11 +15,15 @@ from types import ModuleType
 ADAPTERS = {
     "deepspeed.accelerator.cuda_accelerator": "frameworks.deepspeed",
     "detectors.live.ops": "simgpu.wholes",
+    "transformers.utils.import_utils": "frameworks.listing",
 }
 """Modules of frameworks, and the adapter whose ``adapt(module)`` is called once the module has been executed."""
 
 BEFORE = {"deepspeed": "frameworks.deepspeed"}
 """Packages whose adapter's ``prepare()`` is called before anything of theirs is executed: what old releases need."""
+
+POSTPONED = {"deepspeed.compile.backend": "frameworks.deepspeed.postponed"}
+"""Modules that are imported without being used, and who executes them when they are: its ``Postponed(loader)``."""
 
 OPERATORS = {
     "detectors": "detectors.live.ops",
@@ -30,15 +34,18 @@ OPERATORS = {
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of :data:`ADAPTERS` and :data:`BEFORE` as Python would, and has their adapters called."""
+    """Finds the modules of :data:`ADAPTERS`, :data:`BEFORE`, :data:`POSTPONED` as Python would, for their adapters."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        before, after = BEFORE.get(fullname), ADAPTERS.get(fullname)
-        spec = PathFinder.find_spec(fullname, path, target) if before or after else None
+        before, after, later = BEFORE.get(fullname), ADAPTERS.get(fullname), POSTPONED.get(fullname)
+        spec = PathFinder.find_spec(fullname, path, target) if before or after or later else None
         if spec is None or spec.loader is None:
             return None
+        if later:
+            spec.loader = importlib.import_module(later).Postponed(spec.loader)
+            return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -18,6 +19,10 @@ from simgpu.trace import Frame, Stack
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _BEGINS = (_OURS + "scripts.py", os.path.join(_OURS, "ranks", "child.py"))  # a program, a forked process
+
+# As code.co_lines() says it, of which a large function has a thousand.
+_line_of = ctypes.pythonapi.PyCode_Addr2Line
+_line_of.argtypes, _line_of.restype = (ctypes.py_object, ctypes.c_int), ctypes.c_int
 
 PASSING: set[str] = set()
 """Path endings of a framework's files whose frames only pass a call on; its adapter adds them."""
@@ -88,13 +93,26 @@ def _frame(code: CodeType, offset: int) -> Frame:
 
 def _short(path: str) -> str:
     """The path below the folder it is imported from: a trace says the same on every machine, and in text."""
-    folders = [os.path.abspath(folder) + os.sep for folder in sys.path]
+    entries = tuple(sys.path)
+    return _below(path, _folders(entries, "" if _absolute(entries) else os.getcwd()))
+
+
+@cache
+def _absolute(entries: tuple[str, ...]) -> bool:
+    return all(os.path.isabs(one) for one in entries)
+
+
+@cache
+def _folders(entries: tuple[str, ...], working: str) -> tuple[str, ...]:
+    return tuple(os.path.normpath(os.path.join(working, folder)) + os.sep for folder in entries)
+
+
+@cache
+def _below(path: str, folders: tuple[str, ...]) -> str:
     below = path[len(max((folder for folder in folders if path.startswith(folder)), key=len, default="")) :]
     return below.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may have bytes that are none
 
 
 def _line(code: CodeType, offset: int) -> int:
-    for start, end, line in code.co_lines():
-        if start <= offset < end and line is not None:
-            return line
-    return code.co_firstlineno
+    line: int = _line_of(code, offset)
+    return line if line >= 0 else code.co_firstlineno  # none: what the compiler put in

@@ -27,6 +27,7 @@ from simgpu.compiling import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.packages import starting
+from simgpu.parts import PartWriter
 from simgpu.ranks import RankFailed
 from simgpu.ranks.interrupts import held
 from simgpu.scripts import Program, WrongUse, fail
@@ -102,6 +103,7 @@ def run(
     record: bool = False,
     dry: World | None = None,
     tell_waits: bool = False,
+    keep: int = 0,
 ) -> int:
     """Run a program on the simulated GPU, to its end; gives its exit status.
 
@@ -110,14 +112,17 @@ def run(
     rank. ``trace``: a folder for a trace of each rank. ``slow``: see :class:`simgpu.costs.Costs`.
     ``timing``: deviations from that. ``record``: the traces also say what the work was, so that it can be replayed.
     ``dry``: this process, as rank 0 of that world, in a dry run, which cannot be recorded. ``tell_waits``: the traces
-    also say which of its lines asked for each wait.
+    also say which of its lines asked for each wait. ``keep``: so many bytes of each trace are to be kept, and what
+    comes then is in parts that somebody reads and removes (:mod:`simgpu.parts`); 0: it is one file.
 
     Raises :class:`simgpu.scripts.WrongUse` where there is no such program, :class:`BuildError` or RuntimeError where
     there can be no device or no trace, :class:`simgpu.ranks.RankFailed` for the first of ``ranks`` that ends badly.
     """
     program = Program(arguments[0], tuple(arguments[1:]), module=module)
     file = None if trace is None else partial(file_of, trace)
-    return _run(program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits)
+    return _run(
+        program, ranks, file, slow or {}, timing or Timing(), record=record, dry=dry, tell_waits=tell_waits, keep=keep
+    )
 
 
 def _run(
@@ -131,6 +136,7 @@ def _run(
     dry: World | None = None,
     tell_waits: bool = False,
     without: Sequence[str] = (),
+    keep: int = 0,
 ) -> int:
     _ = program.folder
     here = dry.local if dry else int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1")
@@ -158,7 +164,7 @@ def _run(
     def rank(number: int) -> int:
         try:
             path = file and file(number)
-            with timed(timing, rank=number), traced(path, record=record, token=str(timing)):
+            with timed(timing, rank=number), traced(path, record=record, token=str(timing), keep=keep):
                 _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             if _unwritten:  # which is no fault of the program, though it may be told of it
@@ -178,21 +184,31 @@ def _run(
 
 @contextmanager
 def traced(
-    trace: Path | None, *, skipped: tuple[str, ...] = (), record: bool = False, token: str = "t1"
+    trace: Path | None,
+    *,
+    skipped: tuple[str, ...] = (),
+    record: bool = False,
+    token: str = "t1",
+    keep: int = 0,
 ) -> Iterator[None]:
     """Inside, the device's work goes into a trace. At the end it is done, unless what is inside breaks off.
 
     ``skipped``, ``record``: see :class:`simgpu.tracing.Tracer`. ``token``: the timing of the run, for a recording.
+    ``keep``: see :func:`run`.
     """
     from simgpu import collectives, dry, probes, recording
     from simgpu.tracing import Tracer
 
-    writer = tracer = None
+    writer: TraceWriter | None = None
+    tracer = None
     if trace is not None:
         rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         info = {**recording.info(token, record=record), **dry.info()}
         with _writing():
-            writer = TraceWriter(trace, rank=rank, world=world, info=info)
+            if keep:
+                writer = PartWriter(trace, rank=rank, world=world, info=info, keep=keep)
+            else:
+                writer = TraceWriter(trace, rank=rank, world=world, info=info)
         tracer = Tracer(partial(_written, writer), skipped=skipped, record=record)
         if not dry.active():
             probes.begin()

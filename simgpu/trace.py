@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from simgpu.asked import Asked
+from simgpu.onward import Onward
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
@@ -354,7 +355,7 @@ class End(NamedTuple):
 TraceRecord = (
     Begin | Stack | StreamName | Group | Phase | Alloc | Free | RecordStream | Label | Launch
     | Collective | Record | Wait | HostWait | End | HostStep | Call | Transfer | Initial | Probe | Probed | Unrepeatable
-    | Seal | Reuse | Export | Asked
+    | Seal | Reuse | Export | Asked | Onward
 )  # fmt: skip
 
 _TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
@@ -379,31 +380,22 @@ class TraceWriter:
 
     def write(self, records: Iterable[TraceRecord]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
-        pack = self._packer.pack
-        data = b"".join([pack((_CODES[type(record)], *record)) for record in records])
+        data = b"".join([self._packer.pack((_CODES[type(record)], *record)) for record in records])
         self._digest.update(data)
         self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:
-        """Seal the file: what is added or changed later is noticed by who asks (:func:`sealed`)."""
+        """Seal the file: what is added or changed later is noticed by who asks (:func:`simgpu.seals.sealed`)."""
         if not self._file.closed:
             self.write([Seal(self._digest.digest())])
             self._file.close()
 
 
-def sealed(path: Path) -> bool:
-    """Is the file as :meth:`TraceWriter.close` left it? Raises OSError."""
-    import msgpack
-
-    data = path.read_bytes()
-    seal = len(msgpack.packb((_CODES[Seal], bytes(hashlib.sha256().digest_size))))
-    body, end = data[:-seal], data[-seal:]
-    return bool(end == msgpack.packb((_CODES[Seal], hashlib.sha256(body).digest())))
-
-
 class TraceReader:
-    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`."""
+    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`.
+
+    Where it was thinned, too: :mod:`simgpu.parts` has a reader for who can do with a part of it."""
 
     def __init__(self, path: Path) -> None:
         import msgpack
@@ -423,7 +415,11 @@ class TraceReader:
             self._unpacker.feed(chunk)
             try:
                 for row in self._unpacker:
-                    yield self._record(row)
+                    record = self._record(row)
+                    if isinstance(record, Onward):
+                        self._go_on(record)
+                    else:
+                        yield record
             except self._damage as error:
                 if isinstance(error, TraceError):
                     raise
@@ -445,6 +441,10 @@ class TraceReader:
                 )
             self._begun = True
         return record
+
+    def _go_on(self, record: Onward) -> None:
+        """The file ends here, and there was more."""
+        raise TraceError(f"trace {self._path} was thinned: {record.sentence()}")
 
     def close(self) -> None:
         self._file.close()

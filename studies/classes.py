@@ -25,8 +25,9 @@ from metrics import BusyMetrics, MemoryMetrics
 from metrics.alike import LikenessMetrics, described
 from scenarios import rehearsal
 from scenarios.job import Job
+from scenarios.messages import ModelBuilt, RehearsalReport
 from simgpu.trace import TraceReader, file_of
-from studies.crew import together
+from studies.crew import Crew, side_by_side
 
 LAYERS = 2
 """Of the models that are compared: the second is the first that follows another one."""
@@ -139,9 +140,8 @@ def check(job: Job, folder: Path, sizes: Sequence[int], tell: Tell = lambda text
 
 
 class Comparison:
-    """The same beside other work: :meth:`first` can run before anything is known of the model, :meth:`others` once rank
-    0 was read. Whoever runs them puts what they give into ``read``; :meth:`result` runs what is missing. ``folder`` is
-    removed at the end.
+    """The same beside other work: :meth:`begin` can be called before anything is known of the model. :meth:`result`
+    runs what was not read by then. ``folder`` is removed at the end.
     """
 
     def __init__(self, job: Job, folder: Path, tell: Tell = lambda text: None) -> None:
@@ -149,7 +149,7 @@ class Comparison:
         self.job, self.folder, self.layers = job, folder, LAYERS if named else None
         self.read: dict[int, RankRead] = {}
         self._tell = tell
-        self._told: list[int] = []
+        self._rehearsed = partial(_rehearsed, job, folder, self.layers)
 
     def __enter__(self) -> Self:
         return self
@@ -157,45 +157,58 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def first(self) -> dict[int, Callable[[], RankRead]]:
-        """Rank 0, unless it was read: the others need what it broadcasts."""
-        return self._missing([0])
+    def begin(self, crew: Crew) -> None:
+        """Have ``crew`` run rank 0, as the others need what it broadcasts, and then the others that are compared.
 
-    def others(self, sizes: Sequence[int]) -> dict[int, Callable[[], RankRead]]:
-        """The ranks that are compared in a job of parameters of these sizes and were not read, by rank."""
-        of = classes(self.job, sizes)
-        wanted = sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
-        if wanted != self._told:
-            self._told, layers = wanted, f" on {self.layers} layers" if self.layers else ""
-            self._tell(f"{len(of)} classes of ranks: comparing {len(wanted)} ranks{layers}")
-        return self._missing(wanted)
+        ``crew`` has to be done before :meth:`result` is asked for.
+        """
+
+        def others(_: int, first: RankRead) -> None:
+            self.read[0] = first
+            rest = self._missing(classes(self.job, first.sizes))
+            crew.begin(self._rehearsed, rest, then=self.read.__setitem__)
+
+        if 0 in self.read:
+            others(0, self.read[0])
+        else:
+            crew.begin(self._rehearsed, [0], then=others)
 
     def result(self, sizes: Sequence[int]) -> CheckedClasses:
-        """Raises as :func:`check`."""
+        """Of a job with parameters of these sizes. Raises as :func:`check`."""
         of = classes(self.job, sizes)
-        for missing in (self.first, partial(self.others, sizes)):
-            self.read |= together(missing())
+        on = f" on {self.layers} layers" if self.layers else ""
+        self._tell(f"{len(of)} classes of ranks: comparing {len(_wanted(of))} ranks{on}")
+        if 0 not in self.read:
+            self.read[0] = self._rehearsed(0)
+        self.read |= side_by_side(self._rehearsed, self._missing(of))
         nodes_of = self.job.timing().nodes_of
         return CheckedClasses(tuple(_checked(one, self.read, nodes_of) for one in of), self.layers)
 
-    def _missing(self, ranks: Sequence[int]) -> dict[int, Callable[[], RankRead]]:
-        return {
-            rank: partial(_rehearsed, self.job, self.folder, rank, self.layers)
-            for rank in ranks
-            if rank not in self.read
-        }
+    def _missing(self, of: Sequence[RankClass]) -> list[int]:
+        return [rank for rank in _wanted(of) if rank not in self.read]
 
 
-def _rehearsed(job: Job, folder: Path, rank: int, layers: int | None) -> RankRead:
-    rehearsal.run(job, folder=folder, receive=lambda _: None, ranks=(rank,), layers=layers)
-    return RankRead(file_of(folder / "trace", rank), job.timing().nodes_of)
+def _wanted(of: Sequence[RankClass]) -> list[int]:
+    """The ranks that are compared."""
+    return sorted({rank for one in of for rank in (one.members[0], one.second) if rank is not None})
+
+
+def _rehearsed(job: Job, folder: Path, layers: int | None, rank: int) -> RankRead:
+    sizes: list[int] = []
+
+    def receive(report: RehearsalReport) -> None:
+        if isinstance(report, ModelBuilt):
+            sizes.extend(report.sizes)
+
+    rehearsal.run(job, folder=folder, receive=receive, ranks=(rank,), layers=layers)
+    return RankRead(file_of(folder / "trace", rank), job.timing().nodes_of, sizes)
 
 
 class RankRead:
-    """A rank's trace, read."""
+    """A rank's trace, read. ``sizes``: of its model's parameters."""
 
-    def __init__(self, path: Path, nodes_of: Sequence[int]) -> None:
-        self.path = path
+    def __init__(self, path: Path, nodes_of: Sequence[int], sizes: Sequence[int]) -> None:
+        self.path, self.sizes = path, tuple(sizes)
         alike, but_roots = LikenessMetrics(nodes_of), LikenessMetrics(nodes_of, roots=False)
         busy, memory = BusyMetrics(), MemoryMetrics()
         reader = TraceReader(path)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.process
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from contextlib import nullcontext, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Self, TypeVar
 
 from scenarios.base import ScenarioError
 from simgpu.ranks import stopped
 from simgpu.ranks.bound import belong
 from simgpu.ranks.forks import forking
 from simgpu.ranks.interrupts import held, plainly
+
+_BEHIND = 5  # nice(2): a third of the time that one has who is not
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,6 +35,89 @@ def cores() -> int:
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+class Crew:
+    """Workers that run beside this process, which goes on. To be entered; however it is left, also by Ctrl-C, it ends
+    at once, and no process is left; nor where this process is killed.
+
+    They are forked when work first :meth:`begins <begin>`, so what was imported before (DeepSpeed: seconds) is there.
+    ``behind``: where they share a processor with this process or its ranks, those go first.
+    """
+
+    def __init__(self, workers: int, *, behind: bool = False) -> None:
+        self._others = {*multiprocessing.active_children()}
+        self._pool = ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_begin,
+            initargs=(os.getpid(), behind),
+        )
+        self._open: dict[Future[Any], Any] = {}  # by the names of what they do
+        self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._looks, self._killed, self._forked = stopped.Looks(), False, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with held():  # or what is left would be nobody's
+            if self._open:
+                for process in self._pids():
+                    os.kill(process, signal.SIGKILL)
+            self._pool.shutdown(cancel_futures=True)
+
+    def begin(
+        self,
+        work: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        then: Callable[[Item, Result], None] = lambda item, result: None,
+    ) -> None:
+        """``work`` of each item, as soon as a worker is free. ``then`` may begin more; another thread calls it."""
+
+        def ended(item: Item, future: Future[Result]) -> None:
+            try:
+                if not future.cancelled() and future.exception() is None:
+                    then(item, future.result())
+            finally:
+                self._ended.put(future)
+
+        with nullcontext() if self._forked else forking():  # the first submission forks all workers
+            self._forked = True
+            for item in items:
+                future = self._pool.submit(work, item)
+                self._open[future] = item
+                future.add_done_callback(partial(ended, item))
+
+    def done(self) -> Iterator[tuple[Any, Any]]:
+        """What was begun, up to its end, and what it gave, as it is done.
+
+        Raises what the work raises, :class:`scenarios.base.ScenarioError` when a worker dies or is stopped.
+        """
+        try:
+            while self._open:
+                with suppress(Empty):
+                    future = self._ended.get(timeout=stopped.LOOK_S)
+                    result = future.result()
+                    yield self._open.pop(future), result
+                for process in self._looks.stopped(self._pids()):
+                    self._killed = True
+                    os.kill(process, signal.SIGKILL)
+        except BrokenProcessPool:
+            how = "was stopped (SIGSTOP)" if self._killed else "died"
+            raise ScenarioError(
+                f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
+            ) from None
+
+    def finish(self) -> None:
+        """Wait for what was begun. Raises as :meth:`done`."""
+        for _ in self.done():
+            pass
+
+    def _pids(self) -> list[int]:
+        """Of the workers: this process's children but for those that were there before."""
+        return [one.pid for one in multiprocessing.active_children() if one not in self._others and one.pid is not None]
+
+
 def side_by_side(
     work: Callable[[Item], Result], items: Sequence[Item], *, workers: int | None = None
 ) -> Iterator[tuple[Item, Result]]:
@@ -39,57 +126,15 @@ def side_by_side(
     Raises what ``work`` raises, :class:`scenarios.base.ScenarioError` when a worker dies or is stopped. However it
     ends, also by Ctrl-C or being closed, it ends at once, and no process is left; nor where this process is killed.
     """
-    others = {*multiprocessing.active_children()}
-    context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(
-        min(workers or cores(), len(items) or 1), mp_context=context, initializer=_begin, initargs=(os.getpid(),)
-    )
-    waiting: dict[Future[Result], Item] = {}
-    looks, killed = stopped.Looks(), False
-    done: set[Future[Result]] = set()
-    try:
-        with forking():  # the first submission forks all workers
-            waiting.update({pool.submit(work, item): item for item in items})
-        while len(done) < len(waiting):
-            now, _ = wait(waiting.keys() - done, stopped.LOOK_S, FIRST_COMPLETED)
-            done |= now
-            for future in (one for one in waiting if one in now):
-                yield waiting[future], future.result()
-            for process in looks.stopped(_pids(others)):
-                killed = True
-                os.kill(process, signal.SIGKILL)
-    except BrokenProcessPool:
-        how = "was stopped (SIGSTOP)" if killed else "died"
-        raise ScenarioError(
-            f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
-        ) from None
-    finally:
-        with held():  # or what is left would be nobody's
-            if len(done) < len(waiting):
-                for process in _pids(others):
-                    os.kill(process, signal.SIGKILL)
-            pool.shutdown(cancel_futures=True)
+    with Crew(min(workers or cores(), len(items) or 1)) as crew:
+        crew.begin(work, items)
+        yield from crew.done()
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, behind: bool) -> None:
     """In a worker."""
     belong(parent)
+    if behind:
+        os.nice(_BEHIND)
     plainly()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
-
-
-def _pids(others: Set[multiprocessing.process.BaseProcess]) -> list[int]:
-    """Of the workers: this process's children but for ``others``."""
-    return [one.pid for one in multiprocessing.active_children() if one not in others and one.pid is not None]
-
-
-def together(todo: Mapping[Item, Callable[[], Result]]) -> dict[Item, Result]:
-    """What each gives, by its name, side by side where they are several. Raises as :func:`side_by_side`."""
-    if len(todo) < 2:
-        return {name: work() for name, work in todo.items()}
-    names = list(todo)
-    return {names[at]: found for (at, _), found in side_by_side(_do, list(enumerate(todo.values())))}
-
-
-def _do(numbered: tuple[int, Callable[[], Result]]) -> Result:
-    return numbered[1]()

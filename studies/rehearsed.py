@@ -153,6 +153,7 @@ def rehearse(
     examples: int | None = EXAMPLES,
     rank: int = 0,
     layers: int | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> Rehearsed:
     """Dry-run ``job`` and read its trace beside it. ``tell`` gets what is being done.
 
@@ -160,7 +161,7 @@ def rehearse(
     :func:`simgpu.dry.install`; ``races``: whether any are looked for, which takes a third of the time;
     ``examples``: how many occurrences of each race are kept (None: all). ``rank``: as which rank; one but 0 needs to
     know what rank 0 broadcasts, so that a dry run as rank 0 goes before it, of a model with few layers where that
-    can be told. ``layers``: see :func:`scenarios.rehearsal.run`.
+    can be told. ``layers``, ``started``: see :func:`scenarios.rehearsal.run`.
 
     Raises :class:`scenarios.base.ScenarioError` for what cannot be rehearsed,
     :class:`simgpu.ranks.cluster.RankFailed` when the dry run itself breaks.
@@ -204,7 +205,9 @@ def rehearse(
             tell("what rank 0 broadcasts")
             rehearsal.run(job, folder=folder, receive=lambda _: None, answers=answers, layers=layers)
             file_of(folder / "trace", 0).unlink()
-        rehearsal.run(job, folder=folder, receive=receive, answers=answers, ranks=(rank,), layers=layers)
+        rehearsal.run(
+            job, folder=folder, receive=receive, answers=answers, ranks=(rank,), layers=layers, started=started
+        )
         follow()
     finally:
         for reader in readers:

@@ -13,11 +13,10 @@ from xdist.remote import Producer
 from simgpu import processor
 from simgpu.ranks.forks import seldom
 from tests import housed
-from tests.examples import register
+from tests.examples import choose
 from tests.scheduling import ByFile
 
 processor.answer()  # nothing has imported torch yet
-register()
 # Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
 os.environ.setdefault("STREAM_RACES_ENGINE", "both")
 os.environ.pop("CI", None)  # where it is set, pytest tells of failures in other words: tests that start it read them
@@ -31,6 +30,10 @@ _HERE = Path(__file__).parent
 
 # What takes long comes first, so that the workers end together. The rest in the order of its names.
 _FIRST = ("runs", "sharding", "studies", "fuzz", "pages", "live", "replay", "check", "simgpu")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    choose(config.getoption("--hypothesis-profile"), config.getoption("--hypothesis-seed"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

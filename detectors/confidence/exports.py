@@ -114,7 +114,9 @@ class Exports(Detector):
         self._ranks: dict[int, _Rank] = {}
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
-        self._ranks.setdefault(rank, _Rank(rank)).feed(records)
+        if rank not in self._ranks:
+            self._ranks[rank] = _Rank(rank)
+        self._ranks[rank].feed(records)
 
     def findings(self) -> list[Unseen]:
         """One for each place where such an address was taken."""

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from detectors.confidence.waits import Keep, Waits, WaitSite, races_without
-from detectors.order.races import Race, describe
-from detectors.race_detector import EXAMPLES, RaceKey, key_of
+from detectors.base import Detector
+from detectors.confidence.waits import Counts, Keep, Waits, WaitSite
+from detectors.order.races import Occurrence, Race, describe
+from detectors.race_detector import RaceDetector, RaceKey, key_of
+from simgpu.trace import TraceRecord
 
 MOST_SITES = 16
 
@@ -55,25 +57,83 @@ class Holding:
     unexamined: int = 0
 
 
-def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int = MOST_SITES) -> Holding:
-    """What a run without races rests on.
+Judge = Callable[[Keep, Counts], Sequence[Race]]
+"""Gives the races that are there when only some records count, and of their occurrences only some."""
 
-    ``judge`` gives the races, all occurrences of each, that are there when only some records count. ``most``: so many
-    sites are left out alone, those between most pairs first.
+
+class Bare(Detector):
+    """Judges a run as if nothing waited that is there for another reason, also while it runs: without all of these
+    waits at once. ``waits`` has to be fed the same records, before it. ``between``: of each race the waits that come
+    between its accesses, with how many occurrences. To be stopped when it is not wanted any more.
     """
 
-    def without(sites: Iterable[WaitSite]) -> list[Race]:
-        return races_without(waits, judge, sites)
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._detector = RaceDetector(counts=waits.counted, noticed=self._notice)
+        self._stopped = False
+        self._seen: dict[RaceKey, Counter[WaitSite]] = defaultdict(Counter)
+        self._open: list[tuple[RaceKey, Occurrence]] = []  # what all later waits come between
 
-    found = without(waits.sites) if waits.sites else []
-    between = {_key(race): waits.between(race) or Counter(waits.sites.keys()) for race in found}
+    def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
+        if not self._stopped:
+            self._detector.feed(rank, [one for one in records if self._waits.site_of(rank, one) is None])
+
+    def finish(self) -> None:
+        self._detector.finish()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def waits(self, rank: int) -> bool:
+        return not self._stopped and self._detector.waits(rank)
+
+    def findings(self) -> list[Race]:
+        """None where nothing waits for another reason. To be asked at the end of the run."""
+        assert not self._stopped
+        return self._detector.findings() if self._waits.sites else []
+
+    def between(self, race: Race) -> Counter[WaitSite]:
+        for key, one in self._open:
+            self._seen[key].update(self._waits.between(one))
+        self._open.clear()
+        return self._seen[_key(race)] or Counter(self._waits.sites.keys())
+
+    def _notice(self, key: RaceKey, one: Occurrence) -> None:
+        if one.second.op is None:
+            self._open.append((key, one))
+        else:
+            self._seen[key].update(self._waits.between(one))
+
+
+def together(waits: Waits, bare: Bare) -> Holding:
+    """What a run without races rests on, as far as it is known without judging its traces again: which of the waits
+    that come between a pair are needed is not.
+    """
+    groups: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
+    for race in bare.findings():
+        groups[tuple(sorted(bare.between(race), key=waits.sites.__getitem__))].append(race)
+    held = tuple(Held(sites, tuple(races)) for sites, races in groups.items())
+    return Holding(held, len(waits.sites), len({one for sites in groups for one in sites}))
+
+
+def holding(waits: Waits, bare: Bare, judge: Judge, *, most: int = MOST_SITES) -> Holding:
+    """What a run without races rests on, which ``waits`` and ``bare`` were fed. ``most``: so many sites are left out
+    alone, those between most pairs first.
+    """
+
+    def without(sites: Iterable[WaitSite]) -> Sequence[Race]:
+        dropped = tuple(sites)
+        return judge(waits.without(dropped), waits.besides_own(dropped))
+
+    found = bare.findings()
+    between = {_key(race): bare.between(race) for race in found}
     counted: Counter[WaitSite] = sum(between.values(), Counter())
     candidates = sorted(counted, key=lambda one: (-counted[one], waits.sites[one]))
     held: list[Held] = []
     explained: set[RaceKey] = set()
     for one in candidates[:most]:
         if alone := without([one]):
-            held.append(Held((one,), tuple(map(_shortened, alone))))
+            held.append(Held((one,), tuple(alone)))
             explained |= {_key(race) for race in alone}
     rest: dict[tuple[WaitSite, ...], list[Race]] = defaultdict(list)
     for race in found:
@@ -85,7 +145,10 @@ def holding(waits: Waits, judge: Callable[[Keep], Sequence[Race]], *, most: int 
 
 
 def _fewest(
-    sites: tuple[WaitSite, ...], races: Sequence[Race], without: Callable[[Iterable[WaitSite]], list[Race]], most: int
+    sites: tuple[WaitSite, ...],
+    races: Sequence[Race],
+    without: Callable[[Iterable[WaitSite]], Sequence[Race]],
+    most: int,
 ) -> Held:
     """The races with no more sites than it takes to have all of them, of the first ``most``."""
     wanted = {_key(race) for race in races}
@@ -95,12 +158,8 @@ def _fewest(
         again = [race for race in without(fewer) if _key(race) in wanted] if fewer else []
         if wanted <= {_key(race) for race in again}:
             left, races = fewer, again
-    return Held(tuple(left), tuple(map(_shortened, races)))
+    return Held(tuple(left), tuple(races))
 
 
 def _key(race: Race) -> RaceKey:
     return key_of(race.first, race.second)
-
-
-def _shortened(race: Race) -> Race:
-    return replace(race, examples=race.examples[:EXAMPLES])

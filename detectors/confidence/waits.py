@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from detectors.order.races import Race, site
+from detectors.confidence.numbers import Numbers, Places
+from detectors.order.races import Occurrence, Race, site
 from simgpu.asked import LEFT_OUT, Asked
 from simgpu.trace import (
     HOST_STREAM,
     Collective,
     Frame,
+    Free,
     HostWait,
     Launch,
     Record,
@@ -60,7 +62,10 @@ Keep = Callable[[int, TraceRecord], bool]
 AsIf = Callable[[int, TraceRecord], TraceRecord]
 """What a record of a rank is taken for."""
 
-_Key = tuple[int, str, int, int, int]  # rank, kind, marker, stream, stack
+Counts = Callable[[Occurrence], bool]
+"""Whether an occurrence of a race does (:class:`detectors.race_detector.RaceDetector`)."""
+
+_Key = tuple[int, str, int, int]  # rank, kind, stream, stack
 
 
 class WaitSite(NamedTuple):
@@ -103,10 +108,10 @@ class Waits:
         self.others = 0
         self.left_out: Counter[WaitSite] = Counter()
         self._ranks: dict[int, _Rank] = {}
-        self._site_of: dict[_Key, WaitSite] = {}
+        self._made: dict[_Key, dict[WaitSite, Numbers]] = defaultdict(dict)  # the markers of the waits
         self._asked: dict[tuple[int, int, int], set[WaitSite | None]] = defaultdict(set)  # rank, block, stream
-        self._own: dict[WaitSite, set[tuple[int, int]]] = defaultdict(set)
-        self._places: dict[int, list[tuple[int, WaitSite]]] = defaultdict(list)
+        self._own: dict[tuple[WaitSite, int], Numbers] = defaultdict(Numbers)  # by rank: operations
+        self._places: dict[int, Places[WaitSite]] = defaultdict(Places)
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         state = self._ranks.setdefault(rank, _Rank())
@@ -134,6 +139,11 @@ class Waits:
                 askers = self._asked[rank, record.block, record.stream]
                 if not askers:  # no line asked: a library of the device's own
                     askers.add(None)
+                    state.unasked[record.block].append(record.stream)
+            elif isinstance(record, Free):
+                for stream in state.unasked.pop(record.block, ()):
+                    if self._asked.get((rank, record.block, stream)) == {None}:  # as if it had never been asked
+                        del self._asked[rank, record.block, stream]
 
     def _ask(self, rank: int, state: _Rank, record: Asked) -> None:
         state.claimed = None
@@ -155,7 +165,7 @@ class Waits:
             self.others += 1
             return
         found = WaitSite(asked.operation, Frame(asked.file, asked.line, asked.function))
-        self._add(rank, state, found, asked.operation, (rank, "wait", record.marker, record.stream, record.stack))
+        self._add(rank, state, found, asked.operation, (rank, "wait", record.stream, record.stack), record.marker)
 
     def _host_wait(self, rank: int, state: _Rank, record: HostWait) -> None:
         frame = state.frames.get(record.stack)
@@ -178,11 +188,11 @@ class Waits:
                 return
         else:
             return
-        self._add(rank, state, found, operation, (rank, "host", record.marker, -1, record.stack))
+        self._add(rank, state, found, operation, (rank, "host", -1, record.stack), record.marker)
         last = state.last
         its = marked is not None and last is not None and last.stream == marked.stream and last.stack == record.stack
         if its and last is not None and found.incidental:
-            self._own[found].add((rank, last.op))
+            self._own[found, rank].add(last.op)
 
     @staticmethod
     def _claim(state: _Rank, stack: int, operations: Sequence[str]) -> Asked | None:
@@ -200,23 +210,27 @@ class Waits:
         state.claimed = state.asked.pop(place)
         return asked
 
-    def _add(self, rank: int, state: _Rank, found: WaitSite, operation: str, key: _Key | None = None) -> None:
+    def _add(
+        self, rank: int, state: _Rank, found: WaitSite, operation: str, key: _Key | None = None, marker: int = -1
+    ) -> None:
         state.waits += 1
         self.sites[found] = min((state.waits, rank), self.sites.get(found, (state.waits, rank)))
         self.counts[found] += 1
         if operation:
             self.operations.setdefault(found, operation)
         if key is not None:
-            self._site_of[key] = found
-        self._places[rank].append((state.ops, found))
+            self._made[key].setdefault(found, Numbers()).add(marker)
+        self._places[rank].add(state.ops, found)
 
     def site_of(self, rank: int, record: TraceRecord) -> WaitSite | None:
         """The line that asked for this wait, if there is one."""
         if isinstance(record, Wait):
-            return self._site_of.get((rank, "wait", record.marker, record.stream, record.stack))
-        if isinstance(record, HostWait):
-            return self._site_of.get((rank, "host", record.marker, -1, record.stack))
-        return None
+            made = self._made.get((rank, "wait", record.stream, record.stack))
+        elif isinstance(record, HostWait):
+            made = self._made.get((rank, "host", -1, record.stack))
+        else:
+            return None
+        return next((one for one, markers in (made or {}).items() if record.marker in markers), None)
 
     def without(self, sites: Iterable[WaitSite]) -> Keep:
         """The trace as if these lines made no wait. A ``record_stream`` that another line asks for, too, stays."""
@@ -244,27 +258,39 @@ class Waits:
 
     def own(self, sites: Iterable[WaitSite]) -> set[tuple[int, int]]:
         """Rank and operation of what these waits are for."""
-        return set().union(*(self._own[one] for one in sites))
+        wanted = frozenset(sites)
+        return {(rank, op) for (one, rank), ops in self._own.items() if one in wanted for op in ops}
 
-    def between(self, race: Race) -> Counter[WaitSite]:
-        """The sites whose waits come between the two accesses, with the occurrences in which they do.
+    def besides_own(self, sites: Iterable[WaitSite]) -> Counts:
+        """Whether an occurrence counts without these waits: its first access is none that they are for."""
+        wanted = frozenset(sites)
 
-        None may: the pair is ordered by what another rank's host waits for.
+        def counts(one: Occurrence) -> bool:
+            op = one.first.op
+            return op is None or not any(op in self._own.get((site, one.rank), ()) for site in wanted)
+
+        return counts
+
+    def counted(self, one: Occurrence) -> bool:
+        """The same without any of the waits so far."""
+        op = one.first.op
+        return op is None or not any(rank == one.rank and op in ops for (_, rank), ops in self._own.items())
+
+    def between(self, one: Occurrence) -> frozenset[WaitSite]:
+        """The sites whose waits come between the two accesses.
+
+        There may be none: the pair is ordered by what another rank's host waits for.
         """
-        found: Counter[WaitSite] = Counter()
-        for one in race.examples:
-            first, second = one.first.op, one.second.op
-            if first is not None:
-                found.update(
-                    {place for at, place in self._places[one.rank] if first <= at and (second is None or at < second)}
-                )
-        return found
+        first, second = one.first.op, one.second.op
+        if first is None or one.rank not in self._places:
+            return frozenset()
+        return self._places[one.rank].between(first, second)
 
 
 class _Rank:
     """Where a rank's host is."""
 
-    __slots__ = ("asked", "claimed", "frames", "last", "marked", "names", "ops", "waits")
+    __slots__ = ("asked", "claimed", "frames", "last", "marked", "names", "ops", "unasked", "waits")
 
     def __init__(self) -> None:
         self.frames: dict[int, Frame | None] = {}
@@ -273,6 +299,7 @@ class _Rank:
         self.marked: Record | None = None
         self.asked: dict[tuple[str, int], Asked] = {}  # calls that have made no record yet, by place
         self.claimed: Asked | None = None  # the call of the wait that was read last
+        self.unasked: dict[int, list[int]] = defaultdict(list)  # by block: streams that no line asked for
         self.ops = self.waits = 0
 
 

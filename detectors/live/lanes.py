@@ -22,6 +22,7 @@ from torch import Tensor
 
 from detectors.live import ops
 from detectors.live.hardware import Hardware
+from detectors.live.native import native
 
 _PROBES = 2048  # rows: 80 KiB
 _SUMS = 8192  # numbers: 64 KiB
@@ -118,6 +119,8 @@ class Lanes:
         self._lanes: dict[tuple[Hashable, torch.device], _Lane] = {}
         self._read: list[Measured] = []
         self._away: list[_Parcel] = []
+        if not hardware.asynchronous:
+            native()  # if it has to be built first, then now, and not within a step
 
     def probe(self, values: Tensor, note: Any, *, extremes: bool = True) -> bool:
         """Measure what ``values`` hold, on the current stream; not the extremes of good ones, if that is dearer.
@@ -145,7 +148,10 @@ class Lanes:
         lo, hi = lane.sums_used, lane.sums_used + parts
         lane.sum_notes.append((note, lo, hi))
         lane.sums_used = hi
-        ops.checksum(values, lane.sums[lo:hi], first=first, part=part)
+        if self.hardware.asynchronous:
+            ops.checksum(values, lane.sums[lo:hi], first=first, part=part)
+        else:
+            ops.checksum_now(values, lane.own_sums[lo:hi], first=first, part=part)
 
     def _lane(self, device: torch.device) -> _Lane:
         key = (self.hardware.current_stream(), device)

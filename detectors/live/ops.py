@@ -31,6 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detectors.live.native import native
+
 PROBES = "detectors::"  # how the operators' names begin in a trace
 OPERATORS = tuple(PROBES + name for name in ("probe", "checksum", "send", "stamp"))
 PROBE_COLUMNS = 5  # NaN, +Inf, -Inf, lowest and highest good value
@@ -59,6 +61,17 @@ def checksum(values: Tensor, sums: Tensor, *, first: int = 0, part: int = 0) -> 
     ``values``: contiguous, any dtype, elements ``first`` and following of the parameter, in row order.
     """
     torch.ops.detectors.checksum.default(values, sums, first, part)
+
+
+def checksum_now(values: Tensor, held: Any, *, first: int = 0, part: int = 0) -> None:
+    """The same as :func:`checksum` where the values are there when it is called: into an array of int64."""
+    here = native()
+    if here is not None:
+        words, per_element = _words(values)
+        size = part * per_element or words.numel()
+        if here.checksums(words, first * per_element, size, _weights(words.device), held):
+            return
+    checksum(values, torch.from_numpy(held), first=first, part=part)
 
 
 def send(values: Tensor, pinned: Tensor) -> None:
@@ -91,10 +104,17 @@ def _probe_on_cpu(values: Tensor, row: Tensor) -> None:
 def probe_now(values: Tensor, held: Any, *, extremes: bool = True) -> None:
     """The same where the values are there when it is called: into an array, without a detour through the operator.
 
-    Without ``extremes`` the lowest and the highest value of a tensor that is good stay unknown (NaN): its square has
-    an end below infinity, which one pass at the speed of memory shows. NaN and infinity both reach the sum.
+    One pass at the speed of memory, where what is native can read the values. Else that is so without ``extremes``
+    alone, and leaves those of a good tensor unknown (NaN): the sum of the squares is finite, which NaN and infinity
+    would both have reached.
     """
     held[:3] = 0
+    here = native()
+    if here is not None:
+        ends = here.extremes(values)
+        if ends is not None:
+            held[3:] = ends
+            return
     if not extremes and values.dtype is torch.float32 and values.is_contiguous():
         flat = values.view(-1)
         if math.isfinite(torch.dot(flat, flat)):
@@ -150,14 +170,8 @@ def _real(values: Tensor) -> Tensor:
 
 def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
     """Row by row: each is widened and multiplied while it lies in the cache."""
-    words = values.detach().reshape(-1)
-    if words.dtype in _SPLIT:
-        words = torch.view_as_real(words).reshape(-1)
-    if words.numel() and words.stride(0) != 1:  # reshape leaves a vector, or a single element, its stride
-        words = words.clone(memory_format=torch.contiguous_format)
-    words = words.view(_WORDS[words.dtype.itemsize])
+    words, per_element = _words(values)
     count = words.numel()
-    per_element = count // max(values.numel(), 1)
     part = part * per_element or count
     start = first * per_element
     weights = _weights(words.device)
@@ -182,6 +196,17 @@ def _checksum(values: Tensor, sums: Tensor, first: int, part: int) -> None:
                 total += (piece * weight).sum() * _row_weight(row)
             lo = end
         sums[index] = _signed(total) if isinstance(total, int) else total
+
+
+def _words(values: Tensor) -> tuple[Tensor, int]:
+    """The elements' bits in row order as words, (n,), one behind the other; and how many words an element is."""
+    words = values.detach().reshape(-1)
+    if words.dtype in _SPLIT:
+        words = torch.view_as_real(words).reshape(-1)
+    if words.numel() and words.stride(0) != 1:  # reshape leaves a vector, or a single element, its stride
+        words = words.clone(memory_format=torch.contiguous_format)
+    words = words.view(_WORDS[words.dtype.itemsize])
+    return words, words.numel() // max(values.numel(), 1)
 
 
 @cache

@@ -24,7 +24,7 @@ from torch import nn
 from frameworks.deepspeed import PASSING, quantizer
 from frameworks.deepspeed.grafts import graft as graft
 from frameworks.deepspeed.hooks import put as put
-from frameworks.deepspeed.stock import CPU_Accelerator, deepspeed, set_accelerator
+from frameworks.deepspeed.stock import CPU_Accelerator, deepspeed, nvtx, set_accelerator
 from frameworks.deepspeed.training import DeepSpeedTrainer
 from frameworks.deepspeed.training import probe_copies as probe_copies
 from simgpu.device import Device
@@ -89,6 +89,8 @@ def start(*, simulated: bool) -> str:
         from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
         accelerator = CUDA_Accelerator()
+        # DeepSpeed's own switch for a profiler's ranges, two calls around each of its functions.
+        nvtx.enable_nvtx = False
     else:
         accelerator = PlainAccelerator()
     set_accelerator(accelerator)

@@ -12,6 +12,6 @@ import deepspeed.ops.op_builder  # noqa: E402
 from deepspeed.accelerator import set_accelerator  # noqa: E402
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # noqa: E402
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator  # noqa: E402
-from deepspeed.utils import groups  # noqa: E402
+from deepspeed.utils import groups, nvtx  # noqa: E402
 
-__all__ = ["CPU_Accelerator", "PartitionedParameterCoordinator", "deepspeed", "groups", "set_accelerator"]
+__all__ = ["CPU_Accelerator", "PartitionedParameterCoordinator", "deepspeed", "groups", "nvtx", "set_accelerator"]

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from detectors.files import find_races
 from detectors.order.races import Occurrence, Race, Side
 from detectors.race_detector import RaceKey, key_of
-from fuzz.live.recorded import RecordedRun, Touch, load
+from fuzz.live.recorded import RecordedRun, Touch, begins, load
 from fuzz.live.runs import LiveOutcome, LiveProgram, Runner
-from fuzz.occurrences import spread
+from fuzz.occurrences import spread, spread_of
 from simgpu.timing import Delay, Place, Timing
 from simgpu.tokens import Stretch, rounded
 
@@ -105,7 +104,8 @@ def examine(
     if not races:
         return []
     timing = timing or Timing()
-    judged = load(folder)
+    judged = load(folder, kept=True)
+    thinned = any(one.thinned for one in judged.values())
     with contextlib.ExitStack() as stack:
         program = LiveProgram(command, runner or stack.enter_context(Runner()), patience_s)
         control = program.run(timing)
@@ -115,14 +115,20 @@ def examine(
 
         # the status of the judged run is not known here: how it ended, its traces say
         first = LiveOutcome(judged, control.status)
-        return Examination(first, control, program, timing, again, folder).all(races, limit)
+        if thinned:  # what it came to see later is not there any more: a run that began like it stands for it
+            first = program.run(timing)
+            if not begins(judged, first.run):
+                why = "a second run in the same timing is another from its beginning on"
+                return [_unconfirmed(race, why) for race in races]
+        return Examination(first, control, program, timing, again, folder, whole=not thinned).all(races, limit)
 
 
 class Examination:
     """The runs of one program. Raises nothing that could be reported as a reason.
 
     ``control``: a second run in ``timing``, that of ``judged``. ``again``: the command for a token. ``folder``: where
-    the traces of the judged run lie.
+    the traces of the judged run lie; not ``whole``: only their beginning, so that the occurrences are those that the
+    races carry.
     """
 
     def __init__(
@@ -133,11 +139,15 @@ class Examination:
         timing: Timing,
         again: Callable[[str], str],
         folder: Path,
+        *,
+        whole: bool = True,
     ) -> None:
+        self._whole = whole
         self._judged, self._control, self._program, self._timing = judged, control, program, timing
         self._again, self._folder = again, folder
         self._at_once: LiveOutcome | None = None
-        self._occurrences: dict[RaceKey, Sequence[Occurrence]] | None = None
+        self._occurrences: dict[RaceKey, list[Occurrence]] | None = None
+        self._wanted: list[RaceKey] = []
         self._quiet: LiveOutcome | None = None
         self._shown = False
 
@@ -149,6 +159,7 @@ class Examination:
         if other:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
+        self._wanted = [key_of(race.first, race.second) for race in races[:limit]]
         made = [self._examined(race) for race in races[:limit]]
         beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
@@ -159,7 +170,7 @@ class Examination:
         if one.verdict == "harmful":
             return one
         tried = [one]
-        for occurrence in spread(self._all_of(race))[1:]:
+        for occurrence in self._spread(race)[1:]:
             one = self._tried(race, occurrence)
             if one.verdict == "harmful":
                 return one
@@ -176,13 +187,12 @@ class Examination:
             return _unconfirmed(race, "its work is not in the trace")
         return replace(self._reversed(race, pair), occurrence=occurrence, pair=pair)
 
-    def _all_of(self, race: Race) -> Sequence[Occurrence]:
-        """All occurrences of the race: a race carries its first few only. The traces are read again for them, once."""
-        if race.occurrences <= len(race.examples):
-            return race.examples
+    def _spread(self, race: Race) -> Sequence[Occurrence]:
+        """Some of all its occurrences: a race carries its first few only. The traces are read again for them, once."""
+        if race.occurrences <= len(race.examples) or not self._whole:
+            return spread(race.examples)
         if self._occurrences is None:
-            races = find_races(self._folder, examples=None)
-            self._occurrences = {key_of(one.first, one.second): one.examples for one in races}
+            self._occurrences = spread_of(self._folder, self._wanted)
         return self._occurrences[key_of(race.first, race.second)]
 
     def _pair(self, race: Race, occurrence: Occurrence) -> RacingPair | None:

@@ -5,13 +5,16 @@ Work is named by what it is (:class:`simgpu.timing.Place`), so it can be found a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from detectors.order.races import Moment, describe
+from fuzz.live.rows import Rows
+from simgpu.parts import PartReader
 from simgpu.timing import Place
 from simgpu.trace import (
     Collective,
@@ -24,7 +27,6 @@ from simgpu.trace import (
     Probed,
     Stack,
     StreamName,
-    TraceReader,
     TraceRecord,
 )
 
@@ -58,39 +60,114 @@ class ValueRead(NamedTuple):
     checksum: int
 
 
+class _Reused(NamedTuple):
+    """``op``: the work with which the next owner of the block's memory begins."""
+
+    block: int
+    op: int
+
+
+class _Work(NamedTuple):
+    op: int
+    stream: int
+    kernel: str
+    occurrence: int
+    stack: int
+    start: int
+    end: int
+
+
+class Works(Mapping[int, RecordedWork]):
+    """A rank's work by its number, in the order of the trace."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._rows = Rows(_Work)
+        self._ops = self._rows.column("op")
+        self._rising = True  # their numbers, as they mostly are
+        self._of: dict[tuple[int, str], array[int]] = {}  # the rows of a kernel on a stream
+
+    def add(self, record: Launch | Collective) -> None:
+        op, key = record.op, (record.stream, record.kernel)
+        of = self._of.get(key)
+        if of is None:
+            of = self._of[key] = array("q")
+        self._rising = self._rising and (not self._ops or op > self._ops[-1])
+        of.append(len(self._ops))
+        self._rows.add(op, *key, len(of), record.stack, record.start, record.end)
+
+    def number(self, place: Place) -> int | None:
+        """The number of what is at ``place``; None: nothing is."""
+        of = self._of.get((place.stream, place.kernel), ())
+        if place.rank != self._rank or not 1 <= place.occurrence <= len(of):
+            return None
+        return self._ops[of[place.occurrence - 1]]
+
+    def __getitem__(self, op: int) -> RecordedWork:
+        return self._work(self._rows[self._row(op)])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ops)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def during(self, start: int, end: int) -> Iterator[tuple[int, RecordedWork]]:
+        """What was under way in that time, with its number."""
+        starts, ends = self._rows.column("start"), self._rows.column("end")
+        for at, (one, other) in enumerate(zip(starts, ends, strict=True)):
+            if start <= other and one <= end:
+                yield self._ops[at], self._work(self._rows[at])
+
+    def _work(self, row: _Work) -> RecordedWork:
+        return RecordedWork(Place(self._rank, row.stream, row.kernel, row.occurrence), row.stack, row.start, row.end)
+
+    def _row(self, op: int) -> int:
+        if self._rising:
+            at = bisect_left(self._ops, op)
+            if at == len(self._ops) or self._ops[at] != op:
+                raise KeyError(op)
+            return at
+        try:
+            return len(self._ops) - 1 - self._ops[::-1].index(op)
+        except ValueError:
+            raise KeyError(op) from None
+
+
 @dataclass
 class Recorded:
-    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end."""
+    """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
+    ``thinned``: the trace that was read is only the beginning.
+    """
 
     rank: int
-    works: dict[int, RecordedWork] = field(default_factory=dict)
-    numbers: dict[Place, int] = field(default_factory=dict)
-    reads: list[ValueRead] = field(default_factory=list)
-    final: list[ValueRead] = field(default_factory=list)
+    works: Works = field(init=False)
+    reads: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
+    final: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
     ended: bool = False
+    thinned: bool = False
     streams: dict[int, str] = field(default_factory=dict)
-    waits: list[HostWaited] = field(default_factory=list)
+    waits: Rows[HostWaited] = field(default_factory=lambda: Rows(HostWaited))
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
-    _reused: dict[int, int] = field(default_factory=dict)  # by block: the work with which its next owner begins
+    _reused: Rows[_Reused] = field(default_factory=lambda: Rows(_Reused))
+
+    def __post_init__(self) -> None:
+        self.works = Works(self.rank)
 
     @classmethod
     def of(cls, rank: int, records: Iterable[TraceRecord]) -> Recorded:
         """Read one rank's trace."""
         made = cls(rank)
-        counts: Counter[tuple[int, str]] = Counter()
         freed: list[int] = []
         probe: Probe | None = None
         for record in records:
             if isinstance(record, (Launch, Collective)):
-                counts[record.stream, record.kernel] += 1
-                place = Place(rank, record.stream, record.kernel, counts[record.stream, record.kernel])
-                made.works[record.op] = RecordedWork(place, record.stack, record.start, record.end)
-                made.numbers[place] = record.op
+                made.works.add(record)
                 while freed:
-                    made._reused[freed.pop()] = record.op
+                    made._reused.add(freed.pop(), record.op)
             elif isinstance(record, HostWait):
                 if 0 <= record.began < record.time:
-                    made.waits.append(HostWaited(record.how, record.stack, record.began, record.time))
+                    made.waits.add(record.how, record.stack, record.began, record.time)
             elif isinstance(record, Free):
                 freed.append(record.block)
             elif isinstance(record, Probe):
@@ -98,9 +175,9 @@ class Recorded:
             elif isinstance(record, Probed) and probe is not None:
                 (nbytes,) = probe.view[2]
                 if probe.kind == "read":
-                    made.reads.append(ValueRead(record.probe, nbytes, record.checksum))
+                    made.reads.add(record.probe, nbytes, record.checksum)
                 else:
-                    made.final.append(ValueRead(0, nbytes, record.checksum))
+                    made.final.add(0, nbytes, record.checksum)
             elif isinstance(record, Stack):
                 made._stacks[record.id] = record.frames
             elif isinstance(record, StreamName):
@@ -111,16 +188,22 @@ class Recorded:
 
     def place(self, moment: Moment, block: int) -> Place | None:
         """What a side of a race is. Of a free it is the work with which the next owner of the memory begins."""
-        op = self._reused.get(block) if moment.op is None else moment.op
+        op = self._next(block) if moment.op is None else moment.op
         work = None if op is None else self.works.get(op)
         return None if work is None else work.place
 
     def time(self, place: Place, touch: Touch) -> int | None:
         """When it touches memory; None: this run has no such work, or it never came to it."""
-        work = self.works.get(self.numbers.get(place, -1))
+        op = self.works.number(place)
+        work = None if op is None else self.works[op]
         if work is None or work.end < 0:
             return None
         return work.start if touch == "start" else work.end
+
+    def _next(self, block: int) -> int | None:
+        """The work with which the next owner of its memory begins."""
+        blocks = self._reused.column("block")
+        return self._reused[blocks.index(block)].op if block in blocks else None
 
     def where(self, op: int) -> str:
         """The work and its line, for a sentence."""
@@ -144,13 +227,26 @@ RecordedRun = dict[int, Recorded]
 """By rank."""
 
 
-def load(folder: Path) -> RecordedRun:
-    """The traces of a run. Raises :class:`simgpu.trace.TraceError`."""
+def begins(run: RecordedRun, other: RecordedRun) -> bool:
+    """Is the first, of traces that were thinned, how the other began?"""
+    return run.keys() == other.keys() and all(
+        len(mine.works) <= len(other[rank].works)
+        and all(one == two for one, two in zip(mine.works.items(), other[rank].works.items(), strict=False))
+        for rank, mine in run.items()
+    )
+
+
+def load(folder: Path, *, kept: bool = False) -> RecordedRun:
+    """The traces of a run. ``kept``: what is there of some that were thinned will do.
+
+    Raises :class:`simgpu.trace.TraceError`.
+    """
     run: RecordedRun = {}
     for path in sorted(folder.glob("rank*.trace")):
-        reader = TraceReader(path)
+        reader = PartReader(path, kept=kept)
         rank = int(path.stem.removeprefix("rank"))
         run[rank] = Recorded.of(rank, reader.read())
+        run[rank].thinned = reader.thinned
         reader.close()
     return run
 

@@ -83,8 +83,8 @@ def _deviation(deviation: Deviation, run: RecordedRun) -> str:
         return _stretch(kind, name, deviation.factor)
     (rank, stream, kernel, occurrence), how, ns = deviation
     one = run.get(rank)
-    op = one.numbers.get(deviation.place, -1) if one else -1
-    if one is None or op < 0:
+    op = one.works.number(deviation.place) if one else None
+    if one is None or op is None:
         what = f"the {_nth(occurrence)} {kernel} on stream {stream}"
     else:
         what = f"{describe(kernel, own(one.frames(op)))} on stream {one.streams.get(stream, str(stream))!r}"

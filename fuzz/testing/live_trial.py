@@ -177,4 +177,4 @@ class LiveTrial:
 
 
 def _has(run: Done, place: Place) -> bool:
-    return place.rank in run.run and place in run.run[place.rank].numbers
+    return place.rank in run.run and run.run[place.rank].works.number(place) is not None

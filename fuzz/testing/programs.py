@@ -208,7 +208,7 @@ def _strange(outcome: LiveOutcome, timing: Timing) -> list[str]:
     return [
         f"there is no {one.occurrence}. {one.kernel} on stream {one.stream} of rank {one.rank} any more"
         for one in places
-        if one.rank not in outcome.run or one not in outcome.run[one.rank].numbers
+        if one.rank not in outcome.run or outcome.run[one.rank].works.number(one) is None
     ]
 
 

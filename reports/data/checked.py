@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from detectors import Race
 from detectors.confidence.holding import Holding
+from detectors.order.races import Occurrence
 from detectors.values.answers import Answer
 from reports.data import known as knowing
 from reports.data.findings import FORMAT, VERSION, Verdict, put
@@ -65,6 +66,46 @@ class Witnessed(NamedTuple):
 
     def as_dict(self) -> dict[str, str]:
         return {**self._asdict(), "reason": "" if self.token else self.says}
+
+
+def kept(examples: Sequence[Occurrence], ends: Mapping[int, int]) -> list[Occurrence]:
+    """Those in the part of the traces that is kept. ``ends``: see :class:`Thinned`."""
+
+    def last(one: Occurrence) -> int:
+        return max(-1 if side.op is None else side.op for side in (one.first, one.second))
+
+    return [one for one in examples if one.rank not in ends or last(one) <= ends[one.rank]]
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """Of a long run only the beginning of the traces is kept. ``operations``: in what is kept, of so many that
+    were judged (``of``). ``ends``: by rank whose trace goes on behind it, the last operation that is kept.
+    """
+
+    operations: int
+    of: int
+    ends: Mapping[int, int]
+
+    def has(self, race: Race) -> bool:
+        """Do the traces that are kept hold an occurrence of the race, of those that are told?"""
+        return bool(kept(race.examples, self.ends))
+
+    def sentences(self, races: Sequence[Race]) -> tuple[str, ...]:
+        """For a person, without full stops: what is kept, and which of the run's races are not in it."""
+        said = [
+            f"Kept of the traces: the first {self.operations:,} operations of {self.of:,}. The others were judged like "
+            "them, and thinned out (--keep-trace 0 keeps all)"
+        ]
+        gone = [str(number) for number, race in enumerate(races, 1) if not self.has(race)]
+        if gone:
+            which = f"Race {gone[0]} is" if len(gone) == 1 else f"Races {', '.join(gone)} are"
+            said.append(f"{which} in what was thinned out: what is told here is all that is left of it")
+        return tuple(said)
+
+    def as_dict(self, races: Sequence[Race]) -> dict[str, Any]:
+        ends = [{"rank": rank, "op": op} for rank, op in self.ends.items()]
+        return {"operations": self.operations, "of": self.of, "ends": ends, "says": list(self.sentences(races))}
 
 
 @dataclass(frozen=True)
@@ -122,6 +163,7 @@ class Checked:
     own: Mapping[str, str] = field(default_factory=dict)  # which files are the program's: reports.data.checkout
     known: Known = field(default_factory=Known)
     failed: bool = False  # the program itself, whatever was found until then
+    thinned: Thinned | None = None
 
     @property
     def found(self) -> list[Discovery]:
@@ -241,6 +283,7 @@ class Checked:
                 "unseen": list(self.unseen),
                 **({"dry": self.dry.as_dict()} if self.dry else {}),
                 **({"answers": answers} if answers else {}),
+                **({"thinned": self.thinned.as_dict(self.races)} if self.thinned else {}),
                 "own": dict(self.own),
                 "status": self.status,
                 "gone": self.known.gone if self.known.gone is None else list(self.known.gone),

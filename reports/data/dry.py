@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from metrics import MemoryUse, StepTime
 from reports.data import schema
-from reports.data.loading import Source, sources_of
 from reports.data.schema import Judged
 from reports.table import Cell, Column, Table
 from reports.text import duration
+
+if TYPE_CHECKING:
+    from reports.data.loading import Source
 
 FILE = "dry.json"
 FORMAT, VERSION = "stream-race-dry-run", 1  # as studies/rehearsed.py has them, which needs torch
@@ -122,6 +124,8 @@ def is_dry(folder: Path) -> bool:
 
 def load(folder: Path) -> DryFolder:
     """Read the folder of a dry run. Raises :class:`reports.data.schema.ReportError`."""
+    from reports.data.loading import sources_of  # with pandas, which a dry run itself does not need
+
     data = schema.read_json(folder / FILE)
     file = schema.checked(DryFile, folder / FILE, data, named=FORMAT, version=VERSION)
     return DryFolder(folder.resolve().name, folder, data, file, sources_of(folder / "sources.json"))

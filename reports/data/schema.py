@@ -170,8 +170,25 @@ class Rests(_Part):
         return [one for one in self.answers if one.kind != "right"]
 
 
+class _End(_Part):
+    """The last operation of a rank that is kept."""
+
+    rank: int
+    op: int
+
+
+class _Thinned(_Part):
+    """Of traces of which not all is kept: how many operations are, of how many, and what is to be said of that."""
+
+    operations: _Count
+    of: _Count
+    ends: list[_End]
+    says: list[str]
+
+
 class _Checked(Rests):
     seen: str
+    thinned: _Thinned | None = None
     virtual_ns: _Count = 0
     own: dict[str, str] = {}
     status: _Count | None = None

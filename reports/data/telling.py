@@ -37,7 +37,7 @@ class RaceTelling:
     """A race, and the ``one`` occurrence of it that is told. ``script``: the name of the program's own file.
 
     ``around``: the order around that; None, and ``why_not`` a sentence: it is not known. ``held_by``: of a pair that
-    chance orders: what does, and ``held``: the chain of it.
+    chance orders: what does, and ``held``: the chain of it. ``thinned``: the traces are kept in part.
     """
 
     race: Race
@@ -47,6 +47,7 @@ class RaceTelling:
     script: str = ""
     held_by: str = ""
     held: tuple[Link, ...] = ()
+    thinned: bool = False
 
     @property
     def first(self) -> str:
@@ -251,6 +252,8 @@ class RaceTelling:
         return f"another {named(work.stream)}" if alike else named(work.stream)
 
     def _late(self, late: Sequence[Link] | None) -> str:
+        if not late and self.thinned:
+            return f"As far as the traces are kept, nothing of it waits for {self.first} later, either."
         if late:
             return f"What does wait for {self.first} comes too late, after {self.second}: {_because(late)}."
         if self.race.second.stream == HOST_STREAM:

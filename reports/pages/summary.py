@@ -168,6 +168,8 @@ def facts(run: Run) -> list[Fact]:
         if with_ := ran_with(found.scenario):
             rows.append(Fact("packages", with_.removeprefix("With ")))
         rows.append(Fact("examined", found.checked.seen))
+        if found.checked.thinned:
+            rows.append(Fact("kept", ". ".join(found.checked.thinned.says)))
     if found.failure:
         rows.append(Fact("ended early", found.failure))
     return rows

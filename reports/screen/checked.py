@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from detectors import Race
+from detectors.order.races import describe
 from reports.data.checked import Checked
 from reports.data.schema import KeptSuppression
 from reports.screen.races import MOST, held_text, listed, race_text, unexercised_text
@@ -52,6 +54,8 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
         body += [Text(""), *(Text(f"{one}.") for one in checked.dry.sentences())]
     if checked.seen.launches:
         body += [Text(""), Text(f"Examined: {checked.seen.sentence()}.")]
+    if checked.thinned:
+        body += [Text(f"{one}.") for one in checked.thinned.sentences(checked.races)]
     console.print(Panel(Group(*body), title=f"verdict: {checked.verdict}", border_style=colour))
     for number, witness in enumerate(checked.witnesses, 1):
         again = " Again:" if witness.command else ""
@@ -63,6 +67,13 @@ def verdict(console: Console, checked: Checked, folder: Path, page: Path | None 
             console.print(f"  {command}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Files: {folder}/findings.json, trace/", highlight=False, soft_wrap=True, markup=False)
     console.print(f"Page:  {page or typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def first(console: Console, race: Race) -> None:
+    """A race that was found while the program runs on."""
+    sides = (f"{side.access} by {describe(side.kernel, side.stack)}" for side in (race.first, race.second))
+    line = visible(f"A race: {' and '.join(sides)}. The program runs on; the verdict comes at its end.", lines=False)
+    console.print(line, highlight=False, markup=False)
 
 
 def _why(one: KeptSuppression | None) -> list[RenderableType]:

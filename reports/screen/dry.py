@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,12 +18,12 @@ from simgpu.trace import Collective, Frame, Launch, Stack, TraceReader
 from studies.rehearsed import Extension, Rehearsed
 
 
-def show(console: Console, found: Rehearsed, folder: Path) -> None:
-    """The verdict on one dry run, and where its files are."""
+def panel(found: Rehearsed, told: Mapping[str, Any]) -> Panel:
+    """The verdict on one dry run. ``told``: what is :func:`said` of it, for which its trace may have to be read."""
     colour = STYLES[tone(found)]
     body: list[RenderableType] = [Text(sentence(found), f"bold {colour}")]
     if not found.fits:
-        body.append(Text(excess(found), "red"))
+        body.append(Text(told["notes"][0], "red"))  # its :func:`excess`
     if found.extension:
         body.append(Text(extension(found.extension)))
     body += [Text(speed(found)), time_table(found.step), memory_table(found.memory)]
@@ -31,7 +32,12 @@ def show(console: Console, found: Rehearsed, folder: Path) -> None:
         body += [Text(""), race_text(f"Race {number}: {race.kind}", race, whole="dry.json")]
     if not found.races:
         body += unexercised_text(found.unexercised)
-    console.print(Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour))
+    return Panel(Group(*body), title=f"dry run: {verdict(found)}", border_style=colour)
+
+
+def show(console: Console, shown: Panel, folder: Path) -> None:
+    """The verdict, and where the files of the dry run are."""
+    console.print(shown)
     console.print(f"Files: {folder}/dry.json, timeline.json.gz (open it in ui.perfetto.dev), trace/", highlight=False)
     console.print(f"Page:  {typed(reports_on(folder))}", highlight=False, soft_wrap=True, markup=False)
 

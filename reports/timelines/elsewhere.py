@@ -23,12 +23,12 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
     recorded = run.get(pair.rank)
     if recorded is None:
         return None
-    ops = [recorded.numbers.get(place, -1) for place in (pair.first, pair.second)]
-    if any(op not in recorded.works or recorded.works[op].end < 0 for op in ops):
+    ops = [op for op in map(recorded.works.number, (pair.first, pair.second)) if op is not None]
+    if len(ops) < 2 or any(recorded.works[op].end < 0 for op in ops):
         return None
     first, second = (_work(recorded, op) for op in ops)
     start, end = around((first.start, first.end), (second.start, second.end))
-    slices = [_work(recorded, op) for op, one in recorded.works.items() if start <= one.end and one.start <= end]
+    slices = [_work(recorded, op) for op, _ in recorded.works.during(start, end)]
     slices += [
         Slice(HOST, one.how, "", one.start, one.end, -1, "wait", _place(recorded.stack(one.stack)))
         for one in recorded.waits

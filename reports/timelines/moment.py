@@ -16,6 +16,7 @@ from detectors.order.labels import Labels
 from reports.timelines.lanes import HOST, host_time, lane
 from reports.timelines.parameters import parameter_of
 from reports.window import Slice, Window
+from simgpu.parts import PartReader
 from simgpu.trace import (
     Collective,
     Frame,
@@ -27,7 +28,6 @@ from simgpu.trace import (
     Stack,
     StreamName,
     TraceError,
-    TraceReader,
     TraceRecord,
 )
 
@@ -77,7 +77,7 @@ class _Reading:
         self._frames: dict[int, Frame] = {}
 
     def read(self, trace: Path) -> Window | None:
-        reader = TraceReader(trace)
+        reader = PartReader(trace, kept=True)
         last = None  # the step in which the host left the window
         try:
             for record in reader.read():

@@ -28,6 +28,7 @@ from detectors.order.labels import Labels
 from detectors.order.races import AccessKind, Moment, Occurrence, Race, Side
 from reports.timelines.lanes import host_time, lane
 from reports.timelines.parameters import parameter_of
+from simgpu.parts import PartReader
 from simgpu.trace import (
     Access,
     Alloc,
@@ -43,7 +44,6 @@ from simgpu.trace import (
     Stack,
     StreamName,
     TraceError,
-    TraceReader,
     TraceRecord,
 )
 
@@ -140,7 +140,7 @@ def _opened(out: Path) -> Iterator[TextIO]:
 
 
 def _records(trace_file: Path) -> Iterator[TraceRecord]:
-    reader = TraceReader(trace_file)
+    reader = PartReader(trace_file, kept=True)
     try:
         yield from reader.read()
     finally:

@@ -20,6 +20,7 @@ from simgpu.scripts import Program, WrongUse
 from simgpu.timing import Timing
 from simgpu.tokens import TokenError
 
+KEPT_MIB = 16.0
 NODES = GPUS = 1  # of a dry run that says nothing else
 
 
@@ -45,6 +46,16 @@ def _places(context: click.Context, parameter: click.Parameter, value: tuple[str
 @click.option("--report", is_flag=True, help="Make the page of 'repro report' at once.")
 @click.option(
     "--record", is_flag=True, help="Record what the work is, too: 'repro replay' executes it in other timings."
+)
+@click.option(
+    "--keep-trace",
+    "keep",
+    type=click.FloatRange(0),
+    default=KEPT_MIB,
+    show_default=True,
+    metavar="MIB",
+    help="So much of each rank's trace is kept, for reports and further commands: its beginning. What comes then is "
+    "judged like it, and thinned out. 0, or with --record: all is kept.",
 )
 @click.option(
     "--slow",
@@ -100,6 +111,7 @@ def check(
     overwrite: bool,
     report: bool,
     record: bool,
+    keep: float,
     slow: tuple[str, ...],
     token: str,
     witnesses: int,
@@ -158,11 +170,21 @@ def check(
     def work() -> ProgramEnd:
         places.leave()
         return checking.work(
-            words, module, ranks or 0, folder / "trace", what["slow"], token, world, record=record, aside=telling.aside
+            words,
+            module,
+            ranks or 0,
+            folder / "trace",
+            what["slow"],
+            token,
+            world,
+            record=record,
+            aside=telling.aside,
+            keep=math.ceil(keep * 2**20),
         )
 
     started = time.monotonic()
-    ended = checking.as_a_rank(work, folder, me) if me else child.attended(work)
+    meanwhile = checking.Meanwhile(folder, what, dry=world is not None)
+    ended = checking.as_a_rank(work, folder, me, meanwhile.on) if me else child.attended(work, meanwhile=meanwhile.on)
     if ended is None:
         return
     if ended.wrong:
@@ -181,7 +203,7 @@ def check(
             packages=packages,
         )
     )
-    checking.conclude(ended, folder, what, beside, again, telling)
+    checking.conclude(ended, folder, meanwhile, beside, again, telling)
 
 
 def _telling(

@@ -12,7 +12,7 @@ import click
 from reports.screen.console import Terminal
 from repro.commands import flags
 from repro.commands.options import Sections, chosen, job_options
-from repro.sessions.release import become, with_deepspeed
+from repro.sessions.release import become, versions, with_deepspeed
 
 
 @click.command(cls=Sections)
@@ -50,9 +50,9 @@ def dry(
     from reports.screen.terminal import doing
     from reports.timelines import perfetto
     from repro.sessions import folders, places
-    from repro.sessions.session import versions
     from scenarios import rehearsal
     from studies.layers import extend
+    from studies.rehearsed import Rehearsed
 
     console = Terminal()
     become([*packages, *([] if made.sharding else [f"deepspeed=={made.deepspeed}"])])
@@ -63,13 +63,17 @@ def dry(
     def tell(text: str) -> None:
         console.print(f"  {text}", highlight=False)
 
-    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank)
-    sources.write(found.races, folder)
-    told = {**found.as_dict(), "said": report.said(found), "versions": versions()}
+    def write(found: Rehearsed) -> None:
+        sources.write(found.races, folder)
+        with doing(console, "writing timeline.json.gz"):
+            perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
+
+    found = extend.rehearsed(made, folder, tell, rank=rank, exact=exact, compare=not one_rank, meanwhile=write)
+    said = report.said(found)
+    told = {**found.as_dict(), "said": said, "versions": versions()}
     (folder / "dry.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    with doing(console, "writing timeline.json.gz"):
-        perfetto.write(found.trace, found.races, folder / "timeline.json.gz", first_step=found.step.step)
-    report.show(console, found, places.keep(folder))
+    panel = report.panel(found, said)
+    report.show(console, panel, places.keep(folder))  # from here on its trace lies elsewhere
     if expect and bool(found.races) != (expect == "race"):
         console.print(f"Expected {expect}, found {report.verdict(found)}.", style="red")
         raise SystemExit(1)

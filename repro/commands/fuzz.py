@@ -66,8 +66,7 @@ def fuzz(
     from reports.screen.terminal import doing
     from repro.sessions import places, witnesses
     from repro.sessions.recordings import live_run, subject_of
-    from repro.sessions.release import become, with_deepspeed
-    from repro.sessions.session import versions
+    from repro.sessions.release import become, versions, with_deepspeed
     from simgpu.ranks.interrupts import held
 
     console = Terminal()

@@ -1,21 +1,22 @@
-"""Judges what a program left: its races, what orders the rest, what was not exercised and not seen."""
+"""Judges a program by its traces: its races, what orders the rest, what was not exercised and not seen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from detectors import Race, Unexercised, Unseen, read
+from detectors import Race, RaceDetector, Unexercised, Unseen
 from detectors.base import found_by
-from detectors.confidence.holding import Holding
+from detectors.confidence.holding import Bare, Holding, together
 from detectors.confidence.waits import Waits
-from detectors.files import rests_on
+from detectors.files import Following, Reader, rests_on
 from detectors.values import answers
 from reports.data import checked as checked_file
 from reports.data import checkout, known, sources
-from reports.data.checked import Checked, Seen, Witnessed
+from reports.data.checked import Checked, Seen, Thinned, Witnessed
 from reports.data.comments import comments
 from reports.data.known import Baseline
 from repro.sessions.folders import ANSWERS
@@ -41,51 +42,98 @@ def judge(
     dry: Path | None = None, baseline: Baseline | None = None, keeping: str = "",
     failed: bool = False,
 ) -> Checked:  # fmt: skip
-    """Judge the traces in ``folder``; write all that is found there. ``beside``: where the script's modules are.
-
-    ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: it was a
-    dry run, which left this file if it came to its end. ``baseline``: what was known before.
-    ``keeping``: the name of a baseline that takes what was found, which is known from then on. ``failed``: the program
-    ended with another status than 0.
-    """
-    trace = folder / "trace"
-    waits, count, rehearsed, using = Waits(), _Count(), DryMetrics(asked) if dry else None, detectors()
-    races: list[Race] = []
-    held = Holding()
-    try:
-        read(trace, [waits, count, *([rehearsed] if rehearsed else []), *using])
-        races = found_by(using, Race)
-        if not races and not failure:
-            held = rests_on(trace, waits)
-    except TraceError as error:
-        failure = failure or str(error)
-    if not failure and count.open:
-        failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
-    said: list[answers.Answer] = []
-    try:
-        said = answers.read(folder / ANSWERS)
-    except (OSError, Unreadable) as error:
-        failure = failure or f"what it said of its values cannot be read: {error}"
-    checked = Checked(
-        asked=asked,
-        versions=installed(
-            *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
-        ),
-        races=races,
-        holding=held,
-        unexercised=found_by(using, Unexercised),
-        unseen=found_by(using, Unseen),
-        seen=count.seen(),
-        failure=failure,
-        witnesses=witnesses(trace, races) if witnesses is not None and races else (),
-        dry=rehearsed.result(dry) if rehearsed and dry else None,
-        answers=said,
-        failed=failed,
+    """Judge the traces in ``folder``, of a run that is over: see :meth:`Judging.conclude`."""
+    return Judging(folder, asked, dry=dry is not None).conclude(
+        failure=failure, beside=beside, witnesses=witnesses, dry=dry, baseline=baseline, keeping=keeping, failed=failed
     )
-    sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
-    checked = _knowing(checked, beside, baseline, keeping)
-    checked_file.write(checked, folder)
-    return checked
+
+
+class Judging:
+    """Judges the traces in ``folder``, while the program still runs or when it has ended: what is found is the same.
+
+    ``asked``: what was run (:func:`repro.sessions.folders.asked`); ``dry``: it is a dry run. ``told`` gets the first
+    race as soon as it is there. Of traces that are written in parts (:mod:`simgpu.parts`) it removes what is not to be
+    kept, as soon as it is judged.
+    """
+
+    def __init__(
+        self, folder: Path, asked: Mapping[str, Any], *, dry: bool, told: Callable[[Race], None] | None = None
+    ) -> None:
+        self._folder, self._asked, self._told = folder, asked, told
+        self._waits, self._count, self._using = Waits(), _Count(), detectors()
+        self._bare = Bare(self._waits)
+        self._rehearsed = DryMetrics(asked) if dry else None
+        others = [self._rehearsed] if self._rehearsed else []
+        readers: list[Reader] = [self._waits, self._count, *others, *self._using, self._bare]
+        self._following = Following(folder / "trace", readers, thin=True)
+
+    def on(self) -> bool:
+        """Judge a little more of what has been written by now; is there more already?"""
+        more = self._following.on()
+        if any(one.count for one in self._using if isinstance(one, RaceDetector)):
+            self._bare.stop()  # what a clean verdict would rest on is not asked
+            if self._told is not None:
+                self._told(found_by(self._using, Race)[0])
+                self._told = None
+        return more
+
+    def conclude(
+        self, *, failure: str | None, beside: Path, witnesses: Witnesses | None = None, dry: Path | None = None,
+        baseline: Baseline | None = None, keeping: str = "", failed: bool = False,
+    ) -> Checked:  # fmt: skip
+        """Judge the rest, and write all that is found into the folder. ``beside``: where the script's modules are.
+
+        ``failure``: why the program ended early, without a full stop; what it did until then is judged. ``dry``: the
+        file that a dry run leaves if it comes to its end. ``baseline``: what was known before. ``keeping``: the name
+        of a baseline that takes what was found, which is known from then on. ``failed``: the program ended with
+        another status than 0.
+        """
+        folder, trace, asked, count = self._folder, self._folder / "trace", self._asked, self._count
+        races: list[Race] = []
+        held = Holding()
+        try:
+            self._following.finish()
+            races = found_by(self._using, Race)
+            if not races and not failure:
+                thinned = bool(self._following.thinned)
+                held = together(self._waits, self._bare) if thinned else rests_on(trace, self._waits, self._bare)
+        except TraceError as error:
+            failure = failure or str(error)
+        if not failure and count.open:
+            failure = f"the trace of rank {', '.join(map(str, count.open))} breaks off"
+        said: list[answers.Answer] = []
+        try:
+            said = answers.read(folder / ANSWERS)
+        except (OSError, Unreadable) as error:
+            failure = failure or f"what it said of its values cannot be read: {error}"
+        checked = Checked(
+            asked=asked,
+            versions=installed(
+                *dict.fromkeys([*_PACKAGES, *(one.partition("==")[0] for one in asked.get("packages", ()))])
+            ),
+            races=races,
+            holding=held,
+            unexercised=found_by(self._using, Unexercised),
+            unseen=found_by(self._using, Unseen),
+            seen=count.seen(),
+            failure=failure,
+            witnesses=witnesses(trace, races) if witnesses is not None and races else (),
+            dry=self._rehearsed.result(dry) if self._rehearsed and dry else None,
+            answers=said,
+            failed=failed,
+            thinned=self._thinned(),
+        )
+        sources.write([*races, *(race for one in held.held for race in one.races)], folder, (beside,))
+        checked = _knowing(checked, beside, baseline, keeping)
+        checked_file.write(checked, folder)
+        return checked
+
+    def _thinned(self) -> Thinned | None:
+        ends, given = self._following.thinned, self._count.given
+        if not ends:
+            return None
+        kept = sum(ends[rank].operations if rank in ends else count for rank, count in given.items())
+        return Thinned(kept, sum(given.values()), {rank: one.op for rank, one in ends.items()})
 
 
 def _knowing(checked: Checked, beside: Path, baseline: Baseline | None, keeping: str) -> Checked:
@@ -107,6 +155,7 @@ class _Count:
 
     def __init__(self) -> None:
         self._launches = self._last_ns = 0
+        self.given: Counter[int] = Counter()  # by rank, the host's own among it
         self._streams: dict[int, set[int]] = {}
         self._hosts: dict[int, set[int]] = {}
         self._ended: set[int] = set()
@@ -115,6 +164,7 @@ class _Count:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
         for record in records:
             if isinstance(record, (Launch, Collective)):
+                self.given[rank] += 1
                 if record.stream not in hosts:
                     self._launches += 1
                     self._last_ns = max(self._last_ns, record.end)

@@ -1,4 +1,4 @@
-"""A program under ``repro check``: it runs in a child, alone or as one of several ranks, and is judged at its end."""
+"""A program under ``repro check``: it runs in a child, alone or as one of several ranks, and is judged meanwhile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
 
 if TYPE_CHECKING:
+    from detectors import Race
     from reports.data.checked import Checked
     from reports.data.known import Baseline
+    from repro.sessions.checked import Judging
 
 DRY = "rehearsed.json"  # what a dry run leaves beside its trace. dry.json would say: a dry run of a job
 LACKED = "lacked.txt"  # what a release asked for and did not find, until that is in the verdict
@@ -43,8 +45,12 @@ def work(
     record: bool,
     aside: bool = False,
     tell_waits: bool = False,
+    keep: int = 0,
 ) -> ProgramEnd:
-    """In the child: the program, to its end. ``aside``: what it prints goes to standard error."""
+    """In the child: the program, to its end. ``aside``: what it prints goes to standard error.
+
+    ``keep``: bytes of each trace that are kept (0: all), where somebody judges meanwhile; a recording is kept whole.
+    """
     if aside:
         os.dup2(2, 1)
     from simgpu import launch
@@ -68,6 +74,7 @@ def work(
             record=record,
             dry=world,
             tell_waits=tell_waits,
+            keep=0 if record else keep,
         )
         if world:
             from simgpu import memory
@@ -85,10 +92,46 @@ def work(
     return ProgramEnd(status, f"it ended with exit status {status}" if status else "")
 
 
-def as_a_rank(work: Callable[[], ProgramEnd], folder: Path, me: Launched) -> ProgramEnd | None:
-    """How all ranks ended, for rank 0 to judge; None on the others, if they ended well."""
+class Meanwhile:
+    """Judges the run in ``folder`` while it runs (:class:`repro.sessions.checked.Judging`).
+
+    ``what``: what was asked for. The child is forked before anything heavy is imported, so that comes with the first
+    call of :meth:`on`.
+    """
+
+    def __init__(self, folder: Path, what: dict[str, Any], *, dry: bool) -> None:
+        self._folder, self._what, self._dry = folder, what, dry
+        self._judging: Judging | None = None
+
+    def on(self) -> bool:
+        """Judge a little of what has been written; is there more already?"""
+        return self.judging().on()
+
+    def judging(self) -> Judging:
+        """What judges it, made when it is asked for."""
+        if self._judging is None:
+            from repro.sessions.checked import Judging
+
+            self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
+        return self._judging
+
+
+def _told(race: Race) -> None:
+    """The first race, on a terminal: who waits need not wait for the end."""
+    from reports.screen import checked as screen
+    from reports.screen.console import Terminal
+
+    console = Terminal(stderr=True)
+    if console.is_terminal:
+        screen.first(console, race)
+
+
+def as_a_rank(
+    work: Callable[[], ProgramEnd], folder: Path, me: Launched, meanwhile: Callable[[], bool]
+) -> ProgramEnd | None:
+    """How all ranks ended, for rank 0 to judge; None on the others, if they ended well. ``meanwhile``: rank 0's."""
     launched.present(folder, me)
-    mine = child.attended(work, lambda: launched.failed(folder, me))
+    mine = child.attended(work, lambda: launched.failed(folder, me), (lambda: False) if me.rank else meanwhile)
     launched.report(folder, me, mine)
     if me.rank:
         launched.judged(folder, me)
@@ -128,19 +171,17 @@ class Telling:
 
 
 def conclude(
-    ended: ProgramEnd, folder: Path, what: dict[str, Any], beside: Path, again: Again | None, telling: Telling
+    ended: ProgramEnd, folder: Path, meanwhile: Meanwhile, beside: Path, again: Again | None, telling: Telling
 ) -> None:
-    """Judge, tell, and leave with the status that says it."""
-    from repro.sessions.checked import judge
-
+    """Judge the rest, tell, and leave with the status that says it."""
     interrupted = ended.interrupted and bool(ended.status)
     failure = "it was interrupted" if interrupted else ended.why or None
     if failure and (lacked := starting.noted(folder / LACKED)):
         failure = f"{failure}; {lacked}"
     (folder / LACKED).unlink(missing_ok=True)
     with held() if interrupted else nullcontext():  # a terminal that closes says so twice
-        found = judge(
-            folder, what, failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
+        found = meanwhile.judging().conclude(
+            failure=failure, beside=beside, witnesses=again, dry=folder / DRY if again is None else None,
             baseline=telling.baseline, keeping=telling.keep_in.name if telling.keep_in else "",
             failed=bool(ended.status),
         )  # fmt: skip

@@ -34,8 +34,14 @@ class ProgramEnd(NamedTuple):
     time: float = 0.0  # time.monotonic()
 
 
-def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lambda: False) -> ProgramEnd:
+def attended(
+    work: Callable[[], ProgramEnd],
+    hopeless: Callable[[], bool] = lambda: False,
+    meanwhile: Callable[[], bool] = lambda: False,
+) -> ProgramEnd:
     """Run ``work`` in a child, and give how it ended. ``hopeless``: asked now and then; True ends the child.
+
+    ``meanwhile``: what this process does beside it, a little each time it is called; True: there is more to do at once.
 
     Ctrl-C reaches the child as it reaches every process of a terminal's foreground group; what others send to this
     process is passed on. Of SIGTERM and SIGHUP the child has some seconds to end. To be called in the main thread.
@@ -51,7 +57,7 @@ def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lamb
     try:
         child = Child(reporting, at_exit=True)
         try:
-            status, interrupted, asked = _attend(child, hopeless)
+            status, interrupted, asked = _attend(child, hopeless, meanwhile)
             while interrupted and signal.sigtimedwait(_SIGNALS - {signal.SIGCHLD}, 0):
                 pass  # it was said again: what the child did is judged all the same
             reports, _ = child.receive((ProgramEnd,))
@@ -63,14 +69,15 @@ def attended(work: Callable[[], ProgramEnd], hopeless: Callable[[], bool] = lamb
     return ended._replace(interrupted=interrupted, asked=asked, time=time.monotonic())
 
 
-def _attend(child: Child, hopeless: Callable[[], bool]) -> tuple[int, bool, bool]:
+def _attend(child: Child, hopeless: Callable[[], bool], meanwhile: Callable[[], bool]) -> tuple[int, bool, bool]:
     """The child's exit status (below 0: the signal that killed it); was it interrupted, was it ended by us?"""
     interrupted, asked, lost, ending = False, 0, False, 0.0
     while True:
         status = child.wait(0)
         if status is not None:
             return status, interrupted, lost
-        came = signal.sigtimedwait(_SIGNALS, _POLL_S)
+        busy = not (interrupted or ending) and meanwhile()  # it is to end soon: what is left is done then
+        came = signal.sigtimedwait(_SIGNALS, 0 if busy else _POLL_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             interrupted = True
             asked += 1

@@ -13,6 +13,7 @@ from detectors.confidence.waits import Waits
 from detectors.files import read
 from detectors.order.races import Occurrence, Race
 from reports.data import witnesses
+from reports.data.checked import kept
 from reports.data.explained import Explained
 from reports.data.telling import RaceTelling, named, short
 from reports.data.witnesses import SeenElsewhere
@@ -40,10 +41,19 @@ def explain(chosen: Chosen) -> Explained:
     seen = None if chosen.sites else witnesses.read(chosen.folder).get(chosen.number)
     if seen is not None and not _is_of(seen, race):
         seen = None
-    one = seen.occurrence if seen else _told_of(race.examples)
+    thinned = chosen.run.file.checked.thinned if chosen.run.file.checked else None
+    ends = {end.rank: end.op for end in thinned.ends} if thinned else {}
+    one = seen.occurrence if seen else _told_of(kept(race.examples, ends) or race.examples)
     order = _order(chosen, one)
     telling = RaceTelling(
-        race, one, order.around, order.why_not, _script(chosen), " or ".join(map(str, chosen.sites)), order.held
+        race,
+        one,
+        order.around,
+        order.why_not,
+        _script(chosen),
+        " or ".join(map(str, chosen.sites)),
+        order.held,
+        thinned=thinned is not None,
     )
     own = None
     if one is not None:
@@ -100,15 +110,21 @@ def _order(chosen: Chosen, one: Occurrence | None) -> _Order:
     order = OrderAround(race, one)
     try:
         if chosen.sites:
-            read(chosen.trace, [waits, graph])
+            read(chosen.trace, [waits, graph], kept=True)
             if one.first.op is not None and one.second.op is not None:
                 first, second = (one.first.op, race.first.access), (one.second.op, race.second.access)
                 held = graph.chain(one.rank, first, second) or ()
-        read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None)
+        read(chosen.trace, [order], keep=waits.without(chosen.sites) if chosen.sites else None, kept=True)
         around = order.around()
     except (TraceError, LookupError, TypeError, ValueError, AttributeError) as error:
         why = error if isinstance(error, TraceError) else "a trace of it is damaged"
         return _Order(why_not=f"What each of the two comes behind is not known here: {why}.")
+    if around is None and chosen.run.file.checked and chosen.run.file.checked.thinned:
+        return _Order(
+            why_not="The two lie in what was thinned out of the run's traces, so what each comes behind is not known "
+            "here: 'repro check --keep-trace 0' keeps all.",
+            held=held,
+        )
     if around is None:
         return _Order(why_not="The traces in the folder do not hold the two, so they are of another run.", held=held)
     return _Order(around, "", held)

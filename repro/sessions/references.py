@@ -20,7 +20,8 @@ import torch
 import scenarios
 from detectors import Values
 from reports.screen.terminal import Progress
-from repro.sessions.session import reference_of, versions
+from repro.sessions.release import versions
+from repro.sessions.session import reference_of
 from scenarios.scenario import Scenario
 from simgpu.compiling import folder as kept_folder
 

@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from frameworks.deepspeed.releases import KNOWN, PINNED, ReleaseError
+from simgpu.extras import installed
 from simgpu.packages import FOLDER, environment_of, names, running
 from simgpu.packages.names import Package, PackageError
 from simgpu.ranks.bound import command
 
 _PROGRAMS = Path(__file__).resolve().parents[2] / "scenarios" / "catalogue"
+_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers")
 _PACKAGE = re.compile(r'"([A-Za-z0-9._-]+==[^"]+)"')
+
+
+def versions() -> dict[str, str]:
+    """What runs here, by package."""
+    return installed(*_PACKAGES)
 
 
 def become(packages: Sequence[str]) -> None:

@@ -19,15 +19,13 @@ from reports.data.findings import Cost, Findings, Verdict
 from reports.screen.terminal import Progress
 from repro.sessions import witnesses
 from repro.sessions.judging import detectors
+from repro.sessions.release import versions
 from scenarios import program
 from scenarios.messages import Report, StepDone, TrainingBegan, TrainingEnded, WatchFound
 from scenarios.scenario import Scenario
-from simgpu.extras import installed
 from simgpu.ranks.cluster import RankFailed
 from simgpu.ranks.interrupts import held
 from simgpu.trace import TraceReader, file_of
-
-_PACKAGES = ("stream-races", "torch", "deepspeed", "transformers")
 
 
 class Interrupted(Exception):
@@ -165,11 +163,6 @@ def simulate(
 def _write(found: Findings, folder: Path) -> None:
     sources.write([*found.races, *(race for one in found.holding.held for race in one.races)], folder)
     findings_file.write(found, folder)  # last: where they are, the run is whole
-
-
-def versions() -> dict[str, str]:
-    """What runs here, by package."""
-    return installed(*_PACKAGES)
 
 
 def _take(values: Values, rank: int, report: Report) -> None:

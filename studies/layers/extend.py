@@ -23,7 +23,7 @@ from scenarios.base import ScenarioError
 from scenarios.job import Job
 from simgpu.trace import Begin, TraceReader, begin
 from studies.classes import Comparison
-from studies.crew import together
+from studies.crew import Crew, cores
 from studies.layers.course import Course
 from studies.layers.order import Growth, Irregular, Order, growth
 from studies.rehearsed import Extension, Rehearsed, Tell, rehearse
@@ -46,13 +46,21 @@ _SUB_GROUP = 1_000_000_000
 
 
 def rehearsed(
-    job: Job, folder: Path, tell: Tell, *, rank: int = 0, exact: bool | None = None, compare: bool = True
+    job: Job,
+    folder: Path,
+    tell: Tell,
+    *,
+    rank: int = 0,
+    exact: bool | None = None,
+    compare: bool = True,
+    meanwhile: Callable[[Rehearsed], None] = lambda found: None,
 ) -> Rehearsed:
     """``job`` from a few of its layers where they show that the order repeats, else with all of them.
 
     ``exact``: run all; None: run all of a model that has less than :data:`DEEP`. ``compare``: are the other ranks
-    compared (:mod:`studies.classes`)? Raises :class:`scenarios.base.ScenarioError` where ``exact`` is False and the
-    order does not repeat, and what :func:`studies.rehearsed.rehearse` raises.
+    compared (:mod:`studies.classes`)? ``meanwhile`` gets what is found while they still run. Raises
+    :class:`scenarios.base.ScenarioError` where ``exact`` is False and the order does not repeat, and what
+    :func:`studies.rehearsed.rehearse` raises.
     """
     if exact is None and (rehearsal.layers_of(job) or 0) < DEEP:
         exact = True
@@ -67,7 +75,13 @@ def rehearsed(
                     raise ScenarioError(sentence) from None
                 tell(f"few layers do not stand for all, so all are run: {problem}")
         if found is None:
-            found = rehearse(job, folder, tell, rank=rank)
+            with Crew(cores(), behind=True) as crew:
+                started = partial(ranks.begin, crew) if compare else lambda: None
+                found = rehearse(job, folder, tell, rank=rank, started=started)
+                meanwhile(found)
+                crew.finish()
+        else:
+            meanwhile(found)
         return replace(found, classes=ranks.result(found.sizes)) if compare else found
 
 
@@ -82,16 +96,22 @@ def extended(
 ) -> Rehearsed:
     """What :func:`studies.rehearsed.rehearse` finds of ``job``, from some of its layers. ``folder`` keeps their traces.
 
-    ``beside``: what also is to be run, while recordings leave a processor free. Raises :class:`Irregular` with a
-    sentence where the order does not repeat, or cannot be shown to, and what :func:`rehearse` raises.
+    ``beside``: what is run too, by the same processes. Raises :class:`Irregular` with a sentence where the order does
+    not repeat, or cannot be shown to, and what :func:`rehearse` raises.
     """
     whole = rehearsal.layers_of(job)
     if whole is None or whole <= FEWEST + 2:
         raise Irregular("the model has no number of layers that can be changed, or too few")
-    recordings = _Recordings(job, folder, races=races, rank=rank, tell=tell, beside=beside)
-    recordings.make(FEWEST, FEWEST + 1)
-    one, two = recordings.made[FEWEST], recordings.made[FEWEST + 1]
-    fewest = _fewest(job, one.found, two.found, whole)
+    fewest = _fewest(job, whole)
+    with Crew(cores()) as crew:
+        if beside is not None:
+            beside.begin(crew)
+        found = _from_few(job, folder, _Recordings(job, folder, crew, races=races, rank=rank, tell=tell), fewest, whole)
+        crew.finish()
+        return found
+
+
+def _from_few(job: Job, folder: Path, recordings: _Recordings, fewest: int, whole: int) -> Rehearsed:
     if fewest + 2 <= min(MOST, whole):
         recordings.make(fewest, fewest + 1, fewest + 2)  # what the shortest period needs
     problem = Irregular("the order does not repeat from layer to layer")
@@ -121,39 +141,40 @@ class _Recorded:
 
 
 class _Recordings:
-    """Dry runs with few layers, by their number, made side by side; and ``beside`` the ranks that are compared."""
+    """Dry runs with few layers, by their number, made side by side."""
 
-    def __init__(
-        self, job: Job, folder: Path, *, races: bool, rank: int, tell: Tell, beside: Comparison | None
-    ) -> None:
+    def __init__(self, job: Job, folder: Path, crew: Crew, *, races: bool, rank: int, tell: Tell) -> None:
         self.made: dict[int, _Recorded] = {}
-        self._folder, self._tell, self._beside = folder, tell, beside
-        self._record = partial(rehearse, job, answers=False, races=races, rank=rank)
+        self._folder, self._crew, self._tell = folder, crew, tell
+        self._record = partial(_record, job, folder, races=races, rank=rank)
 
     def make(self, *wanted: int) -> None:
-        """Those of ``wanted`` that were not made."""
-        todo: dict[tuple[str, int], Callable[[], Any]] = {}
-        for layers in (one for one in wanted if one not in self.made):
+        """Those of ``wanted`` that were not made; the deepest takes longest, and is begun first."""
+        todo = [layers for layers in sorted(wanted, reverse=True) if layers not in self.made]
+        for layers in reversed(todo):
             self._tell(f"recording {layers} layers")
-            todo["layers", layers] = partial(self._record, self._folder / f"{layers}-layers", layers=layers)
-        if todo and self._beside is not None:
-            known = next(iter(self.made.values()), None)
-            more = self._beside.first() if known is None else self._beside.others(known.found.sizes)
-            todo |= {("rank", rank): run for rank, run in more.items()}
-        for (what, number), found in together(todo).items():
-            if what == "layers":
-                self.made[number] = _Recorded(number, found)
-            elif self._beside is not None:
-                self._beside.read[number] = found
+        found: dict[int, Rehearsed] = {}
+        self._crew.begin(self._record, todo, then=found.__setitem__)
+        for _ in self._crew.done():
+            for layers in todo:
+                if layers in found and layers not in self.made:
+                    self.made[layers] = _Recorded(layers, found[layers])
+            if all(layers in self.made for layers in wanted):
+                break
 
 
-def _fewest(job: Job, one: Rehearsed, two: Rehearsed, whole: int) -> int:
+def _record(job: Job, folder: Path, layers: int, *, races: bool, rank: int) -> Rehearsed:
+    return rehearse(job, folder / f"{layers}-layers", answers=False, races=races, rank=rank, layers=layers)
+
+
+def _fewest(job: Job, whole: int) -> int:
     """How many layers the shallowest recording needs. Raises :class:`Irregular` for what no few layers show."""
-    layer = two.parameters - one.parameters
     if job.sharding:
         return FEWEST
+    one, two = (rehearsal.parameters_of(job, layers) for layers in (FEWEST, FEWEST + 1))
+    layer = two - one
     zero: dict[str, Any] = job.deepspeed_config(rehearsal.hidden_of(job)).get("zero_optimization", {})
-    together = one.parameters + (whole - FEWEST) * layer
+    together = one + (whole - FEWEST) * layer
     parts = math.ceil(together / job.ranks / zero.get("sub_group_size", _SUB_GROUP))
     if parts > 1:
         raise Irregular(f"the optimizer goes over {parts} parts of sub_group_size, and few layers make one")

@@ -19,6 +19,7 @@ from fuzz.campaign import Share, Trial
 from fuzz.engines import local
 from fuzz.subject import Subject
 from fuzz.verdict import ReplayVerdict
+from simgpu.ranks import forks
 from simgpu.ranks.cluster import Rank, RankFailed, run_ranks
 from studies.crew import side_by_side
 
@@ -68,8 +69,9 @@ def workers_of_a_study(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def uncollected() -> Iterator[None]:
+def uncollected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a program that has not frozen anything, as the tests' own process has."""
+    monkeypatch.setattr(forks, "_for_good", [])
     gc.unfreeze()
     gc.collect()
     gc.disable()

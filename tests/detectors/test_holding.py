@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from detectors import Race, RaceDetector
-from detectors.confidence.holding import Holding, holding
-from detectors.confidence.waits import Keep, Waits
+from detectors.confidence.holding import Bare, Holding, holding, together
+from detectors.confidence.waits import Counts, Keep, Waits, races_without
+from detectors.race_detector import EXAMPLES
 from simgpu.trace import HOST_STREAM
 from tests.detectors.story import Story, View
 
 
 def held(story: Story, **how: int) -> Holding:
     waits = Waits()
-    for host in story.hosts:
-        waits.feed(host.rank, host.trace)
+    bare = Bare(waits)
+    following: list[Waits | Bare] = [waits, bare]
+    for start in range(0, max(len(host.trace) for host in story.hosts), 3):  # as it comes: a few records, and a few
+        for host, one in product(story.hosts, following):
+            one.feed(host.rank, host.trace[start : start + 3])
+    bare.finish()
 
-    def judge(keep: Keep) -> list[Race]:
-        detector = RaceDetector(None)
+    def judged(detector: RaceDetector, keep: Keep) -> list[Race]:
         for host in story.hosts:
             detector.feed(host.rank, [record for record in host.trace if keep(host.rank, record)])
         detector.finish()
         return detector.races
 
+    def judge(keep: Keep, counts: Counts) -> list[Race]:
+        return judged(RaceDetector(counts=counts), keep)
+
     story.assert_clean()
-    return holding(waits, judge, **how)
+    # What counts is counted as it comes; it is the same as to keep all occurrences and to sort them out at the end.
+    sites = tuple(waits.sites)
+    at_the_end = races_without(waits, lambda keep: judged(RaceDetector(None), keep), sites)
+    as_it_comes = judge(waits.without(sites), waits.besides_own(sites))
+    assert as_it_comes == [replace(race, examples=race.examples[:EXAMPLES]) for race in at_the_end]
+    assert bare.findings() == as_it_comes
+    together_ = together(waits, bare)
+    assert [race for one in together_.held for race in one.races] == as_it_comes or len(together_.held) > 1
+    return holding(waits, bare, judge, **how)
 
 
 def lines(found: Holding) -> list[tuple[list[str], list[tuple[str, str]]]]:

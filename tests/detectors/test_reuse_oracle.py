@@ -1,4 +1,7 @@
-"""Memory that is handed out again against brute force: random owners of the same bytes, one after the other."""
+"""Memory that is handed out again against brute force: random owners of the same bytes, one after the other.
+
+First whole blocks, then such as are cut and put together: a new block is made of parts of several former ones.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.detectors.story import Story, View
+from simgpu.trace import Reuse
+from tests.detectors.story import Story, StoryStream, View
 from tests.detectors.test_oracle import SIZE, STREAM, Bytes, Graph, Oracle, bytes_of, parts, tell, view_of
 from tests.examples import examples
 
@@ -74,3 +78,121 @@ def test_owners_of_the_same_memory(program: list[Any]) -> None:
     named = {(example.first.op, example.second.op) for race in story.races() for example in race.examples}
     assert named <= racing
     assert bool(named) == bool(racing)
+
+
+MEMORY = 12
+
+
+@dataclass
+class PartTouch:
+    """A dense access of memory, byte by byte: what the allocator has waited for since, before each has a next owner."""
+
+    op: int
+    node: int
+    writes: bool
+    awaited: dict[int, list[int]]
+
+    def races(self, later: PartTouch, graph: Graph) -> bool:
+        if not (self.writes or later.writes) or graph.ordered(self.node, later.node):
+            return False
+        return any(
+            byte in later.awaited and not any(graph.ordered(self.node, node) for node in nodes)
+            for byte, nodes in self.awaited.items()
+        )
+
+
+class Memory:
+    """The bytes of a device: each belongs to a live block, or to the last one that had it."""
+
+    def __init__(self, story: Story, owner: StoryStream, oracle: Oracle, cuts: list[int]) -> None:
+        self.story, self.owner, self.oracle = story, owner, oracle
+        self.live: dict[int, tuple[int, View]] = {}  # by block: where it begins
+        self.former: list[tuple[int, int] | None] = [None] * MEMORY  # of a free byte: the block, and its place there
+        self.touches: list[PartTouch] = []
+        self.racing: list[tuple[int, int]] = []
+        for lo, hi in zip([0, *cuts], [*cuts, MEMORY], strict=True):
+            block = story.block(hi - lo, on=owner)
+            self.live[block.block] = (lo, block)
+
+    def touch(self, which: int, place: tuple[int, int], stream: StoryStream, number: int, *, writes: bool) -> None:
+        if not self.live:
+            return
+        begin, block = list(self.live.values())[which % len(self.live)]
+        lo = place[0] % block.hi
+        hi = min(block.hi, lo + place[1])
+        op = stream.runs(**{"writes" if writes else "reads": block[lo:hi]})
+        new = PartTouch(op, self.oracle.enqueue(number), writes, {begin + byte: [] for byte in range(lo, hi)})
+        self.racing += [(old.op, op) for old in self.touches if old.races(new, self.oracle.graph)]
+        self.touches.append(new)
+
+    def free(self, which: int, recorded: list[tuple[int, StoryStream]]) -> None:
+        if not self.live:
+            return
+        number = list(self.live)[which % len(self.live)]
+        begin, block = self.live.pop(number)
+        for _, stream in recorded:
+            self.story.record_stream(block, stream)
+        self.story.lets_go(block)
+        awaited = [self.oracle.tails[one] for one, _ in recorded if one in self.oracle.tails]
+        for byte in range(block.hi):
+            self.former[begin + byte] = (number, byte)
+            for touch in self.touches:
+                if begin + byte in touch.awaited:
+                    touch.awaited[begin + byte] += awaited
+
+    def allocate(self, start: int, most: int) -> None:
+        """Of the free bytes behind ``start`` so many as lie together."""
+        begin = next((byte for byte in range(start, MEMORY) if self.former[byte] is not None), None)
+        if begin is None:
+            return
+        end = begin
+        while end < MEMORY and end - begin < most and self.former[end] is not None:
+            end += 1
+        block = self.story.block(end - begin, on=self.owner)
+        parts: list[tuple[int, int, int, int]] = []  # former, lo, hi, start
+        for byte in range(begin, end):
+            former = self.former[byte]
+            assert former is not None
+            self.former[byte] = None
+            at = byte - begin
+            if parts and parts[-1][0] == former[0]:
+                parts[-1] = (*parts[-1][:2], at + 1, parts[-1][3])
+            else:
+                parts.append((former[0], at, at + 1, former[1]))
+        left = {one[0] for one in self.former if one is not None}
+        for number, lo, hi, place in parts:
+            self.story.adds(Reuse(block.block, number, lo, hi, place, -1, number not in left))
+        self.live[block.block] = (begin, block)
+
+
+BYTE = st.integers(0, MEMORY - 1)
+USE = st.tuples(st.just("use"), BYTE, st.tuples(BYTE, st.integers(1, 6)), STREAM, st.booleans())
+LET_GO = st.tuples(st.just("free"), BYTE, st.lists(STREAM, unique=True, max_size=2))
+GET = st.tuples(st.just("allocate"), st.integers(0, MEMORY - 3), st.integers(1, MEMORY))
+
+
+@examples(600, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    cuts=st.lists(st.integers(1, MEMORY - 1), unique=True, max_size=3).map(sorted),
+    program=st.lists(
+        st.one_of(USE, USE, USE, USE, USE, LET_GO, LET_GO, GET, GET, GET, ORDER), min_size=16, max_size=28
+    ),
+)
+def test_owners_of_parts_of_the_same_memory(cuts: list[int], program: list[Any]) -> None:
+    """A race if and only if there is one; each that is named is one, and the first is."""
+    story, oracle = Story(), Oracle(Graph())
+    streams = story.streams("a", "b", "c")
+    memory = Memory(story, streams[0], oracle, cuts)
+    for operation in program:
+        match operation:
+            case ("use", which, place, number, writes):
+                memory.touch(which, place, streams[number], number, writes=writes)
+            case ("free", which, recorded):
+                memory.free(which, [(number, streams[number]) for number in recorded])
+            case ("allocate", start, most):
+                memory.allocate(start, most)
+            case _:
+                tell(story, streams, [], oracle, operation)
+    named = {(example.first.op, example.second.op) for race in story.races() for example in race.examples}
+    assert named <= set(memory.racing)
+    assert min((second for _, second in named), default=0) == min((second for _, second in memory.racing), default=0)

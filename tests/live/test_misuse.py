@@ -198,7 +198,7 @@ class Failing:
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
         self.calls, self.at = 0, at
-        for name in ("probe_now", "checksum"):
+        for name in ("probe_now", "checksum_now"):
             patch.setattr(ops, name, self._of(getattr(ops, name)))
 
     def _of(self, measure: Callable[..., None]) -> Callable[..., None]:

@@ -248,6 +248,39 @@ def test_a_collective_holds_its_input_until_somebody_waits(tmp_path: Path) -> No
     assert races(tmp_path) == []
 
 
+def test_coalesced_collectives_hold_each_ones_input_until_somebody_waits(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        parts = [torch.ones(1 << 12, device=device) for _ in range(2)]
+        outs = [torch.zeros(world << 12, device=device) for _ in parts]
+        places = {one.data_ptr() for one in parts}
+        with dist._coalescing_manager(async_ops=True) as together:
+            for out, part in zip(outs, parts, strict=True):
+                dist.all_gather_into_tensor(out, part)
+        del part, parts
+        torch.cuda.synchronize()  # the collectives are done, and still nobody has waited for them
+        before = [torch.empty(1 << 12, device=device) for _ in range(4)]
+        together.wait()
+        after = [torch.empty(1 << 12, device=device) for _ in range(4)]
+        return [len(places & {one.data_ptr() for one in those}) for those in (before, after)]
+
+    assert together(2, program, tmp_path, slow=SLOW) == [[0, 2]] * 2
+
+
+def test_a_collective_that_is_dropped_keeps_its_input_until_it_is_done(tmp_path: Path) -> None:
+    def program(rank: int, world: int, device: str) -> Any:
+        part, out = torch.ones(1 << 12, device=device), torch.zeros(world << 12, device=device)
+        place = part.data_ptr()
+        dist.all_gather_into_tensor(out, part, async_op=True)
+        del part
+        before = [torch.zeros(1 << 12, device=device) for _ in range(3)]
+        torch.cuda.synchronize()
+        after = [torch.empty(1 << 12, device=device) for _ in range(3)]
+        return [place in [one.data_ptr() for one in those] for those in (before, after)], out.sum().item()
+
+    assert together(2, program, tmp_path, slow=SLOW) == [([False, True], 2 << 12)] * 2
+    assert races(tmp_path) == []
+
+
 def test_without_async_op_a_collective_runs_on_the_current_stream(tmp_path: Path) -> None:
     def program(rank: int, world: int, device: str) -> Any:
         side, a, b = torch.cuda.Stream(), torch.ones(4, device=device), torch.ones(4, device=device)

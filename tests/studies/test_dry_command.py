@@ -199,6 +199,8 @@ def test_a_job_that_does_not_fit_is_told_where_and_what_to_do(dry: Any, tmp_path
     assert "The job does not fit on the GPU." in said
     assert "they are full in forward of step 1, micro-batch 1 at " in said
     assert "Try --checkpointing, a smaller --micro-batch, a larger --hpz group, or none, more GPUs." in said
+    again, said = dry(*arguments, "--hardware", str(small_gpu), "--hpz", "4")
+    assert again == 1 and "they are full in forward of step 1, micro-batch 1 at " in said, "in place of the first"
 
 
 def test_deepspeed_refuses_a_json(dry: Any, tmp_path: Path) -> None:

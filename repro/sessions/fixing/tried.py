@@ -65,7 +65,7 @@ class AskedAgain(BaseModel):
     @property
     def command(self) -> list[str]:
         """The words behind ``repro check`` for the same program in the same timing."""
-        words = ["--witnesses", "0", "--ranks", str(self.ranks)]
+        words = ["--witnesses", "0", "--keep-trace", "0", "--ranks", str(self.ranks)]
         for pattern, factor in self.slow.items():
             words += ["--slow", f"{pattern}={factor}"]
         words += ["--timing", self.timing] if self.timing else []

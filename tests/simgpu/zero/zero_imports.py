@@ -13,7 +13,6 @@ for _module in (
     "frameworks.deepspeed.fused_optimizers",
     "frameworks.deepspeed.host_optimizers",
     "frameworks.deepspeed.quantizer",
-    "torch._inductor.compile_fx",
     "torch._subclasses.schema_check_mode",
 ):
     importlib.import_module(_module)

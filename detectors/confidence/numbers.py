@@ -1,0 +1,68 @@
+"""Many numbers in little memory: what is remembered of each wait of a run of millions of operations."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+_Thing = TypeVar("_Thing")
+
+
+class Numbers:
+    """A set of whole numbers, eight bytes each. They mostly come in their order; it is put right where they do not."""
+
+    __slots__ = ("_numbers", "_sorted")
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._sorted = True
+
+    def add(self, number: int) -> None:
+        if self._numbers and number <= self._numbers[-1]:
+            if number == self._numbers[-1]:
+                return
+            self._sorted = False
+        self._numbers.append(number)
+
+    def __contains__(self, number: int) -> bool:
+        self._sort()
+        at = bisect_left(self._numbers, number)
+        return at < len(self._numbers) and self._numbers[at] == number
+
+    def __iter__(self) -> Iterator[int]:
+        self._sort()
+        return iter(self._numbers)
+
+    def _sort(self) -> None:
+        if not self._sorted:
+            self._numbers = array("q", sorted(set(self._numbers)))
+            self._sorted = True
+
+
+class Places(Generic[_Thing]):
+    """Which of a few things was where, among numbered places: twelve bytes each."""
+
+    __slots__ = ("_at", "_sorted", "_things", "_what")
+
+    def __init__(self) -> None:
+        self._at, self._what = array("q"), array("i")
+        self._things: dict[_Thing, int] = {}
+        self._sorted = True
+
+    def add(self, at: int, thing: _Thing) -> None:
+        if self._at and at < self._at[-1]:
+            self._sorted = False
+        self._at.append(at)
+        self._what.append(self._things.setdefault(thing, len(self._things)))
+
+    def between(self, first: int, second: int | None) -> frozenset[_Thing]:
+        """What was at ``first`` or later, and before ``second`` (None: at any place)."""
+        if not self._sorted:
+            order = sorted(range(len(self._at)), key=self._at.__getitem__)
+            self._at, self._what = (array(one.typecode, [one[at] for at in order]) for one in (self._at, self._what))
+            self._sorted = True
+        until = len(self._at) if second is None else bisect_left(self._at, second)
+        numbers = set(self._what[bisect_left(self._at, first) : until])
+        return frozenset(thing for thing, number in self._things.items() if number in numbers)

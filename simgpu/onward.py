@@ -1,0 +1,23 @@
+"""The record with which a file of a trace ends that was not all of it: a part of :mod:`simgpu.trace`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Onward(NamedTuple):
+    """What follows stands in file ``part``, until it was judged (:mod:`simgpu.parts`).
+
+    ``operations``: launches and collectives of this rank up to here; ``op``: the last one's number (-1: there is none).
+    """
+
+    part: int
+    operations: int
+    op: int
+
+    def sentence(self) -> str:
+        """What is there of the trace, and what to do: without a full stop."""
+        return (
+            f"it holds the first {self.operations:,} operations of its rank, and what came then was judged and not "
+            "kept. Run the program again with 'repro check --keep-trace 0', which keeps all"
+        )
