@@ -182,4 +182,6 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m simgpu.build
 	@echo "setup: the engine of happens-before (some seconds of it)"
 	@$(BIN)/python -m detectors.native
+	@echo "setup: what orders and numbers the timings of a replay (two seconds of it)"
+	@$(BIN)/python -m replay.native
 	@touch $@

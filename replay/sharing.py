@@ -300,7 +300,7 @@ class SharingReplayer:
         seen = self._outcome(order, active, computed)
         if seen.checksums != replayer.recorded or seen.departure is not None:
             self.reason = "effects read what they are not said to read"
-        self._numbering.bound(self._kept)
+        self._numbering.bound(self._kept if self._keeps else 0)
 
     def _prove(self, number: int, place: int) -> None:
         """Carry out a computation twice, with other bytes around it in all of its blocks.

@@ -109,6 +109,13 @@ def test_a_recording_that_does_not_say_what_its_work_touches() -> None:
         assert sharing.run().checksums == replayer.run().checksums == replayer.recorded
 
 
+def test_where_far_too_little_may_be_kept_everything_is_executed() -> None:
+    subject = Subject(recorded())
+    sharing = SharingReplayer(subject.replayer, kept=0)
+    both(subject, sharing)
+    assert "kept" in sharing.reason and not sharing.held and not sharing.shared.none
+
+
 def test_work_that_fails_fails_every_time() -> None:
     def program(device: Device) -> None:
         side = torch.cuda.Stream()

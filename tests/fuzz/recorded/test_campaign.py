@@ -84,6 +84,7 @@ class Made:
     def __init__(self, small: Subject, condition: Callable[[tuple[Deviation, ...]], bool]) -> None:
         self.recording, self.operations = small.recording, small.operations
         self.streams, self.links, self.world = small.streams, small.links, small.world
+        self.sharing = small.sharing
         self.condition = condition
         self.ran: list[tuple[Deviation, ...]] = []
 

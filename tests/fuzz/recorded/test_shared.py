@@ -21,27 +21,25 @@ def shown(outcome: ReplayOutcome) -> object:
 
 
 @pytest.mark.parametrize("fix", ["none", "event"])
-@pytest.mark.parametrize("count", [5, pytest.param(300, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.wide)])
 def test_every_bit_whatever_came_before(fix: str, count: int, subject: Callable[[str], Subject]) -> None:
-    """Also where what one timing makes drives out what others made, and where nothing is kept."""
+    """Also where what one timing makes drives out what others made."""
     one, random = subject(fix), Random(f"shared {fix}")
     written = one.sharing.written
     sharing = [
         SharingReplayer(one.replayer),
         SharingReplayer(one.replayer, numbering=Numbering),
         SharingReplayer(one.replayer, kept=written),
-        SharingReplayer(one.replayer, kept=0),
     ]
     timings = [one.timing(draw_timing(random, one)) for _ in range(count)]
     for timing in timings + random.sample(timings, count // 4):  # some again
         expected = shown(one.replayer.run(timing))
         for those in sharing:
             assert shown(those.run(timing)) == expected
-    assert not any(those.reason for those in sharing[:3])
+    assert not any(those.reason for those in sharing)
     assert sharing[0].shared == sharing[1].shared and sharing[0].computations == sharing[1].computations
-    assert sharing[2].held <= written and not sharing[3].held
-    assert all(those.shared.none >= count // 4 for those in sharing[:3])
-    assert sharing[3].shared.plainly == len(timings) + count // 4 and "kept" in sharing[3].reason
+    assert sharing[2].held <= written
+    assert all(those.shared.none >= count // 4 for those in sharing)
 
 
 def test_where_nothing_races_one_timing_answers_for_all(subject: Callable[[str], Subject]) -> None:
