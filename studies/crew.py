@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
@@ -93,20 +93,35 @@ class Crew:
 
         Raises what the work raises, :class:`scenarios.base.ScenarioError` when a worker dies or is stopped.
         """
-        try:
+        with self._told():
             while self._open:
                 with suppress(Empty):
                     future = self._ended.get(timeout=stopped.LOOK_S)
                     result = future.result()
                     yield self._open.pop(future), result
-                for process in self._looks.stopped(self._pids()):
-                    self._killed = True
-                    os.kill(process, signal.SIGKILL)
+                self._end_stopped()
+
+    def look(self) -> None:
+        """For who does something else meanwhile: raises as :meth:`done` where something has failed by now."""
+        self._end_stopped()
+        with self._told():
+            for future in [one for one in [*self._open] if one.done()]:
+                future.result()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenProcessPool:
             how = "was stopped (SIGSTOP)" if self._killed else "died"
             raise ScenarioError(
                 f"a worker {how} while it rehearsed (was memory short?): run it again, a study with --workers 1"
             ) from None
+
+    def _end_stopped(self) -> None:
+        for process in self._looks.stopped(self._pids()):
+            self._killed = True
+            os.kill(process, signal.SIGKILL)
 
     def finish(self) -> None:
         """Wait for what was begun. Raises as :meth:`done`."""

@@ -76,8 +76,13 @@ def rehearsed(
                 tell(f"few layers do not stand for all, so all are run: {problem}")
         if found is None:
             with Crew(cores(), behind=True) as crew:
+
+                def tell_on(text: str) -> None:
+                    tell(text)
+                    crew.look()
+
                 started = partial(ranks.begin, crew) if compare else lambda: None
-                found = rehearse(job, folder, tell, rank=rank, started=started)
+                found = rehearse(job, folder, tell_on, rank=rank, started=started)
                 meanwhile(found)
                 crew.finish()
         else:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import wait
+
+import pytest
 
 from studies.crew import Crew
 
@@ -31,3 +34,16 @@ def test_what_was_not_waited_for_is_ended() -> None:
     with Crew(1) as crew:
         crew.begin(twice, range(1000))
     assert list(crew._pids()) == []
+
+
+def fails(number: int) -> int:
+    raise ValueError(f"{number} cannot be had")
+
+
+def test_what_failed_is_told_to_who_does_something_else_meanwhile() -> None:
+    with Crew(1) as crew:
+        crew.look()
+        crew.begin(fails, [7])
+        wait([*crew._open])
+        with pytest.raises(ValueError, match="7 cannot be had"):
+            crew.look()
