@@ -36,7 +36,7 @@ class Span(NamedTuple):
     hi: int
 
 
-class Passed(NamedTuple):
+class HandedOn(NamedTuple):
     """Bytes ``lo`` to ``hi`` of the new ``block`` were those of ``former`` from ``start`` on."""
 
     block: int
@@ -59,7 +59,7 @@ class Deed:
     exchange: int = NONE
     member: int = 0
     members: int = 0
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[HandedOn, ...] = ()
 
 
 NOTHING = Deed("nothing")

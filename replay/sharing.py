@@ -27,9 +27,9 @@ from replay.engines import Numbers, numbers
 from replay.faults import ReplayError
 from replay.footprints import Footprints, Region
 from replay.layouts import Layouts
-from replay.numbering import NONE, NOTHING, Deed, OutOfOrder, Passed, Span
+from replay.numbering import NONE, NOTHING, Deed, HandedOn, OutOfOrder, Span
 from replay.placement import Hold
-from replay.replayer import Departure, Replayer, ReplayOutcome, Seen
+from replay.replayer import Departure, Replayer, ReplayOutcome, Shown
 from simgpu.trace import Reuse
 
 KEPT_BYTES = 256 << 20
@@ -201,7 +201,7 @@ class SharingReplayer:
         if self._executed != self.replayer.executed:  # somebody else used the memory in between
             self._staged.clear()
             self._executed = self.replayer.executed
-        self.replayer.seen = Seen(list(self.replayer.recorded))
+        self.replayer.seen = Shown(list(self.replayer.recorded))
         left = len(self._deeds)
         with self.replayer.as_live():
             for place in fresh.tolist():
@@ -285,7 +285,7 @@ class SharingReplayer:
             return
         before = self._memory.copy()
         self._memory[:] = _FILLS[0]
-        replayer.seen = Seen(list(replayer.recorded))
+        replayer.seen = Shown(list(replayer.recorded))
         try:
             with replayer.as_live():
                 for place in active.tolist():
@@ -380,12 +380,12 @@ class SharingReplayer:
         """What all effects that are not settled do."""
         replayer, numbers = self.replayer, self._layouts.numbers
         footprints = Footprints(replayer.recording)
-        passed: dict[tuple[int, int], list[Passed]] = {}
+        passed: dict[tuple[int, int], list[HandedOn]] = {}
         for rank, records in replayer.recording.records.items():
             for one in records:
                 if isinstance(one, Reuse) and (rank, one.block) in numbers and (rank, one.former) in numbers:
                     mine, former = numbers[rank, one.block], numbers[rank, one.former]
-                    passed.setdefault((rank, one.block), []).append(Passed(mine, former, one.lo, one.hi, one.start))
+                    passed.setdefault((rank, one.block), []).append(HandedOn(mine, former, one.lo, one.hi, one.start))
 
         def spans(regions: Iterable[Region]) -> tuple[Span, ...]:
             return tuple(Span(numbers[one.rank, one.block], one.lo, one.hi) for one in regions)

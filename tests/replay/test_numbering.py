@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from replay.engines import Numbers
 from replay.native.engine import NativeNumbering, sort
-from replay.numbering import INITIAL, NONE, NOTHING, Deed, Numbering, OutOfOrder, Passed, Span
+from replay.numbering import INITIAL, NONE, NOTHING, Deed, HandedOn, Numbering, OutOfOrder, Span
 from replay.waiting import Waiting
 from tests.examples import examples
 
@@ -40,7 +40,7 @@ WORK = st.builds(
     st.lists(SPANS, max_size=2), st.lists(SPANS, max_size=2),
 ).filter(lambda deed: not touching(deed))  # fmt: skip
 HEIRS = st.builds(
-    lambda former, lo, size, start: Deed("inherit", passed=(Passed(BLOCKS - 1, former, lo, lo + size, start),)),
+    lambda former, lo, size, start: Deed("inherit", passed=(HandedOn(BLOCKS - 1, former, lo, lo + size, start),)),
     st.integers(0, BLOCKS - 2), st.integers(0, 4), st.integers(1, 4), st.integers(0, 4),
 )  # fmt: skip
 MEET = st.builds(
