@@ -72,7 +72,7 @@ class ReplayOutcome:
 
 
 @dataclass
-class Shown:
+class ValuesShown:
     """What the effects that were executed showed, by place in :attr:`Replayer.looks`; see :class:`ReplayOutcome`."""
 
     checksums: list[int]
@@ -132,7 +132,7 @@ class Replayer:
         self.recorded: tuple[int, ...] = ()
         self.expected: tuple[int, ...] = ()
         self.settled = np.zeros(len(self.graph.effects), dtype=np.bool_)
-        self.seen = Shown([])
+        self.seen = ValuesShown([])
         self.executed = 0
         self._calls: dict[tuple[int, int], Call] = {}
         self._threads = int(recording.info.get("threads", 0))
@@ -166,7 +166,7 @@ class Replayer:
         return ReplayOutcome(tuple(seen.checksums), seen.losses, seen.bad, seen.departure, order)
 
     def _execute(self, memory: _Memory, places: npt.NDArray[np.int64]) -> None:
-        self.seen = Shown(list(self.recorded))
+        self.seen = ValuesShown(list(self.recorded))
         self.executed += 1
         effects = memory.effects
         memory.arena.reset()

@@ -29,7 +29,7 @@ from replay.footprints import Footprints, Region
 from replay.layouts import Layouts
 from replay.numbering import NONE, NOTHING, Deed, HandedOn, OutOfOrder, Span
 from replay.placement import Hold
-from replay.replayer import Departure, Replayer, ReplayOutcome, Shown
+from replay.replayer import Departure, Replayer, ReplayOutcome, ValuesShown
 from simgpu.trace import Reuse
 
 KEPT_BYTES = 256 << 20
@@ -201,7 +201,7 @@ class SharingReplayer:
         if self._executed != self.replayer.executed:  # somebody else used the memory in between
             self._staged.clear()
             self._executed = self.replayer.executed
-        self.replayer.seen = Shown(list(self.replayer.recorded))
+        self.replayer.seen = ValuesShown(list(self.replayer.recorded))
         left = len(self._deeds)
         with self.replayer.as_live():
             for place in fresh.tolist():
@@ -285,7 +285,7 @@ class SharingReplayer:
             return
         before = self._memory.copy()
         self._memory[:] = _FILLS[0]
-        replayer.seen = Shown(list(replayer.recorded))
+        replayer.seen = ValuesShown(list(replayer.recorded))
         try:
             with replayer.as_live():
                 for place in active.tolist():
