@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import socket
@@ -13,6 +14,9 @@ from simgpu import cuda
 from simgpu.ranks.child import Send
 from simgpu.ranks.launcher import launch
 
+_FIRST_PORT, _PORTS, _APART = 12_000, 20_000, 7
+_asked = itertools.count()
+
 
 def run(world: int, target: Callable[[int], None]) -> None:
     """Run ``target(rank)`` in ``world`` processes; gives when all are done.
@@ -20,7 +24,7 @@ def run(world: int, target: Callable[[int], None]) -> None:
     They have the environment that ``torchrun`` gives, and a GPU each, of which all are to be seen. Raises
     :class:`simgpu.ranks.RankFailed` for the first rank that ends badly; whatever happens, no process is left.
     """
-    port = _free_port()
+    port = free_port()
     interrupt = signal.getsignal(signal.SIGINT)
 
     def work(rank: int, _: Send) -> None:
@@ -44,7 +48,19 @@ def run(world: int, target: Callable[[int], None]) -> None:
         pass
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def free_port() -> int:
+    """One on which nobody listens, and which the system gives to no connection between the asking and the use.
+
+    The system's own choice (port 0) lies where any connection that is opened meanwhile may get it. These lie below that
+    range, and whoever asks begins at another place: commands that start at once do not get the same.
+    """
+    first = (os.getpid() * _APART + next(_asked)) % _PORTS
+    for port in (_FIRST_PORT + (first + more) % _PORTS for more in range(_PORTS)):
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store does
+            try:
+                one.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise OSError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} is free for the ranks to meet on")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from reports.data import schema
+from simgpu.ranks.processes import free_port
 from tests.warm import ROOT, Warm, with_simulated_gpu
 
 
@@ -49,7 +50,7 @@ class Checking:
     def ranks(self, world: int, *arguments: str) -> list[Done]:
         """The same command as ``world`` ranks of one launcher."""
         of = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-        with_port = of | {"MASTER_PORT": str(_free_port())}
+        with_port = of | {"MASTER_PORT": str(free_port())}
         ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
         return self.together([(arguments, with_port | rank) for rank in ranks])
 
@@ -79,11 +80,3 @@ def check(tmp_path: Path) -> Checking:
 
 
 Check = Callable[..., Done]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

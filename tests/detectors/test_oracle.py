@@ -231,25 +231,26 @@ def test_two_ranks(program: list[Any]) -> None:
     compare(story, oracles)
 
 
-PART = st.tuples(st.integers(0, 63), st.sampled_from([1, 1, 4, 4, 8, 33]))
+PARTS = 36  # half of them read, half written: of each kind more than are kept in one list (access_history.py)
+PART = st.tuples(st.integers(0, 4 * PARTS - 1), st.sampled_from([1, 1, 4, 4, 8, 33]))
 
 
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    parts_of_all=st.permutations(range(0, 64, 4)),
+    parts_of_all=st.permutations(range(0, 4 * PARTS, 4)),
     program=st.lists(st.tuples(STREAM, PART, st.booleans(), st.booleans()), min_size=6, max_size=14),
 )
 def test_many_parts_of_one_block(parts_of_all: list[int], program: list[Any]) -> None:
     """So many that they are searched by place: each is touched once, in any order, before the program begins."""
     story = Story()
     streams = story.streams("a", "b", "c")
-    flat = story.block(64)
+    flat = story.block(4 * PARTS)
     oracle = Oracle(Graph())
     touched = [(0, (lo, 4), lo % 8 == 0, False) for lo in parts_of_all]
     for number, (lo, length), writes, ordered in touched + program:
         if ordered:
             tell(story, streams, [flat], oracle, ("order", number, (number + 1) % 3))
-        view = flat[lo : min(64, lo + length)]
+        view = flat[lo : min(4 * PARTS, lo + length)]
         op = streams[number].runs(**{"writes" if writes else "reads": view})
         oracle.accesses.append((op, oracle.enqueue(number), bytes_of(view), writes))
     compare(story, [oracle])

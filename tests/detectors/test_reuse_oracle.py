@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simgpu.trace import Reuse
 from tests.detectors.story import Story, StoryStream, View
-from tests.detectors.test_oracle import SIZE, STREAM, Bytes, Graph, Oracle, bytes_of, parts, tell, view_of
+from tests.detectors.test_oracle import PART, PARTS, SIZE, STREAM, Bytes, Graph, Oracle, bytes_of, parts, tell, view_of
 from tests.examples import examples
 
 
@@ -196,3 +196,44 @@ def test_owners_of_parts_of_the_same_memory(cuts: list[int], program: list[Any])
     named = {(example.first.op, example.second.op) for race in story.races() for example in race.examples}
     assert named <= set(memory.racing)
     assert min((second for _, second in named), default=0) == min((second for _, second in memory.racing), default=0)
+
+
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    parts_of_all=st.permutations(range(0, 4 * PARTS, 4)),
+    recorded=st.lists(STREAM, unique=True, max_size=1),
+    program=st.lists(st.tuples(STREAM, PART, st.booleans(), st.booleans()), min_size=4, max_size=12),
+)
+def test_many_parts_of_memory_that_is_handed_out(
+    parts_of_all: list[int], recorded: list[int], program: list[Any]
+) -> None:
+    """The former owner touched so many that they are searched by place."""
+    story, oracle = Story(), Oracle(Graph())
+    streams = story.streams("a", "b", "c")
+    block = story.block(4 * PARTS, on=streams[0])
+    touches: list[Touch] = []
+    racing: list[tuple[int, int]] = []
+
+    def touch(number: int, lo: int, length: int, *, writes: bool, owner: int) -> None:
+        view = block[lo : min(4 * PARTS, lo + length)]
+        op = streams[number].runs(**{"writes" if writes else "reads": view})
+        new = Touch(op, oracle.enqueue(number), of_memory(view), writes, owner)
+        racing.extend((old.op, op) for old in touches if old.races(new, oracle.graph))
+        touches.append(new)
+
+    for place, lo in enumerate(parts_of_all):
+        touch(place % 3, lo, 4, writes=lo % 8 == 0, owner=0)
+    for number in recorded:
+        story.record_stream(block, streams[number])
+    story.lets_go(block)
+    awaited = [oracle.tails[number] for number in recorded]
+    for old in touches:
+        old.awaited += awaited
+    block = story.again(block, on=streams[0])
+    for number, (lo, length), writes, ordered in program:
+        if ordered:
+            tell(story, streams, [block], oracle, ("order", number, (number + 1) % 3))
+        touch(number, lo, length, writes=writes, owner=1)
+    named = {(example.first.op, example.second.op) for race in story.races() for example in race.examples}
+    assert named <= set(racing)
+    assert min((second for _, second in named), default=0) == min((second for _, second in racing), default=0)

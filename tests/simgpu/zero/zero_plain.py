@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import socket
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +23,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.ops.op_builder.quantizer import QuantizerBuilder
 
 from frameworks.deepspeed import builders
+from simgpu.ranks.processes import free_port
 
 
 class Plain(CPU_Accelerator):
@@ -68,9 +68,7 @@ def main(world: int, folder: Path, configs: list[str]) -> None:
     for at, config in enumerate(configs):
         place = folder / str(at)
         place.mkdir(parents=True)
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+        port = free_port()
         children = []
         for number in range(world):
             children.append(os.fork())
