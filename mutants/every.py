@@ -1,0 +1,130 @@
+"""``python -m mutants.every [NAME ...]``: every small change that mutmut knows of, in the engine that is to be read.
+
+mutmut changes one operator, number, name or argument of ``detectors/order`` at a time, some 1,600 in all, and runs the
+tests that reach it. Both engines judge there: the twin in C++ is not changed, so a change that shows in any finding is
+noticed. Names are those of mutmut (``"detectors.order.clocks*"``); without any it is all of them, for two hours. What
+was tried is kept in ``build/mutmut``, where a later call goes on.
+
+Survivors are printed as differences, but for those that ``mutants/argued.toml`` says why nobody can notice. Exit
+status: 0 where no other survives, 1 where one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mutants.listed import ROOT
+
+FOLDER = ROOT / "build" / "mutmut"
+ARGUED = Path(__file__).with_name("argued.toml")
+CHANGED = "detectors/order"
+TESTS = ("happens_before", "oracle", "history", "overlap", "reuse", "reuse_oracle", "mirrored", "find_races", "sides")
+_COPIED = ("detectors", "simgpu", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics")
+_SURVIVED = 0
+_ORIGINAL, _MUTANT = "__mutmut_orig", "__mutmut_"
+
+
+class Survivor(NamedTuple):
+    """``was`` and ``becomes``: the changed lines of ``file``, without their indentation."""
+
+    name: str
+    file: str
+    was: tuple[str, ...]
+    becomes: tuple[str, ...]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m mutants.every", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="name", help="of mutmut's; * stands for anything (default: all)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at once [2]")
+    options = parser.parse_args()
+    prepare()
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(max(1, options.jobs)), *options.names]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STREAM_RACES_ENGINE": "both"}
+    ended = subprocess.run(command, cwd=FOLDER, env=environment, check=False).returncode
+    if ended != 0:
+        raise SystemExit(f"mutmut ended with {ended}: is it installed (requirements-mutants.txt)?")
+    outcomes = Counter[int | None]()
+    left = [one for one in survivors(FOLDER / "mutants" / CHANGED, outcomes) if not is_argued(one, argued())]
+    for one in left:
+        print(f"\n{one.name}")
+        for sign, lines in (("-", one.was), ("+", one.becomes)):
+            print(*[f"{sign} {line}" for line in lines], sep="\n")
+    tried = sum(count for outcome, count in outcomes.items() if outcome is not None)
+    print(
+        f"\n{tried} of {outcomes.total()} changes were tried: {tried - outcomes[_SURVIVED]} are noticed, "
+        f"{outcomes[_SURVIVED] - len(left)} are argued to be none, {len(left)} survive."
+    )
+    raise SystemExit(bool(left))
+
+
+def prepare() -> None:
+    """A copy of the checkout without this package, as mutmut's own folder has its name. What was tried stays."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if not name.startswith("mutants/"):
+            target = FOLDER / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+    for built in (ROOT / "build").iterdir():
+        if built.is_dir() and built.name not in (FOLDER.name, "references", "lib") and "bdist" not in built.name:
+            shutil.copytree(built, FOLDER / "build" / built.name, dirs_exist_ok=True)
+    tests = [f"tests/detectors/test_{name}.py" for name in TESTS]
+    arguments = ["--hypothesis-profile=ci", "-p", "no:cacheprovider", "-m", "not wide"]
+    settings = {
+        "source_paths": [CHANGED],
+        "also_copy": [*_COPIED, "build", "Makefile", "README.md", "CHANGELOG.md", "docs"],
+        "pytest_add_cli_args_test_selection": tests,
+        "pytest_add_cli_args": arguments,
+    }
+    said = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    with (FOLDER / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write(f'\n[tool.mutmut]\n{said}process_isolation = "forkserver"\n')
+
+
+def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]:
+    """Those that no test noticed, as mutmut left them in ``folder``. All outcomes are counted."""
+    for said in sorted(folder.glob("*.py.meta")):
+        source = said.with_suffix("").read_text(encoding="utf-8")
+        functions = {
+            node.name: [line.strip() for line in (ast.get_source_segment(source, node) or "").splitlines()[1:]]
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.FunctionDef)
+        }
+        for name, outcome in json.loads(said.read_text(encoding="utf-8"))["exit_code_by_key"].items():
+            outcomes[outcome] += 1
+            if outcome == _SURVIVED:
+                function = name.rpartition(".")[2]
+                original = functions[function.rpartition(_MUTANT)[0] + _ORIGINAL]
+                lines = list(difflib.ndiff(original, functions[function]))
+                was, becomes = (tuple(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ "))
+                yield Survivor(name, said.with_suffix("").name, was, becomes)
+
+
+def argued(path: Path = ARGUED) -> list[dict[str, str]]:
+    entries: list[dict[str, str]] = tomllib.loads(path.read_text(encoding="utf-8"))["argued"]
+    return entries
+
+
+def is_argued(survivor: Survivor, entries: list[dict[str, str]]) -> bool:
+    """One line became another, and an entry says why that is none."""
+    return any(
+        entry["file"] == survivor.file and survivor.was == (entry["was"],) and survivor.becomes == (entry["becomes"],)
+        for entry in entries
+    )
+
+
+if __name__ == "__main__":
+    main()
