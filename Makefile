@@ -24,7 +24,7 @@ LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants clean distclean
+.PHONY: help setup repro-unstable repro-fixed compare fuzz dry sweep why memory network placements paper paro reviewers releases catalogue test test-all test-nightly test-other-processor test-releases test-sanitized test-ray wheel test-wheel lint docs results bench mutants mutants-every clean distclean
 .NOTPARALLEL:
 
 help: ## List the targets, and the commands
@@ -157,6 +157,10 @@ bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 
 mutants: $(READY) ## Small errors put into the engine and the device, one at a time: the tests must notice each (an hour)
 	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
+
+mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; hours; goes on where it was stopped)
+	@$(PIP) --requirement requirements-mutants.txt
+	@$(BIN)/python -m mutants.every --jobs $(JOBS) $(ARGS)
 
 clean: ## Remove the runs
 	rm -rf runs

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mutants.listed import Mutant, names, out_of_date, read
+from pathlib import Path
+
+from mutants.every import CHANGED, TESTS, Survivor, argued, is_argued
+from mutants.listed import ROOT, Mutant, names, out_of_date, read
 
 
 def listed() -> list[Mutant]:
@@ -23,3 +26,24 @@ def test_every_mutant_changes_something_and_has_a_name_of_its_own() -> None:
 
 def test_a_mutant_that_nobody_can_notice_says_why_in_one_line() -> None:
     assert all("\n" not in one.equivalent for one in listed())
+
+
+def test_what_is_argued_of_every_change_is_of_a_line_that_is_there() -> None:
+    for entry in argued():
+        lines = (ROOT / CHANGED / entry["file"]).read_text(encoding="utf-8").splitlines()
+        assert entry["was"] in [line.strip() for line in lines], entry
+        assert entry["why"]
+        assert "\n" not in entry["why"]
+
+
+def test_an_argument_is_for_one_change_alone() -> None:
+    entry = argued()[0]
+    survivor = Survivor("name", entry["file"], (entry["was"],), (entry["becomes"],))
+    assert is_argued(survivor, argued())
+    assert not is_argued(survivor._replace(becomes=("another",)), argued())
+    assert not is_argued(survivor._replace(file="other.py"), argued())
+    assert not is_argued(survivor._replace(was=(entry["was"], "and more")), argued())
+
+
+def test_the_tests_of_every_change_are_there() -> None:
+    assert [name for name in TESTS if not Path(ROOT, f"tests/detectors/test_{name}.py").exists()] == []
