@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reports.data import schema
-from simgpu.ranks.processes import free_port
+from simgpu.ranks.ports import free_port
 from tests.warm import ROOT, Warm, with_simulated_gpu
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpu.ranks.processes import free_port
+from simgpu.ranks.ports import free_port
 
 pytestmark = pytest.mark.host
 

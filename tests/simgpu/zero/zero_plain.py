@@ -23,7 +23,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.ops.op_builder.quantizer import QuantizerBuilder
 
 from frameworks.deepspeed import builders
-from simgpu.ranks.processes import free_port
+from simgpu.ranks.ports import free_port
 
 
 class Plain(CPU_Accelerator):

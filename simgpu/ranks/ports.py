@@ -1,0 +1,28 @@
+"""The port on which the ranks of a program meet."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+
+_FIRST_PORT, _PORTS, _APART = 12_000, 20_000, 7
+_asked = itertools.count()
+
+
+def free_port() -> int:
+    """One on which nobody listens, and which the system gives to no connection between the asking and the use.
+
+    The system's own choice (port 0) lies where any connection that is opened meanwhile may get it. These lie below that
+    range, and whoever asks begins at another place: commands that start at once do not get the same.
+    """
+    first = (os.getpid() * _APART + next(_asked)) % _PORTS
+    for port in (_FIRST_PORT + (first + more) % _PORTS for more in range(_PORTS)):
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store does
+            try:
+                one.bind(("", port))
+            except OSError:
+                continue
+        return port
+    raise OSError(f"no port from {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} is free for the ranks to meet on")
