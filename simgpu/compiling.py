@@ -43,6 +43,22 @@ def find_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
 
 
+def library(what: str, sources: Path, name: str, options: tuple[str, ...] = ()) -> Path:
+    """The library that is made of ``sources`` without headers of torch or Python; builds it where it is not there.
+
+    ``name`` is its folder's, ``what`` says what it is (the engine of happens-before). Raises :class:`BuildError`.
+    """
+    compiler = find_compiler()
+    given = [*flags(), *options, f"-I{sources}"]
+    place = folder(name) / f"lib{name}-{digest_of(sources, compiler, given)}.so"
+    if place.exists():
+        return place
+    if compiler is None:
+        raise BuildError(f"{what} is built once with a C++ compiler, and there is none")
+    units = sorted(sources.glob("*.cpp"))
+    return once(place, lambda: run_compiler(what, compiler, given, units, [], place))
+
+
 def once(place: Path, make: Callable[[], None]) -> Path:
     """``place``, which ``make`` makes where no other process has done so."""
     place.parent.mkdir(parents=True, exist_ok=True)

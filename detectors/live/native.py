@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simgpu.compiling import BuildError, digest_of, find_compiler, flags, folder, once, run_compiler
+from simgpu.compiling import BuildError, library
 
 _SOURCES = Path(__file__).with_name("csrc")
 _OPTIONS = ("-O3",)  # loops are only made wide by it
@@ -97,18 +97,6 @@ def _pool() -> Any:
 def native() -> Native | None:
     """Builds it where that was not done yet. None where it cannot be built or loaded."""
     try:
-        return Native(ctypes.CDLL(str(_library())))
+        return Native(ctypes.CDLL(str(library("what measures for the watch", _SOURCES, "watch", _OPTIONS))))
     except (BuildError, OSError):
         return None
-
-
-def _library() -> Path:
-    compiler = find_compiler()
-    options = [*flags(), *_OPTIONS, f"-I{_SOURCES}"]
-    place = folder("watch") / f"libwatch-{digest_of(_SOURCES, compiler, options)}.so"
-    if place.exists():
-        return place
-    if compiler is None:
-        raise BuildError("the measurements of the watch are built with a C++ compiler, and there is none")
-    units = sorted(_SOURCES.glob("*.cpp"))
-    return once(place, lambda: run_compiler("the measurements of the watch", compiler, options, units, [], place))
