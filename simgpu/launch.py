@@ -16,7 +16,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -244,7 +244,7 @@ def _writing() -> Iterator[None]:
         raise
 
 
-def _written(writer: TraceWriter, records: list[TraceRecord]) -> None:
+def _written(writer: TraceWriter, records: Iterable[TraceRecord]) -> None:
     with _writing():
         writer.write(records)
 

@@ -29,12 +29,13 @@ class PartWriter(TraceWriter):
     def write(self, records: Iterable[TraceRecord]) -> None:
         if self._file.tell() >= self._most:
             self._go_on()
-        records = list(records)
-        super().write(records)
-        for record in records:
-            if isinstance(record, (Launch, Collective)):
-                self._operations += 1
-                self._op = record.op
+        super().write(map(self._counted, records))
+
+    def _counted(self, record: TraceRecord) -> TraceRecord:
+        if isinstance(record, (Launch, Collective)):
+            self._operations += 1
+            self._op = record.op
+        return record
 
     def _go_on(self) -> None:
         following = part_of(self._path, self._part + 1).open("wb")

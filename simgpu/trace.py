@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
@@ -33,6 +34,7 @@ FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
+_BATCH = 4096  # records are packed together
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
@@ -380,9 +382,11 @@ class TraceWriter:
 
     def write(self, records: Iterable[TraceRecord]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
-        data = b"".join([self._packer.pack((_CODES[type(record)], *record)) for record in records])
-        self._digest.update(data)
-        self._file.write(data)
+        left = iter(records)
+        while batch := [*islice(left, _BATCH)]:  # there may be very many
+            data = b"".join([self._packer.pack((_CODES[type(record)], *record)) for record in batch])
+            self._digest.update(data)
+            self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:
