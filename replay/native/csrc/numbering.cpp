@@ -168,7 +168,7 @@ int64_t Numbering::give(int64_t number, uint8_t* memory) {
 void Numbering::keep(int64_t number, const uint8_t* memory) {
   int64_t where = place(number), size = deeds_.leaving[where];
   if (!size || kept_.count(number)) return;
-  Left left{std::make_unique<uint8_t[]>(size), size, used_.insert(used_.end(), number)};
+  Left left{std::make_unique_for_overwrite<uint8_t[]>(size), size, used_.insert(used_.end(), number)};
   for (int64_t write = deeds_.writes_at[where]; write < deeds_.writes_at[where + 1]; ++write) {
     const auto& span = deeds_.writes[write];
     std::memcpy(left.bytes.get() + deeds_.outs[write], memory + bases_[span.block] + span.lo, span.hi - span.lo);
