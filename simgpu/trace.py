@@ -263,13 +263,14 @@ class HostWait(NamedTuple):
 class HostStep(NamedTuple):
     """The host's clock went on to ``time`` without ordering anything.
 
-    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams, or for ``stream``,
-    where no program may rely on it: while a process group was made).
+    ``how``: asked (a ``query()`` of ``marker`` that answered False; -1: of which is not known), or met (the host waited
+    for all streams, or for ``stream``, where no program may rely on it: while a process group was made).
     """
 
     how: str
     time: int
     stream: int = -1
+    marker: int = -1
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
