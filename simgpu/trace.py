@@ -356,7 +356,7 @@ TraceRecord = (
 _TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
 _new = tuple.__new__  # a NamedTuple's own way of being made takes four times as long
-_PLAIN = {_CODES[kind]: (1 + len(kind._fields), kind) for kind in _TYPES if kind not in (Begin, Stack, Onward)}  # need no look
+_PLAIN = {_CODES[one]: (1 + len(one._fields), one) for one in _TYPES if one not in (Begin, Stack, Onward)}  # as is
 
 
 def file_of(folder: Path, rank: int) -> Path:
