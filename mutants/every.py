@@ -30,7 +30,10 @@ from mutants.listed import ROOT
 FOLDER = ROOT / "build" / "mutmut"
 ARGUED = Path(__file__).with_name("argued.toml")
 CHANGED = "detectors/order"
-TESTS = ("happens_before", "oracle", "history", "overlap", "reuse", "reuse_oracle", "mirrored", "find_races", "sides")
+TESTS = (
+    *("happens_before", "oracle", "history", "overlap", "reuse", "reuse_oracle", "mirrored", "find_races", "sides"),
+    "refused",
+)
 _COPIED = ("detectors", "simgpu", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics")
 _SURVIVED = 0
 _ORIGINAL, _MUTANT = "__mutmut_orig", "__mutmut_"
