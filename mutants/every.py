@@ -38,13 +38,6 @@ TESTS = (
 _COPIED = ("detectors", "simgpu", "repro", "reports", "studies", "scenarios", "frameworks", "fuzz", "replay", "metrics")
 _NOTICED = frozenset({1, 3, -24})  # pytest's words for failures; the signal that comes when the processor's time is up
 _TIMES = 5  # so much longer than the tests take
-# mutmut ends tests by the clock, too: by accident where the machine is busy, and by a number that others may have then.
-_MUTMUT = """
-from mutmut.workers import isolation
-isolation.register_timeout = lambda *_: None
-from mutmut.__main__ import cli
-cli()
-"""
 _ORIGINAL, _MUTANT = "__mutmut_orig", "__mutmut_"
 
 
@@ -64,7 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     prepare()
     forget(FOLDER / "mutants" / CHANGED)
-    command = [sys.executable, "-c", _MUTMUT, "run", "--max-children", str(max(1, options.jobs)), *options.names]
+    program = str(Path(__file__).with_name("patched.py"))
+    command = [sys.executable, program, "run", "--max-children", str(max(1, options.jobs)), *options.names]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "STREAM_RACES_ENGINE": "both"}
     ended = subprocess.run(command, cwd=FOLDER, env=environment, check=False).returncode
     if ended != 0:
