@@ -60,14 +60,16 @@ def _runs(
         inner.insert(0, inner[0] + stride * (size - 1))
     for k, (stride, size) in enumerate(dims):
         first, last = 0, size - 1
-        if len(starts) == 1:  # an outer dimension: only the indices that lead into [left, right)
+        alone = len(starts) == 1
+        if alone:  # an outer dimension: only the indices that lead into [left, right)
             base = int(starts[0])
             first = max(0, -((base + inner[k] - 1 - left) // stride))
             last = min(last, (right - 1 - base) // stride)
         if len(starts) * (last + 1 - first) > 4 * MAX_RUNS:
             return None, run
         starts = (starts[:, None] + np.arange(first, last + 1) * stride).ravel()
-        starts = starts[(starts < right) & (starts + inner[k] > left)]
+        if not alone:
+            starts = starts[(starts < right) & (starts + inner[k] > left)]
         if len(starts) > MAX_RUNS:
             return None, run
     starts.sort()

@@ -134,5 +134,5 @@ def test_rows_that_follow_each_other_are_one() -> None:
     """Every second number of a matrix, whose rows are so long that a few of them would be too much to look at."""
     size = 2 * MAX_RUNS + 1
     matrix = 4, (4, size), (8 * size, 8)
-    assert not told(matrix, two_bytes(16 * size - 4, 16 * size + 4))
-    assert told(matrix, two_bytes(16 * size - 4, 16 * size + 3))
+    assert not told(matrix, two_bytes(16 * size - 12, 16 * size + 4))
+    assert told(matrix, two_bytes(16 * size - 12, 16 * size + 3))
