@@ -238,8 +238,8 @@ class Tracer:
             marker, how, stack, time, began = words
             return HostWait(marker, _HOW[how], stack, time, began)
         if kind == 8:
-            how, time, which = _HOW[words[0]], words[1], words[2]
-            return HostStep(how, time, marker=which) if how == "asked" else HostStep(how, time, which)
+            step, time, which = _HOW[words[0]], words[1], words[2]
+            return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
         if kind == 9:
             self._named.add(words[0])
             return StreamName(words[0], name_of_stream(words[0]))
