@@ -58,7 +58,7 @@ def _seed(number: int) -> None:
     torch.default_generator.manual_seed(number)
 
 
-class TraceUnwritten(NamedTuple):
+class Unwritten(NamedTuple):
     """Why a run's trace is not whole, which is no fault of the program."""
 
     sentence: str
@@ -68,7 +68,7 @@ def _run(job: dict[str, Any]) -> int | str | None:
     child = Child(lambda send: _program(job, send), at_exit=True)
     try:
         status = child.wait(job["patience_s"])
-        unwritten, _ = child.receive((TraceUnwritten,))
+        unwritten, _ = child.receive((Unwritten,))
     finally:
         child.close()  # its ranks end with it
     if unwritten:
@@ -90,7 +90,7 @@ def _program(job: dict[str, Any], send: Send) -> int:
         _seed(job["seed"])
     if job["folder"]:
         os.chdir(job["folder"])
-    return launch.main(job["arguments"], lambda sentence: send(TraceUnwritten(sentence)))
+    return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from detectors import find_races
 from detectors.order.races import Race
 from fuzz.live.examine import LiveWitness, examine
-from fuzz.live.runs import Runner
+from fuzz.live.runs import Runner, UnwrittenTrace
 from simgpu.timing import Delay, Timing
 from simgpu.trace import file_of
 from tests.warm import ROOT, with_simulated_gpu
@@ -262,7 +262,7 @@ def test_a_run_whose_trace_could_not_be_written_is_no_witness(ranks: int, tmp_pa
     before = resource.prlimit(runner.pid, place)
     resource.prlimit(runner.pid, place, (4000, before[1]))
     try:
-        with pytest.raises(RuntimeError, match="^the trace cannot be written: .*File too large"):
+        with pytest.raises(UnwrittenTrace, match="^the trace cannot be written: .*File too large"):
             examine(tmp_path, races, command, runner=runner)
     finally:
         resource.prlimit(runner.pid, place, before)
