@@ -27,6 +27,7 @@ from simgpu.compiling import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.packages import starting
+from simgpu.packed import Packed
 from simgpu.parts import PartWriter
 from simgpu.ranks import RankFailed
 from simgpu.ranks.interrupts import held
@@ -210,7 +211,7 @@ def traced(
                 writer = PartWriter(trace, rank=rank, world=world, info=info, keep=keep)
             else:
                 writer = TraceWriter(trace, rank=rank, world=world, info=info)
-        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record)
+        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record, packed=True)
         if not dry.active():
             probes.begin()
     done = False
@@ -245,7 +246,7 @@ def _writing() -> Iterator[None]:
         raise
 
 
-def _written(writer: TraceWriter, records: Iterable[TraceRecord]) -> None:
+def _written(writer: TraceWriter, records: Iterable[TraceRecord | Packed]) -> None:
     with _writing():
         writer.write(records)
 

@@ -52,6 +52,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "drain": (c_int64, ()),
     "trace": (None, (c_int, _ReportedFrame, _Define, _Backward)),
     "trace_take": (POINTER(c_int64), (POINTER(c_int64), c_int)),
+    "trace_packed": (c_void_p, (POINTER(c_int64), c_int64, POINTER(c_int64), POINTER(c_int64))),
     "record": (None, (c_int,)),
     "recorded": (c_void_p, (c_int64, POINTER(c_int64))),
     "forget": (None, (c_int64,)),
