@@ -157,8 +157,6 @@ def test_memory_of_a_hundred_thousand_operations(tmp_path: Path, how: str, ranks
     """... is that of ten thousand: of the ranks and of the command that judges."""
     from benchmarks.long import checked
 
-    few, many = (
-        checked(how, count, ranks, tmp_path / str(count), witnesses=witnesses) for count in (10_000, 100_000)
-    )
+    few, many = (checked(how, count, ranks, tmp_path / str(count), witnesses=witnesses) for count in (10_000, 100_000))
     assert many.largest < 1.1 * few.largest
     assert many.command < 1.1 * few.command
