@@ -108,6 +108,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         ("clean", 2, 0, "2 ranks"),
         ("fragile", 1, 0, "1 rank, which rests on a read"),
         ("racy", 1, 8, "1 rank, its races witnessed"),
+        ("racy", 2, 8, "2 ranks, their races witnessed"),
     ):
         both: list[Long] = []
         for operations in (FEW, MANY):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from detectors import Race
 from detectors.places import at
 from reports.data.checked import Witnessed
+from repro.sessions import sentences
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
 from simgpu.trace import TraceError
@@ -100,7 +101,8 @@ class Again:
             interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
             return [interrupted] * len(every)
         except (TraceError, RuntimeError, OSError) as problem:
-            return [_none(f"the program cannot be run again: {problem}")] * len(every)
+            place = sentences.no_place(problem) if isinstance(problem, OSError) else None
+            return [_none(f"the program cannot be run again: {place or problem}")] * len(every)
         said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
         witnesses.write(kept, trace.parent)
         asked = dict(zip(map(id, races), said, strict=True))
