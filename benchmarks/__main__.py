@@ -1,6 +1,7 @@
 """``python -m benchmarks [row ...]``: measures, shows a table, and writes ``runs/bench.json``.
 
-When every row is measured, ``benchmarks/results.md`` too. Exit status 0 whether limits are met or not.
+When every row is measured, or with ``--keep``, they take the place of what ``benchmarks/results.md`` has of these rows.
+Exit status 0 whether limits are met or not.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.figures import Figure
+from benchmarks.kept import keep
 from simgpu import processor
 
 Say = Callable[[str], None]
@@ -107,7 +109,9 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure speed and memory.")
     parser.add_argument("rows", nargs="*", metavar="row", help=f"what to measure: {', '.join(ROWS)} (default: all)")
-    rows = parser.parse_args().rows or list(ROWS)
+    parser.add_argument("--keep", action="store_true", help="put them into benchmarks/results.md (on a quiet machine)")
+    options = parser.parse_args()
+    rows = options.rows or list(ROWS)
     if unknown := [row for row in rows if row not in ROWS]:
         parser.error(f"there is no row '{unknown[0]}': choose from {', '.join(ROWS)}")
     processor.answer()
@@ -123,9 +127,8 @@ def main() -> None:
     figures.show(console, found)
     figures.write_json(found, where, Path("runs/bench.json"))
     console.print("Written: runs/bench.json", highlight=False)
-    if set(rows) == set(ROWS):
-        figures.write_markdown(found, where, figures.RESULTS)
-        console.print("Written: benchmarks/results.md", highlight=False)
+    if options.keep or set(rows) == set(ROWS):
+        console.print(f"Written: benchmarks/{keep(found, where).name}", highlight=False)
 
 
 if __name__ == "__main__":

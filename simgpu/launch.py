@@ -16,7 +16,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -245,7 +245,7 @@ def _writing() -> Iterator[None]:
         raise
 
 
-def _written(writer: TraceWriter, records: Sequence[TraceRecord | Packed]) -> None:
+def _written(writer: TraceWriter, records: Iterable[TraceRecord | Packed]) -> None:
     with _writing():
         writer.write(records)
 

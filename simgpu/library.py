@@ -71,7 +71,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "delay_operation": (None, (c_int64, c_int64, c_int64)),
     "delay_met": (c_int, (c_int64,)),
     "probes_begin": (None, ()),
-    "probes_take": (POINTER(c_int64), (POINTER(c_int64),)),
+    "probes_take": (POINTER(c_int64), (c_int64, c_int64, POINTER(c_int64))),
     "memory": (None, (c_int64, c_int64)),
     "memory_told": (POINTER(c_int64), ()),
     "memory_do": (None, (c_int,)),

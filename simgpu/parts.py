@@ -30,15 +30,17 @@ class PartWriter(TraceWriter):
     def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         if self._file.tell() >= self._most:
             self._go_on()
-        records = list(records)
-        super().write(records)
-        for record in records:
-            if isinstance(record, (Launch, Collective)):
-                self._operations += 1
-                self._op = record.op
-            elif isinstance(record, Packed) and record.operations:
+        super().write(map(self._counted, records))
+
+    def _counted(self, record: TraceRecord | Packed) -> TraceRecord | Packed:
+        if isinstance(record, Packed):
+            if record.operations:
                 self._operations += record.operations
                 self._op = record.op
+        elif isinstance(record, (Launch, Collective)):
+            self._operations += 1
+            self._op = record.op
+        return record
 
     def _go_on(self) -> None:
         following = part_of(self._path, self._part + 1).open("wb")

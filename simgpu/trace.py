@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
@@ -34,6 +35,7 @@ FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
+_BATCH = 4096  # records are packed together
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
@@ -262,13 +264,14 @@ class HostWait(NamedTuple):
 class HostStep(NamedTuple):
     """The host's clock went on to ``time`` without ordering anything.
 
-    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams, or for ``stream``,
-    where no program may rely on it: while a process group was made).
+    ``how``: asked (a ``query()`` of ``marker`` that answered False; -1: of which is not known), or met (the host waited
+    for all streams, or for ``stream``, where no program may rely on it: while a process group was made).
     """
 
     how: str
     time: int
     stream: int = -1
+    marker: int = -1
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
@@ -377,10 +380,11 @@ class TraceWriter:
 
     def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
-        pack = self._packer.pack
-        data = b"".join([one.data if isinstance(one, Packed) else pack((_CODES[type(one)], *one)) for one in records])
-        self._digest.update(data)
-        self._file.write(data)
+        pack, left = self._packer.pack, iter(records)
+        while batch := [*islice(left, _BATCH)]:  # there may be very many
+            data = b"".join([one.data if isinstance(one, Packed) else pack((_CODES[type(one)], *one)) for one in batch])
+            self._digest.update(data)
+            self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:

@@ -238,7 +238,8 @@ class Tracer:
             marker, how, stack, time, began = words
             return HostWait(marker, _HOW[how], stack, time, began)
         if kind == 8:
-            return HostStep(_HOW[words[0]], words[1], words[2])
+            step, time, which = _HOW[words[0]], words[1], words[2]
+            return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
         if kind == 9:
             self._named.add(words[0])
             return StreamName(words[0], name_of_stream(words[0]))

@@ -330,9 +330,9 @@ void simgpu_probes_begin() {
   Lock lock;
   probes().begin();
 }
-const int64_t* simgpu_probes_take(int64_t* words) {
+const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
   Lock lock;
-  return probes().take(words);
+  return probes().take(from, most, words);
 }
 
 void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {

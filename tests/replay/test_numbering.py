@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -152,7 +153,7 @@ def test_the_same_number_is_the_same_bytes(story: tuple[list[Deed], list[tuple[i
                 for span in deed.writes:
                     mine[span.block * BLOCK :][span.lo : span.hi] = plain.part(span)
                 if deed.what != "arrive":
-                    one.done(number)
+                    one.done(np.array([number]))
                 one.keep(number, mine)
             assert python.held == native.held <= limit
         again, nothing = native.follow(layout, places)
@@ -160,6 +161,80 @@ def test_the_same_number_is_the_same_bytes(story: tuple[list[Deed], list[tuple[i
     for one in (python, native):
         one.forget()
         assert (one.count, one.words, one.held) == (1, 0, 0)
+
+
+class AsRecorded:
+    """The same effects on memory as recorded, which holds at each time what somebody has put there."""
+
+    def __init__(self, deeds: Sequence[Deed]) -> None:
+        self._it = Plain(deeds, np.arange(BLOCKS) * BLOCK, np.arange(AREA))
+        self.memory = self._it.memory
+        self.log: list[int] = []  # the checksums of all that was carried out, but for arrivals
+        self.effects = np.empty(len(deeds), dtype=object)
+        for place, deed in enumerate(deeds):
+            self.effects[place] = partial(self._it.run if deed.what == "arrive" else self._logged, place)
+
+    def _logged(self, place: int) -> None:
+        self.log.append(self._it.run(place))
+
+    def carry_out(self, numbers: Numbers, wanted: list[int], most: int) -> list[int]:
+        """In this order, and before each what it reads and what was given up. Gives what was carried out."""
+        carried: list[int] = []
+        while wanted:
+            done = numbers.carry_out(np.array(wanted), self.effects, self.memory)
+            carried += wanted[:done]
+            wanted = wanted[done:]
+            while wanted and len(carried) < most:
+                missing = numbers.stage(wanted[0], self.effects, self.memory)
+                if missing == NONE:
+                    missing = numbers.give(wanted[0], self.memory)
+                if missing == NONE:
+                    break
+                wanted.insert(0, missing)
+        return carried
+
+
+@examples(150)
+@given(stories(), st.booleans())
+def test_carried_out_elsewhere_it_makes_the_same_bytes(
+    story: tuple[list[Deed], list[tuple[int, list[int]]]], scarce: bool
+) -> None:
+    """On memory as recorded, from what is kept; also where what one timing makes drives out what others made."""
+    deeds, timings = story
+    limit = sum(span.hi - span.lo for deed in deeds for span in deed.writes) if scarce else 1000
+    known: dict[int, int] = {}
+    sides = [(one, AsRecorded(deeds)) for one in engines(deeds, limit)]
+    for layout, order in timings:
+        if not legal(deeds, order):
+            continue
+        carried = []
+        for numbers, here in sides:
+            here.log.clear()
+            computed, fresh = numbers.follow(layout, np.array(order))
+            carried.append(here.carry_out(numbers, computed[fresh].tolist(), 100 * len(deeds)))
+            numbers.done(computed[fresh])
+        assert carried[0] == carried[1]
+        assert sides[0][1].log == sides[1][1].log
+        for number, crc in zip(carried[0], sides[0][1].log, strict=True):
+            assert known.setdefault(number, crc) == crc
+        plain = Plain(deeds, [*APART, OVERLAPPING][layout], np.arange(AREA))
+        for place in order:
+            crc = plain.run(place)
+            if deeds[place].what in ("work", "leave"):
+                assert known[int(computed[place])] == crc
+
+
+def test_what_an_effect_raises_arrives() -> None:
+    deeds = [Deed("work", (), (Span(0, 0, 8),)) for _ in range(3)]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        here.effects[1] = partial(int, "no number")
+        computed, _ = numbers.follow(0, np.arange(3))
+        with pytest.raises(ValueError, match="no number"):
+            numbers.carry_out(computed, here.effects, here.memory)
+        assert len(here.log) == 1
+        with pytest.raises(TypeError):
+            numbers.carry_out(computed, np.array([None, None, None]), here.memory)
 
 
 def overlapping(spans: Sequence[Span]) -> bool:
@@ -173,8 +248,7 @@ def test_who_reads_the_same_in_another_order_computes_the_same() -> None:
     for numbers in engines(deeds, 1000):
         first, fresh = numbers.follow(0, np.array([0, 1, 2]))
         assert fresh.tolist() == [0, 1, 2]
-        for number in first.tolist():
-            numbers.done(number)
+        numbers.done(first)
         same, fresh = numbers.follow(1, np.array([1, 0, 2]))
         assert same.tolist() == first.tolist() and not len(fresh)
         early, fresh = numbers.follow(1, np.array([1, 2, 0]))
