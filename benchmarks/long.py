@@ -128,7 +128,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _added(ranks: int, say: Callable[[str], None]) -> Figure:
-    """From what 90,000 operations more take, with a check and without. Each of the ranks has so many, and all-reduces."""
+    """From what 90,000 operations more of each rank take, and their all-reduces, with a check and without."""
     added: list[float] = []
     for round_ in range(1, ROUNDS + 1):
         say(f"long: what a check adds, {ranks} ranks, round {round_} of {ROUNDS}")
