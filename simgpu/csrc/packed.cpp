@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "device.h"
 #include "trace.h"
 
 namespace simgpu {
@@ -109,7 +110,12 @@ bool pack_one(Packer& to, Kind kind, const int64_t* words) {
     case Kind::kRecord: to.record(kRecordRecord, 2).numbers(words, 2); return true;
     case Kind::kWait: to.record(kWaitRecord, 3).numbers(words, 3); return true;
     case Kind::kHostWait: to.record(kHostWaitRecord, 5).number(words[0]).text(kHow[words[1]]).numbers(words + 2, 3); return true;
-    case Kind::kHostStep: to.record(kHostStepRecord, 3).text(kHow[words[0]]).numbers(words + 1, 2); return true;
+    case Kind::kHostStep: {
+      const bool asked = words[0] == static_cast<int64_t>(How::kAsked);  // then it is a marker, else a stream
+      to.record(kHostStepRecord, 4).text(kHow[words[0]]).number(words[1]);
+      to.number(asked ? -1 : words[2]).number(asked ? words[2] : -1);
+      return true;
+    }
     case Kind::kExport: to.record(kExportRecord, 4).number(words[0]).text(name_of(words[1])).numbers(words + 2, 2); return true;
     default: return false;
   }
