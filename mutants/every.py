@@ -46,6 +46,7 @@ class Survivor(NamedTuple):
 
     name: str
     file: str
+    function: str
     was: tuple[str, ...]
     becomes: tuple[str, ...]
 
@@ -118,8 +119,9 @@ def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]
     """Those that no test noticed, as mutmut left them in ``folder``. All outcomes are counted."""
     for said in sorted(folder.glob("*.py.meta")):
         source = said.with_suffix("").read_text(encoding="utf-8")
+        lines = source.splitlines()
         functions = {
-            node.name: [line.strip() for line in (ast.get_source_segment(source, node) or "").splitlines()[1:]]
+            node.name: [line.strip() for line in lines[node.lineno : node.end_lineno]]
             for node in ast.walk(ast.parse(source))
             if isinstance(node, ast.FunctionDef)
         }
@@ -128,9 +130,15 @@ def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]
             if outcome is not None and outcome not in _NOTICED:
                 function = name.rpartition(".")[2]
                 original = functions.get(function.rpartition(_MUTANT)[0] + _ORIGINAL, [])
-                lines = list(difflib.ndiff(original, functions.get(function, [])))
-                was, becomes = (tuple(line[2:] for line in lines if line.startswith(sign)) for sign in ("- ", "+ "))
-                yield Survivor(name, said.with_suffix("").name, was, becomes)
+                diff = list(difflib.ndiff(original, functions.get(function, [])))
+                was, becomes = (tuple(line[2:] for line in diff if line.startswith(sign)) for sign in ("- ", "+ "))
+                yield Survivor(name, said.with_suffix("").name, function_of(name), was, becomes)
+
+
+def function_of(name: str) -> str:
+    """The function that a change is in, by mutmut's name for it: ``xǁClassǁfunction__mutmut_3`` or ``x_function__...``."""
+    first, *rest = name.rpartition(".")[2].rpartition(_MUTANT)[0].split("ǁ")
+    return ".".join(rest) or first.removeprefix("x_")
 
 
 def argued(path: Path = ARGUED) -> list[dict[str, str]]:
@@ -140,10 +148,8 @@ def argued(path: Path = ARGUED) -> list[dict[str, str]]:
 
 def is_argued(survivor: Survivor, entries: list[dict[str, str]]) -> bool:
     """One line became another, and an entry says why that is none."""
-    return any(
-        entry["file"] == survivor.file and survivor.was == (entry["was"],) and survivor.becomes == (entry["becomes"],)
-        for entry in entries
-    )
+    change = survivor.file, survivor.function, survivor.was, survivor.becomes
+    return any(change == (entry["file"], entry["function"], (entry["was"],), (entry["becomes"],)) for entry in entries)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from detectors import Name, RaceDetector, site
+from detectors.order.clocks import Threads
 from detectors.order.happens_before import HappensBefore
 from simgpu.trace import Frame, Launch, Record
 from tests.detectors.story import Named, Story, StoryHost, StoryStream, View
@@ -350,6 +351,18 @@ def test_different_blocks() -> None:
     story.assert_clean()
 
 
+def test_an_empty_view_is_no_access() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(64)
+    compute.writes(a)
+    gather.reads(a[8:8])
+    gather.writes(a[8:8])
+    gather.runs(reads=story.block(0), writes=story.block(0))
+    story.assert_clean()
+    assert story.fed().live_state == 1
+
+
 def columns(matrix: View, first: int, count: int) -> View:
     """Columns of an 8 x 8 matrix of 4-byte numbers."""
     return matrix.strided(4 * first, 4, (8, count), (32, 4))
@@ -421,6 +434,17 @@ def test_a_flat_buffer_of_many_parts() -> None:
         (2, 4, 1),
         (2, 5, 1),
     ]
+
+
+def test_races_of_a_few_parts_are_told_in_the_order_in_which_these_were_touched() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    flat = story.block(8 * 16)
+    for part in reversed(range(16)):
+        compute.writes(flat[8 * part : 8 * part + 8], at=1)
+    gather.reads(flat)
+    (race,) = story.races()
+    assert [example.first.op for example in race.examples] == list(range(8))
 
 
 # -- collectives ----------------------------------------------------------------------------------
@@ -972,6 +996,13 @@ def test_state_is_bounded_by_what_is_alive() -> None:
     detector = story.fed()
     assert detector.count > 0
     assert detector.live_state == 0
+
+
+def test_a_clock_is_as_long_as_there_are_threads() -> None:
+    threads = Threads()
+    host = threads.host()
+    streams = [threads.stream() for _ in range(5)]
+    assert [len(clock.known) for clock in (host, *streams)] == [5] * 6
 
 
 def test_the_past_of_a_long_lived_block_is_bounded() -> None:

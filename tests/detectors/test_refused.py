@@ -57,6 +57,11 @@ def test_a_marker_that_no_record_has_made(engine: Engine) -> None:
         detector.feed(3, [Wait(1, 2, 0)])
 
 
+def test_a_marker_where_there_is_none_yet(engine: Engine) -> None:
+    with pytest.raises(TraceError, match="^rank 0 waits for marker 0, which no record has made$"):
+        RaceDetector(engine=engine).feed(0, [Wait(1, 0, 0)])
+
+
 @pytest.mark.parametrize("layout", [(-4, (2,), (8,)), (4, (-2,), (8,)), (4, (2,), (-8,))])
 def test_a_layout_with_a_negative_number(engine: Engine, layout: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(ValueError, match="^a layout has a negative size or stride$"):
