@@ -413,7 +413,7 @@ class TraceReader:
 
     def read(self) -> Iterator[TraceRecord]:
         """What is new since the last call."""
-        while chunk := self._file.read(1 << 20):
+        while chunk := self._file.read(1 << 18):
             self._unpacker.feed(chunk)
             try:
                 for row in self._unpacker:
