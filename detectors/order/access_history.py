@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import count
 from typing import TypeAlias
 
 from detectors.order.overlap import Layout
@@ -25,10 +26,7 @@ class _Row:
         self.entries: list[Entry] = []
 
     def index(self, entry: Entry) -> int:
-        at = bisect_left(self.starts, entry[0])
-        while self.entries[at] is not entry:
-            at += 1
-        return at
+        return _find(entry, self.entries, bisect_left(self.starts, entry[0]))
 
 
 class AccessHistory:
@@ -88,11 +86,7 @@ class AccessHistory:
 
     def _replace(self, old: Entry, entry: Entry) -> None:
         if self.rows is None:
-            items = self.items
-            at = 0
-            while items[at] is not old:
-                at += 1
-            items[at] = entry
+            self.items[_find(old, self.items, 0)] = entry
         else:
             row = self.rows[_size_class(old)]
             row.entries[row.index(old)] = entry
@@ -121,6 +115,10 @@ class Accesses:
     def __init__(self) -> None:
         self.reads = AccessHistory()
         self.writes = AccessHistory()
+
+
+def _find(entry: Entry, entries: list[Entry], start: int) -> int:
+    return next(at for at in count(start) if entries[at] is entry)
 
 
 def _size_class(entry: Entry) -> int:

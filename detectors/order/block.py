@@ -47,7 +47,7 @@ class Block(Accesses):
         writes = self.writes
         if writes.rows is None and _alone(writes.items, thread) and _renewed(self.reads, entry):
             return None
-        for old in writes.items if writes.rows is None else writes.search(lo, hi):
+        for old in writes.search(lo, hi):
             old_lo, old_hi, old_layout, other, epoch, _, _ = old
             if (
                 other != thread
@@ -78,7 +78,7 @@ class Block(Accesses):
         lo, hi, layout, thread, _, _, _ = entry
         races: list[Entry] | None = None
         dropped: list[Entry] | None = None
-        for old in history.items if history.rows is None else history.search(lo, hi):
+        for old in history.search(lo, hi):
             old_lo, old_hi, old_layout, other, epoch, _, _ = old
             if other == thread or known[other] >= epoch:
                 if lo <= old_lo and old_hi <= hi and (layout is None or _same_bytes(entry, old)):
@@ -114,7 +114,7 @@ def _renewed(history: AccessHistory, entry: Entry) -> bool:
         items.append(entry)
         return True
     old = items[0]
-    if len(items) > 1 or old[3] != entry[3] or old[:3] != entry[:3]:
+    if len(items) > 1 or old[3] != entry[3] or not _same_bytes(entry, old):
         return False
     items[0] = entry
     return True

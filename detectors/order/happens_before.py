@@ -62,11 +62,10 @@ class HappensBefore:
         May be called again; further calls do nothing.
         """
         self._finished = True
-        while waiting := [rank for rank in sorted(self._followers) if self._followers[rank].waits_in is not None]:
+        while waiting := {rank: one for rank in sorted(self._followers) if (one := self._followers[rank].waits_in)}:
             # First those whose missing members have no records left: nobody can join them any more.
-            hopeless = [rank for rank in waiting if not self._missing(rank).intersection(waiting)]
-            collective = self._followers[(hopeless or waiting)[0]].waits_in
-            assert collective is not None
+            hopeless = [collective for collective in waiting.values() if not collective.missing.intersection(waiting)]
+            collective = (hopeless or list(waiting.values()))[0]
             collective.forced = True
             self._release(collective)
 
@@ -91,10 +90,6 @@ class HappensBefore:
             follower = _Follower(RankAccesses(rank, self._threads, self._collectives, self._report))
             self._followers[rank] = follower
         return follower
-
-    def _missing(self, rank: int) -> set[int]:
-        collective = self._followers[rank].waits_in
-        return set() if collective is None else set(collective.expected) - set(collective.arrivals)
 
     def _advance(self, follower: _Follower) -> None:
         """Follow the rank, and all whom it releases, until each waits or has nothing left."""

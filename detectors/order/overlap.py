@@ -6,8 +6,8 @@ disjoint, as the interleaved columns of a matrix are. torch's CSAN compares stor
 report these; here the answer is exact up to a size.
 
 **The limit.** If, within the bytes that the two intervals share, one of the sets has more than
-:data:`MAX_RUNS` runs, the answer is that of the intervals: they overlap. That can report a race
-between two very large interleaved views; it never hides one.
+:data:`MAX_RUNS` runs, or more than four times as many have to be looked at to find these, the answer is that of the
+intervals: they overlap. That can report a race between two very large interleaved views; it never hides one.
 """
 
 from __future__ import annotations
@@ -54,24 +54,22 @@ def _runs(
 ) -> tuple[npt.NDArray[np.int64] | None, int]:
     """Sorted starts of the runs that may touch [left, right), and their length; None if they are too many."""
     run, dims = _normal(length, layout)
-    starts = np.array([lo], dtype=np.int64)
-    inner = [run] * (len(dims) + 1)  # inner[k]: bytes spanned by the dimensions k and later
-    for k in range(len(dims) - 1, -1, -1):
-        inner[k] = inner[k + 1] + dims[k][0] * (dims[k][1] - 1)
+    starts = np.array([lo])
+    inner = [run]  # inner[k]: bytes spanned by the dimensions behind k
+    for stride, size in reversed(dims[1:]):
+        inner.insert(0, inner[0] + stride * (size - 1))
     for k, (stride, size) in enumerate(dims):
-        if len(starts) == 1:  # an outer dimension: only the indices that lead into [left, right)
+        first, last = 0, size - 1
+        alone = len(starts) == 1
+        if alone:  # an outer dimension: only the indices that lead into [left, right)
             base = int(starts[0])
-            first = max(0, -((base + inner[k + 1] - 1 - left) // stride))
-            last = min(size - 1, (right - 1 - base) // stride)
-            steps = np.arange(first, last + 1, dtype=np.int64) * stride
-        else:
-            if len(starts) * size > 4 * MAX_RUNS:
-                return None, run
-            steps = np.arange(size, dtype=np.int64) * stride
-        if len(starts) * len(steps) > 4 * MAX_RUNS:
+            first = max(0, -((base + inner[k] - 1 - left) // stride))
+            last = min(last, (right - 1 - base) // stride)
+        if len(starts) * (last + 1 - first) > 4 * MAX_RUNS:
             return None, run
-        starts = (starts[:, None] + steps).ravel()
-        starts = starts[(starts < right) & (starts + inner[k + 1] > left)]
+        starts = (starts[:, None] + np.arange(first, last + 1) * stride).ravel()
+        if not alone:
+            starts = starts[(starts < right) & (starts + inner[k] > left)]
         if len(starts) > MAX_RUNS:
             return None, run
     starts.sort()
@@ -89,7 +87,7 @@ def _normal(length: int, layout: Layout | None) -> tuple[int, _Dims]:
     for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size == 0:
             return run, [(1, 0)]
-        if size == 1 or stride == 0:
+        if size == 1:
             continue
         if not dims and stride <= run:
             run = stride * (size - 1) + run

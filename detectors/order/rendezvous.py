@@ -54,6 +54,10 @@ class OpenCollective:
     def complete(self) -> bool:
         return self.forced or len(self.arrivals) == len(self.expected)
 
+    @property
+    def missing(self) -> frozenset[int]:
+        return self.expected.difference(self.arrivals)
+
     def arrive(self, rank: int, arrival: Arrival) -> None:
         self.arrivals[rank] = arrival
         self._merged = None

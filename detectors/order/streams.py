@@ -49,13 +49,13 @@ class StreamOrder:
         if position is not None:
             stream = self.on(record.stream)
             stream.wait(position[0])
-            if position[1] > stream.done:
-                stream.done = position[1]
+            stream.done = max(stream.done, position[1])
 
     def host_wait(self, record: HostWait) -> None:
         position = self._position(record.marker)
-        if position is None or not self.host.wait(position[0]):
+        if position is None:
             return
+        self.host.wait(position[0])
         # What the host has waited for comes before all work that is still to be launched, also on streams
         # that do not exist yet: such markers can be forgotten. This bounds the memory for markers.
         known, markers = self.host.known, self.markers

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from detectors import Race, RaceDetector
+from detectors import Name, Race, RaceDetector
 from simgpu.asked import Asked
 from simgpu.trace import (
     Access,
@@ -42,6 +42,13 @@ from simgpu.trace import (
     Wait,
     begin,
 )
+
+
+@dataclass(eq=False)
+class Named:
+    """What an engine that is fed without a detector gets for a race."""
+
+    names: set[Name] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

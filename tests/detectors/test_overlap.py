@@ -5,10 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.order.overlap import MAX_RUNS, Layout, overlap
+from tests.detectors.story import Story, View
 from tests.examples import examples
 
 
@@ -72,3 +74,65 @@ def test_above_the_limit_intervals_decide() -> None:
     assert overlap(*even, *odd)
     few = MAX_RUNS // 2
     assert not overlap(0, 8 * few - 4, (4, (few,), (8,)), 4, 8 * few, (4, (few,), (8,)))
+
+
+# -- exactly where the limit is, which is the same in both engines -----------------------------------------
+
+
+def two_bytes(first: int, second: int) -> tuple[int, int, Layout]:
+    """Two bytes alone, and so what lies between them is what the intervals share."""
+    return first, second + 1, (1, (2,), (second - first,))
+
+
+def told(layout: Layout, other: tuple[int, int, Layout]) -> bool:
+    """Do both engines tell of a race between a write that begins at 0 and a read?"""
+    itemsize, sizes, strides = layout
+    end = itemsize + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    block = story.block(end).block
+    compute.writes(View(block, 0, end, layout))
+    gather.reads(View(block, *other))
+    return bool(story.races())
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_the_runs_between_count(more: int) -> None:
+    """Pairs of bytes, two apart. The other access begins behind the third pair, and ends behind one near the last."""
+    vector = 2, (MAX_RUNS + 8,), (4,)
+    assert told(vector, two_bytes(4 * 3 + 2, 4 * (3 + MAX_RUNS + more) + 2)) == bool(more)
+    assert told(vector, two_bytes(4 * 3 + 2, 4 * (MAX_RUNS // 2) + 1))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_of_a_matrix_only_the_runs_between_count(more: int) -> None:
+    """Every second byte of rows that lie two bytes apart: the end of one, and the beginning of the next."""
+    size, row = MAX_RUNS, 2 * MAX_RUNS + 2
+    matrix = 1, (4, size), (row, 2)
+    half = MAX_RUNS // 2
+    assert told(matrix, two_bytes(row + 2 * half + 1, 2 * row + 2 * (half + more) + 1)) == bool(more)
+    assert told(matrix, two_bytes(2 * row - 2, 2 * row + 2))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_four_times_as_many_are_looked_at(more: int) -> None:
+    size = 2 * MAX_RUNS + more
+    row = 2 * size + 2
+    assert told((1, (3, size), (row, 2)), two_bytes(row - 5, row + 1)) == bool(more)
+
+
+def test_rows_that_lie_beside_are_not_looked_at() -> None:
+    """The other access begins between two long rows, and ends in the second."""
+    size = 2 * MAX_RUNS + 1
+    row = 2 * size + 2
+    matrix = 1, (3, size), (row, 2)
+    assert not told(matrix, two_bytes(row - 1, row + 9))
+    assert told(matrix, two_bytes(row - 1, row + 8))
+
+
+def test_rows_that_follow_each_other_are_one() -> None:
+    """Every second number of a matrix, whose rows are so long that a few of them would be too much to look at."""
+    size = 2 * MAX_RUNS + 1
+    matrix = 4, (4, size), (8 * size, 8)
+    assert not told(matrix, two_bytes(16 * size - 12, 16 * size + 4))
+    assert told(matrix, two_bytes(16 * size - 12, 16 * size + 3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from story import Story, StoryStream, View
+import pytest
 
+from detectors.order.happens_before import HappensBefore
 from simgpu.trace import NOBODY, Reuse
+from tests.detectors.story import Named, Story, StoryStream, View
 
 
 def read_and_let_go(story: Story, *, recorded: bool = False) -> tuple[StoryStream, StoryStream, View]:
@@ -226,3 +228,79 @@ def test_strided_parts_that_never_meet_are_no_race() -> None:
     story.assert_clean()
     compute.writes(b)
     story.assert_race("reused gather compute")
+
+
+def test_what_lies_right_beside_the_parts_stays_outside() -> None:
+    """The new block is put together of halves of two old ones, and their late readers are at the other halves."""
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a, c = story.block(on=compute), story.block(on=compute)
+    gather.reads(a[32:64])
+    gather.reads(c[0:32])
+    story.lets_go(a)
+    story.lets_go(c)
+    new = story.block(on=compute)
+    story.adds(Reuse(new.block, a.block, 0, 32, 0, -1, False))
+    story.adds(Reuse(new.block, c.block, 32, 64, 32, -1, False))
+    compute.writes(new)
+    story.assert_clean()
+
+
+def test_a_late_reader_beside_the_part_hides_none_in_it() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a = story.block(on=compute)
+    gather.reads(a[32:64])
+    gather.reads(a[0:32])
+    story.lets_go(a)
+    compute.writes(story.again(a[0:32], on=compute))
+    story.assert_race("reused gather compute")
+
+
+def test_of_two_owners_the_newer_one_is_named() -> None:
+    """Its write waited for the former's reader and covers it: whoever races with that reader races with the write."""
+    story = Story()
+    compute, gather, other = story.streams("compute", "gather", "other")
+    a = story.block(on=compute)
+    gather.reads(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.waits_for(gather)
+    compute.writes(b)
+    other.writes(b)
+    story.assert_race("write-write compute other")
+
+
+@pytest.mark.parametrize("by", ["compute", "gather"])
+def test_of_two_readers_the_newer_one_is_named(by: str) -> None:
+    """The new owner reads all that the former one read, on the same stream or behind it."""
+    story = Story()
+    compute, gather, other = story.streams("compute", "gather", "other")
+    a = story.block(on=compute)
+    gather.reads(a)
+    story.lets_go(a)
+    b = story.again(a, on=compute)
+    compute.waits_for(gather)
+    (compute if by == "compute" else gather).reads(b)
+    other.writes(b)
+    story.assert_race(f"read-write {by} other")
+
+
+def test_memory_of_a_block_that_was_never_seen_brings_nothing() -> None:
+    story = Story()
+    (compute,) = story.streams("compute")
+    new = story.block(on=compute)
+    story.adds(Reuse(new.block, 99, 0, 32, 0, -1, False))
+    story.adds(Reuse(new.block, 99, 32, 64, 32, -1, True))
+    compute.writes(new)
+    story.assert_clean()
+
+
+def test_what_the_host_has_waited_for_is_not_handed_on() -> None:
+    story = Story()
+    compute, gather, a = read_and_let_go(story)
+    story.synchronizes(gather)
+    b = story.again(a, on=compute)
+    order = HappensBefore(lambda first, second, occurrence: Named())
+    order.feed(0, story.trace)
+    assert order._followers[0].rank._blocks[b.block].inherited is None

@@ -6,7 +6,7 @@ import pytest
 
 from detectors import RaceDetector
 from detectors.order.races import describe
-from simgpu.trace import Access, Alloc, Collective, Free, Group, Launch, StreamName, TraceError
+from simgpu.trace import Access, Alloc, Collective, Free, Group, Launch, StreamName
 from tests.detectors.story import Story
 
 
@@ -55,37 +55,3 @@ def test_a_block_that_was_never_seen_is_freed_without_a_word() -> None:
     story.adds(Free(99, 0))
     story.adds(Free(98, 0, quiet=True))
     story.assert_clean()
-
-
-def test_nothing_is_fed_to_a_detector_that_has_finished() -> None:
-    detector = RaceDetector()
-    detector.feed(0, [])
-    detector.finish()
-    detector.finish()
-    with pytest.raises(ValueError, match="use a new detector"):
-        detector.feed(0, [Alloc(1, 8, 0, 0)])
-
-
-@pytest.mark.parametrize(
-    ("group", "root", "said"),
-    [
-        ((1, 2), -1, "do not fit rank 0 and root -1"),  # a collective of others
-        ((0, 1), 2, "do not fit rank 0 and root 2"),
-        ((1, 0), 3, "do not fit rank 0 and root 3"),
-        ((1, 2), 0, "do not fit rank 0 and root 0"),
-    ],
-)
-def test_a_collective_that_its_group_does_not_fit_is_refused(group: tuple[int, ...], root: int, said: str) -> None:
-    detector = RaceDetector()
-    collective = Collective(1, 0, "nccl::broadcast", (Access(1, 0, 8),), (), -1, 1, 1, 2, 5, 0, root)
-    with pytest.raises(
-        TraceError, match=rf"rank 0, op 1 \(nccl::broadcast\): group 5 has ranks \({group[0]}, .*{said}"
-    ):
-        detector.feed(0, [Group(5, group), collective])
-
-
-def test_two_ranks_that_differ_on_a_group_are_refused_with_what_each_says() -> None:
-    detector = RaceDetector()
-    detector.feed(0, [Group(5, (0, 1))])
-    with pytest.raises(TraceError, match=r"group 5 has ranks \(0, 1\) in one trace and \(0, 2\) in another"):
-        detector.feed(1, [Group(5, (0, 2))])

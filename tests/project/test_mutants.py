@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mutants.every import CHANGED, TESTS, Survivor, argued, is_argued
+from mutants.every import CHANGED, TESTS, Survivor, argued, function_of, is_argued
 from mutants.listed import ROOT, Mutant, names, out_of_date, read
 
 
@@ -38,11 +38,18 @@ def test_what_is_argued_of_every_change_is_of_a_line_that_is_there() -> None:
 
 def test_an_argument_is_for_one_change_alone() -> None:
     entry = argued()[0]
-    survivor = Survivor("name", entry["file"], (entry["was"],), (entry["becomes"],))
+    survivor = Survivor("name", entry["file"], entry["function"], (entry["was"],), (entry["becomes"],))
     assert is_argued(survivor, argued())
     assert not is_argued(survivor._replace(becomes=("another",)), argued())
     assert not is_argued(survivor._replace(file="other.py"), argued())
+    assert not is_argued(survivor._replace(function="other"), argued())
     assert not is_argued(survivor._replace(was=(entry["was"], "and more")), argued())
+
+
+def test_the_function_of_a_change_is_in_its_name() -> None:
+    assert function_of("detectors.order.block.xǁBlockǁread__mutmut_12") == "Block.read"
+    assert function_of("detectors.order.block.x__renewed__mutmut_3") == "_renewed"
+    assert function_of("detectors.order.block.xǁBlockǁ__init____mutmut_3") == "Block.__init__"
 
 
 def test_the_tests_of_every_change_are_there() -> None:

@@ -60,12 +60,11 @@ struct HostClock {
   Known known = make<Vector>();
   int64_t version = 0;
 
-  bool wait(const Snapshot& position) {
-    if ((*known)[position.thread] >= position.epoch) return false;
+  // The position is new to it: a marker of what it knows is forgotten.
+  void wait(const Snapshot& position) {
     known = join(*known, *position.known);
     set(*known, position.thread, position.epoch);
     ++version;
-    return true;
   }
 };
 

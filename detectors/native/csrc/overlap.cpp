@@ -34,7 +34,7 @@ int64_t Layouts::number(int64_t itemsize, const std::vector<int64_t>& sizes, con
       layouts_.push_back(normal);
       return found->second;
     }
-    if (size == 1 || stride == 0) continue;
+    if (size == 1) continue;
     if (normal.dims.empty() && stride <= normal.run)
       normal.run += stride * (size - 1);
     else if (!normal.dims.empty() && stride == normal.dims.back().stride * normal.dims.back().size)

@@ -117,7 +117,8 @@ void Rank::wait(PyObject* record) {
 
 void Rank::host_wait(PyObject* record) {
   const Marker* passed = marker(field(record, 0));
-  if (passed == nullptr || !host_.wait(passed->position)) return;
+  if (passed == nullptr) return;
+  host_.wait(passed->position);
   // What the host has waited for comes before all work that is still to be launched, also on streams that do not
   // exist yet: such markers can be forgotten. This bounds the memory for markers.
   for (const auto& [each, stream] : streams_) {

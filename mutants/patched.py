@@ -1,0 +1,43 @@
+"""mutmut as :mod:`mutants.every` needs it. A program: its arguments are mutmut's.
+
+The tests of a change run in the order of how long they take, as the first that notices it is the last that runs. And no
+clock ends them, only the processor's time: mutmut's clock does it by accident where the machine is busy, and long after
+a test has ended, by a number that may be another process's then.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+
+class CheapestFirst:
+    def __init__(self, took: dict[str, float]) -> None:
+        self._took = took
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self._took.get(item.nodeid, 0.0))
+
+
+def main() -> None:
+    sys.path[0] = ""  # the folder that it runs in, not the one of this file
+    harness, isolation, state, program = (
+        import_module(f"mutmut.{name}") for name in ("runners.harness", "workers.isolation", "state", "__main__")
+    )
+    run = harness.PytestRunner.execute_pytest
+
+    def cheapest_first(self: Any, arguments: list[str], plugins: list[object] | None = None) -> int:
+        ordered = CheapestFirst(state.state().duration_by_test)
+        return int(run(self, arguments, plugins=[*(plugins or []), ordered]))
+
+    harness.PytestRunner.execute_pytest = cheapest_first
+    vars(isolation)["register_timeout"] = lambda *_: None
+    program.cli()
+
+
+if __name__ == "__main__":
+    main()
