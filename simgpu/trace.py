@@ -262,10 +262,9 @@ class HostWait(NamedTuple):
 
 
 class HostStep(NamedTuple):
-    """The host's clock went on to ``time`` without ordering anything.
-
-    ``how``: asked (a ``query()`` of ``marker`` that answered False; -1: of which is not known), or met (the host waited
-    for all streams, or for ``stream``, where no program may rely on it: while a process group was made).
+    """The host's clock went on to ``time`` without ordering anything. ``how``: asked (a ``query()`` of ``marker``, -1:
+    not known of which, that answered False), or met (the host waited for all streams, or for ``stream``, where no
+    program may rely on it: while a process group was made).
     """
 
     how: str
