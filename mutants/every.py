@@ -136,7 +136,7 @@ def survivors(folder: Path, outcomes: Counter[int | None]) -> Iterator[Survivor]
 
 
 def function_of(name: str) -> str:
-    """The function that a change is in, by mutmut's name for it: ``xǁClassǁfunction__mutmut_3`` or ``x_function__...``."""
+    """The function that a change is in, by mutmut's name for it (``xǁClassǁfunction__mutmut_3``)."""
     first, *rest = name.rpartition(".")[2].rpartition(_MUTANT)[0].split("ǁ")
     return ".".join(rest) or first.removeprefix("x_")
 

@@ -136,3 +136,4 @@ def test_rows_that_follow_each_other_are_one() -> None:
     matrix = 4, (4, size), (8 * size, 8)
     assert not told(matrix, two_bytes(16 * size - 12, 16 * size + 4))
     assert told(matrix, two_bytes(16 * size - 12, 16 * size + 3))
+    assert told(matrix, two_bytes(16 * size - 5, 16 * size + 4))
