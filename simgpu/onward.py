@@ -1,4 +1,4 @@
-"""The last records of a file of a trace, which is whole or goes on in another: a part of :mod:`simgpu.trace`."""
+"""What a trace says of its own file: it is whole, goes on in another, cannot be replayed. Part of :mod:`simgpu.trace`."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ class Seal(NamedTuple):
     """Behind :class:`simgpu.trace.End`: the SHA-256 of all bytes of the file before this record."""
 
     digest: bytes
+
+
+class Unrepeatable(NamedTuple):
+    """The recording cannot be replayed, and why."""
+
+    reason: str

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from simgpu.asked import Asked
-from simgpu.onward import Onward, Seal
+from simgpu.onward import Onward, Seal, Unrepeatable
 from simgpu.packed import Packed
 
 FORMAT = "stream-race-trace"
@@ -335,12 +335,6 @@ class Probed(NamedTuple):
 
     probe: int
     checksum: int
-
-
-class Unrepeatable(NamedTuple):
-    """The recording cannot be replayed, and why."""
-
-    reason: str
 
 
 class End(NamedTuple):
