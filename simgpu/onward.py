@@ -1,4 +1,4 @@
-"""What a trace says of its own file: it is whole, goes on in another, cannot be replayed. Part of :mod:`simgpu.trace`."""
+"""What a trace says of its file: it is whole, goes on in another, cannot be replayed. A part of :mod:`simgpu.trace`."""
 
 from __future__ import annotations
 
