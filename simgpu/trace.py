@@ -35,7 +35,6 @@ FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
-_BATCH = 4096  # records are packed together
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
@@ -374,7 +373,7 @@ class TraceWriter:
     def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
         pack, left = self._packer.pack, iter(records)
-        while batch := [*islice(left, _BATCH)]:  # there may be very many
+        while batch := [*islice(left, 4096)]:  # there may be very many
             data = b"".join([one.data if isinstance(one, Packed) else pack((_CODES[type(one)], *one)) for one in batch])
             self._digest.update(data)
             self._file.write(data)
@@ -388,9 +387,7 @@ class TraceWriter:
 
 
 class TraceReader:
-    """Reads one rank's file, also while it is still being written. Raises :class:`TraceError`.
-
-    Where it was thinned, too: :mod:`simgpu.parts` has a reader for who can do with a part of it."""
+    """Reads one rank's file, also while it is written; a part: :mod:`simgpu.parts`. Raises :class:`TraceError`."""
 
     def __init__(self, path: Path) -> None:
         import msgpack
