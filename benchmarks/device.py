@@ -30,6 +30,7 @@ ROUNDS = 7
 _WAYS = {
     "plain": "plain torch",
     "issued": "issued on the simulated GPU, and executed",
+    "packed": "... recorded with its call site, as it stands in a file",
     "recorded": "... recorded with its call site, as records",
     "checked": "... and checked by the detector",
     "replayable": "recorded for a replay, as records",
@@ -110,7 +111,14 @@ def main() -> None:
     from simgpu import launch
 
     launch.start()
-    ways = {"plain": _plain, "issued": _issued, "recorded": _recorded, "checked": _checked, "replayable": _replayable}
+    ways = {
+        "plain": _plain,
+        "issued": _issued,
+        "packed": _packed,
+        "recorded": _recorded,
+        "checked": _checked,
+        "replayable": _replayable,
+    }
     spent: dict[str, list[float]] = {way: [] for way in ways}
     for round_ in range(ROUNDS + 1):
         for way, run in ways.items():
@@ -142,6 +150,11 @@ def _issued() -> float:
     return _issue("cuda", torch.cuda.synchronize)
 
 
+def _packed() -> float:
+    with _tracer(lambda records: None, packed=True) as look:
+        return _issue("cuda", look)
+
+
 def _recorded() -> float:
     with _tracer(lambda records: None) as look:
         return _issue("cuda", look)
@@ -164,13 +177,15 @@ def _checked() -> float:
 
 
 @contextmanager
-def _tracer(write: Callable[[list[TraceRecord]], None], *, record: bool = False) -> Iterator[Callable[[], None]]:
+def _tracer(
+    write: Callable[[list[TraceRecord]], None], *, record: bool = False, packed: bool = False
+) -> Iterator[Callable[[], None]]:
     """What it gives waits for the device, as a step's loss does, and hands on what was recorded."""
     import torch
 
     from simgpu.tracing import Tracer
 
-    tracer = Tracer(write, record=record)
+    tracer = Tracer(write, record=record, packed=packed)
 
     def look() -> None:
         torch.cuda.synchronize()

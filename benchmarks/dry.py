@@ -25,16 +25,22 @@ _MANY = {
     "Llama-3.1-405B, 16,384 ranks": "--model llama-3.1-405b --nodes 2048 --gpus 8 --hpz 8 --checkpointing --extend",
 }
 _SWEEP = "--model llama-2-7b --name bench-sweep --overwrite"
+_SWEPT = 9 * 6 * 5  # networks, micro-batches, configurations
+_ALONE = "--model llama-2-7b --nodes 8 --gpus 8 --hpz 8 --checkpointing --one-rank"
+_FRAMEWORKS = "import torch, transformers, deepspeed"
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Whole processes; both models in turn, so that both meet the same weather.
 
-    The time of an operation is that of the rehearsal alone, from the model's first line to the end of its last step.
-    Memory is a bound: the peak of the largest process, for each of them. Raises RuntimeError when a command does not
-    end as expected.
+    Beside the limit stand what a command cannot be without, the frameworks' own imports, and the same job with all its
+    layers executed. The time of an operation is that of the rehearsal alone, from the model's first line to the end of
+    its last step. Memory is a bound: the peak of the largest process, for each of them. Raises RuntimeError when a
+    command does not end as expected.
     """
     seconds: list[float] = []
+    exact: list[float] = []
+    imports: list[float] = []
     memory: list[float] = []
     ratios: list[float] = []
     each: dict[str, list[float]] = {"llama-2-70b": [], "llama-2-7b": []}
@@ -51,11 +57,15 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
                     seconds.append(took)
                     memory.append(processes * peak / (1 << 30))
         if round_:
+            exact.append(_dry("llama-2-70b", "--exact")[0])
+            imports.append(_imports())
             ratios.append(each["llama-2-70b"][-1] / each["llama-2-7b"][-1])
-    rounds = f"median of {ROUNDS}: {min(seconds):.1f} to {max(seconds):.1f} s"
+    what = "Llama-2-70B, 64 ranks, hpZ 8: command to verdict"
     figures = [
-        Figure("dry", "Llama-2-70B, 64 ranks, hpZ 8: command to verdict", median(seconds), "s", LIMIT_S, rounds),
+        Figure("dry", what, median(seconds), "s", LIMIT_S, _rounds(seconds)),
         Figure("dry", f"its memory ({_bound(processes)})", median(memory), "GiB", LIMIT_GIB),
+        Figure("dry", f"{what}, all layers executed", median(exact), "s", None, _rounds(exact)),
+        Figure("dry", "torch, transformers and DeepSpeed imported", median(imports), "s", None, _rounds(imports)),
     ]
     for model, times in each.items():
         note = f"{operations[model]:,} operations"
@@ -66,14 +76,23 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
-    """``make sweep`` as it is. Raises RuntimeError when it does not end as expected."""
+    """``make sweep`` as it is, beside one of its dry runs alone. Raises RuntimeError when either breaks."""
+    say("sweep: one configuration alone")
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        _run(f"dry {_ALONE} --name bench --runs {folder}".split())
+        alone = time.perf_counter() - began
     say("sweep: 9 networks, 6 micro-batches, five configurations")
     began, before = time.perf_counter(), os.times()
     _run(f"sweep {_SWEEP}".split())
     took, after = time.perf_counter() - began, os.times()
     used = after.children_user + after.children_system - before.children_user - before.children_system
     note = f"hpZ with four fixes, and ZeRO-3; {used:.0f} s of processor time"
-    return [Figure("sweep", "9 networks x 6 micro-batches, Llama-2-7B", took, "s", LIMIT_SWEEP_S, note)]
+    return [
+        Figure("sweep", "9 networks x 6 micro-batches, Llama-2-7B", took, "s", LIMIT_SWEEP_S, note),
+        Figure("sweep", f"... for each of its {_SWEPT} dry runs", took / _SWEPT, "s"),
+        Figure("sweep", "one such dry run alone, by 'repro dry'", alone, "s"),
+    ]
 
 
 def measure_many(say: Callable[[str], None]) -> list[Figure]:
@@ -120,10 +139,20 @@ def _of_many(job: str) -> tuple[float, float, int, dict[str, Any]]:
     return took, used, peak, found
 
 
-def _dry(model: str) -> tuple[float, int, dict[str, Any]]:
+def _rounds(seconds: list[float]) -> str:
+    return f"median of {ROUNDS}: {min(seconds):.1f} to {max(seconds):.1f} s"
+
+
+def _imports() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", _FRAMEWORKS], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def _dry(model: str, layers: str = "") -> tuple[float, int, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        peak = _run(f"dry --model {model} {_JOB} --name bench --runs {folder}".split(), allowed=(0, 1))
+        peak = _run(f"dry --model {model} {_JOB} {layers} --name bench --runs {folder}".split(), allowed=(0, 1))
         took = time.perf_counter() - began
         found: dict[str, Any] = json.loads((Path(folder) / "bench" / "dry.json").read_text(encoding="utf-8"))
     if not found["races"]:

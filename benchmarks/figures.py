@@ -1,4 +1,4 @@
-"""A measured figure, and where a table of them goes."""
+"""A measured figure, and a table of them on the screen."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-RESULTS = Path(__file__).parent / "results.md"
 _PACKAGES = ("torch", "deepspeed", "transformers", "numpy")
-_HEADINGS = ("row", "measured", "figure", "limit", "met")
+HEADINGS = ("row", "measured", "figure", "limit", "met")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def machine() -> dict[str, str]:
 
 def show(console: Console, figures: Sequence[Figure]) -> None:
     table = Table(title="benchmarks", title_justify="left")
-    for heading in _HEADINGS:
+    for heading in HEADINGS:
         table.add_column(heading, overflow="fold")
     for figure in figures:
         *cells, met = figure.cells()
@@ -71,25 +70,6 @@ def write_json(figures: Sequence[Figure], where: Mapping[str, str], path: Path) 
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{**asdict(figure), "met": figure.met} for figure in figures]
     path.write_text(json.dumps({"machine": dict(where), "figures": rows}, indent=2) + "\n", encoding="utf-8")
-
-
-def write_markdown(figures: Sequence[Figure], where: Mapping[str, str], path: Path) -> None:
-    lines = [
-        "# Speed and memory",
-        "",
-        "Written by `make bench`. Limits are upper ones; a figure without a limit explains its neighbours.",
-        "",
-        *(f"- {name}: {value}" for name, value in where.items()),
-        "",
-        _line(_HEADINGS),
-        _line(["---"] * len(_HEADINGS)),
-        *(_line(figure.cells()) for figure in figures),
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _processor() -> str:

@@ -108,6 +108,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         ("clean", 2, 0, "2 ranks"),
         ("fragile", 1, 0, "1 rank, which rests on a read"),
         ("racy", 1, 8, "1 rank, its races witnessed"),
+        ("racy", 2, 8, "2 ranks, their races witnessed"),
     ):
         both: list[Long] = []
         for operations in (FEW, MANY):
@@ -128,7 +129,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _added(ranks: int, say: Callable[[str], None]) -> Figure:
-    """From what 90,000 operations more take, with a check and without."""
+    """From what 90,000 operations more of each rank take, and their all-reduces, with a check and without."""
     added: list[float] = []
     for round_ in range(1, ROUNDS + 1):
         say(f"long: what a check adds, {ranks} ranks, round {round_} of {ROUNDS}")
@@ -139,7 +140,7 @@ def _added(ranks: int, say: Callable[[str], None]) -> Figure:
         more = (with_[1] - with_[0]) - (without[1] - without[0])
         added.append(more / (MANY - FEW) * 1e6)
     note = f"processor time of all processes; median of {ROUNDS} rounds: {min(added):.0f} to {max(added):.0f} ms"
-    what = f"what a check adds to 1,000 operations, {ranks} rank{'s' if ranks > 1 else ''}"
+    what = f"what a check adds to 1,000 operations{f' of each of {ranks} ranks' if ranks > 1 else ', 1 rank'}"
     return Figure("long", what, median(added), "ms", None, note)
 
 

@@ -30,6 +30,7 @@ from scenarios.named import named
 
 LIMIT_MS = 4.0  # 250 a second
 LIMIT_CAMPAIGN_S = 60.0
+LIMIT_WORST = 1.2  # times what shares nothing takes
 ROUNDS = 5
 TIMINGS = 1000  # of a round, none of which it repeats
 PLAINLY = 20
@@ -106,12 +107,15 @@ def _worst(subject: Subject) -> list[Figure]:
         spent = time.process_time()
         subject.replayer.run(timing)
         plainly.append(_ms_each(spent, 1))
+    ratios = [one / other for one, other in zip(alone, plainly, strict=True)]
     return [
         Figure("replay", "the worst case: a timing that shares nothing with any other", median(alone), "ms",
                note=f"processor time, median of {PLAINLY}: {min(alone):.0f} to {max(alone):.0f}"),
         Figure("replay", "... executed by what shares nothing, the specification", median(plainly), "ms",
                note=f"processor time, median of {PLAINLY}: {min(plainly):.0f} to {max(plainly):.0f}; the slowest lay "
                "out memory anew"),
+        Figure("replay", "the worst case against the specification", median(ratios), "times", LIMIT_WORST,
+               f"median of {PLAINLY} side by side: {min(ratios):.2f} to {max(ratios):.2f}"),
     ]  # fmt: skip
 
 

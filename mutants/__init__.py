@@ -1,1 +1,1 @@
-"""Small errors put into the engine of happens-before and the device, one at a time: do the tests notice each?"""
+"""Small errors put into the engine of happens-before, the device and the replay: do the tests notice each?"""

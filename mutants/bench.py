@@ -56,7 +56,7 @@ class Bench:
 
     def _run(self, mutant: Mutant) -> int | None:
         """pytest's exit status; None where it did not end."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--hypothesis-profile=ci", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--hypothesis-profile=mutants", "-p", "no:cacheprovider"]
         environment = {**os.environ, **dict(mutant.environment), "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"  # two writes within a second look alike to who compares times
         try:

@@ -38,6 +38,7 @@ class Graph:
     ``launches``, ``begins``, ``ends`` and ``issued``: by rank and op, the host's node when it is launched, its first
     and last node, and its place among the records;
     ``begun``: by step and rank, the place among the records and the host's node when the step begins.
+    ``asks``: of each query that answered False the host's node, and that of the moment which it asked about.
 
     Raises :class:`ReplayError` where the recording makes no sense, or its times do not follow from it.
     """
@@ -61,6 +62,7 @@ class Graph:
         self.begun = {
             step: {rank: (seq, new[host]) for rank, (seq, host) in ranks.items()} for step, ranks in nodes.begun.items()
         }
+        self.asks = [(new[ask], new[moment]) for ask, moment in nodes.asks]
         self._collectives = [new[node] for node in nodes.starts.values()]
         self._places = {(effect.rank, effect.what, effect.item): at for at, effect in enumerate(self.effects)}
         self._effect_nodes = np.array([effect.node for effect in self.effects], dtype=np.int64)

@@ -97,6 +97,7 @@ class HostNodes:
     begun: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)  # by step and rank: seq, host's node
     starts: dict[tuple[int, int], int] = field(default_factory=dict)  # by group and number: where a collective starts
     arrivals: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    asks: list[tuple[int, int]] = field(default_factory=list)  # queries that answered False: when, and of which moment
     firsts: dict[int, list[int]] = field(default_factory=dict)  # by rank, of each record: which node was next before it
 
     def add(self, rank: int, stream: int, *preds: int) -> int:
@@ -184,7 +185,9 @@ class Host:
             tails = self._tails.values() if record.stream < 0 else [self._tail(record.stream)]
             self._until(tails, record.time)
         else:
-            self._step("ask", record.time)
+            ask = self._step("ask", record.time)
+            if record.marker >= 0:
+                self._nodes.asks.append((ask, self._marker(record.marker)))
 
     def _phase(self, record: Phase) -> None:
         self._nodes.begun.setdefault(record.step, {}).setdefault(self._rank, (self._seq, self._now))

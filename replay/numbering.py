@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ NONE = -1
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]
+Effects = npt.NDArray[Any]
+"""By place, what carries the effect out on memory as recorded: callables without arguments."""
 
 
 class Span(NamedTuple):
@@ -97,6 +99,7 @@ class Numbering:
                 begins.append(at)
                 at += span.hi - span.lo
             self._outs.append([*begins, at])
+        self._arrive = {(one.exchange, one.member): at for at, one in enumerate(deeds) if one.what == "arrive"}
         self.words = 0
         self.held = 0
         self.forget()
@@ -107,6 +110,7 @@ class Numbering:
         self._keys: list[tuple[int, ...]] = [()]
         self._done = [True]
         self._kept: OrderedDict[int, _Bytes] = OrderedDict()  # the one used last stands last
+        self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
         self.words = self.held = 0
 
     @property
@@ -256,9 +260,10 @@ class Numbering:
         deed = self._deeds[key[0]]
         return list(key[1 : 1 + deed.members]) if deed.what == "leave" else []
 
-    def done(self, number: int) -> None:
-        """The computation was carried out, and what it shows is known."""
-        self._done[number] = True
+    def done(self, numbers: _Numbers) -> None:
+        """The computations were carried out, and what they show is known."""
+        for number in numbers.tolist():
+            self._done[number] = True
 
     # -- what they left -----------------------------------------------------------------------------------
 
@@ -304,3 +309,35 @@ class Numbering:
         while self.held > self._limit and self._kept:
             _, oldest = self._kept.popitem(last=False)
             self.held -= len(oldest)
+
+    # -- carrying out -------------------------------------------------------------------------------------
+
+    def carry_out(self, numbers: _Numbers, effects: Effects, memory: _Bytes) -> int:
+        """Carry out computations, in order, and keep what they leave. Gives how many were.
+
+        Where that is not all, nothing is kept of something that the next one reads.
+        """
+        for at, number in enumerate(numbers.tolist()):
+            if self.stage(number, effects, memory) != NONE or self.give(number, memory) != NONE:
+                return at
+            effects[self.place(number)]()
+            self.keep(number, memory)
+        return len(numbers)
+
+    def stage(self, number: int, effects: Effects, memory: _Bytes) -> int:
+        """Before a collective's end at a member: let its data be that of all arrivals. Gives what :meth:`give` does."""
+        arrivals, exchange = self.arrivals(number), self._deeds[self.place(number)].exchange
+        if not arrivals or self._staged.get(exchange) == arrivals:
+            return NONE
+        self._staged.pop(exchange, None)
+        for member, arrival in enumerate(arrivals):
+            missing = self.give(arrival, memory)
+            if missing != NONE:
+                return missing
+            effects[self._arrive[exchange, member]]()
+        self._staged[exchange] = arrivals
+        return NONE
+
+    def unstage(self) -> None:
+        """The data of collectives is no more what :meth:`stage` made it."""
+        self._staged.clear()

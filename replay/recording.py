@@ -13,6 +13,7 @@ from replay.device_timing import Deviation, DeviceTiming
 from replay.faults import ReplayError
 from replay.names import Names
 from simgpu.hardware import HardwareTiming, Profile
+from simgpu.onward import Unrepeatable
 from simgpu.recording import DEVICE
 from simgpu.seals import sealed
 from simgpu.trace import (
@@ -21,7 +22,6 @@ from simgpu.trace import (
     TraceError,
     TraceReader,
     TraceRecord,
-    Unrepeatable,
 )
 
 _FILE = re.compile(r"rank(\d+)\.trace")

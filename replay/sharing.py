@@ -74,6 +74,8 @@ class SharingReplayer:
         self.shared = Shared()
         self.reason = ""
         self._hands = replayer.hands
+        self._effects = np.empty(len(self._hands.effects), dtype=object)
+        self._effects[:] = self._hands.effects
         self._hands.arena.reset()
         self._memory = self._hands.arena.bytes
         self._layouts = Layouts(replayer.recording, self._hands.arena)
@@ -93,10 +95,11 @@ class SharingReplayer:
         self._showing = np.array([place for place, _, _ in shows], dtype=np.int64)
         self._looks = np.array([look for _, look, _ in shows], dtype=np.int64)
         self._look_of = {place: look for place, look, _ in shows}
+        self._look_at = np.full(len(self._deeds), NONE, dtype=np.int64)
+        self._look_at[self._showing] = self._looks
         self._guarded = np.array([place for place, _, guarded in shows if guarded], dtype=np.int64)
         self._recorded = np.array(replayer.recorded, dtype=np.int64)
         self._tried = False
-        self._staged: dict[int, list[int]] = {}  # by exchange: the arrivals of which the members' data lie ready
         arrivals = [(at, deed) for at, deed in enumerate(self._deeds) if deed.what == "arrive"]
         self._arrive = {(deed.exchange, deed.member): at for at, deed in arrivals}
         self._executed = replayer.executed
@@ -155,8 +158,8 @@ class SharingReplayer:
         self.shared.whole += 1
         self.shared.plainly += 1
         if computed is not None:
-            for place in np.flatnonzero((computed != NONE) & self._works).tolist():
-                self._learn(int(computed[place]), place)
+            places = np.flatnonzero((computed != NONE) & self._works)
+            self._learn(computed[places], places)
         return outcome
 
     def _count(self, computed: _Places, fresh: int) -> None:
@@ -199,70 +202,56 @@ class SharingReplayer:
     def _carry_out(self, computed: _Places, fresh: _Places) -> None:
         """The effects ``fresh`` (places), in order. Raises :class:`_TooMuch`."""
         if self._executed != self.replayer.executed:  # somebody else used the memory in between
-            self._staged.clear()
+            self._numbering.unstage()
             self._executed = self.replayer.executed
-        self.replayer.seen = ValuesShown(list(self.replayer.recorded))
-        left = len(self._deeds)
+        left, numbers = len(self._deeds), computed[fresh]
         with self.replayer.as_live():
-            for place in fresh.tolist():
-                todo = [int(computed[place])]
-                while todo:
-                    missing = self._attempt(todo[-1])
+            while len(numbers):
+                done = self._see(numbers, fresh)
+                numbers, fresh = numbers[done:], fresh[done:]
+                todo = numbers[:1].tolist()
+                while todo:  # what the next one reads was given up: carry that out before it
+                    missing = self._missing(todo[-1])
                     if missing == NONE:
-                        todo.pop()
+                        self._see(*self._one(todo.pop()))
                         continue
                     todo.append(missing)
                     left -= 1
                     if left < 0:
                         raise _TooMuch
+                numbers, fresh = numbers[1:], fresh[1:]
 
-    def _attempt(self, number: int) -> int:
-        """Carry out a computation; gives the one that has to be carried out before it because nothing of it is kept."""
-        numbering, memory = self._numbering, self._memory
-        place = numbering.place(number)
-        missing = self._stage(number, place)
-        if missing != NONE:
-            return missing
-        missing = numbering.give(number, memory)
-        if missing != NONE:
-            return missing
-        self.replayer.seen.bad.pop(self._look_of.get(place, NONE), None)
-        self._hands.effects[place]()
-        numbering.keep(number, memory)
-        self.shared.effects += 1
-        self._learn(number, place)
-        return NONE
+    def _see(self, numbers: _Places, places: _Places) -> int:
+        """Carry out these computations of the effects at ``places``, as many as can be, and learn what they show."""
+        self.replayer.seen = ValuesShown(list(self.replayer.recorded))
+        done = self._numbering.carry_out(numbers, self._effects, self._memory)
+        self.shared.effects += done
+        self._learn(numbers[:done], places[:done])
+        return done
 
-    def _stage(self, number: int, place: int) -> int:
-        """Before a collective's end at a member: let its data be that of all arrivals."""
-        arrivals = self._numbering.arrivals(number)
-        exchange = self._deeds[place].exchange
-        if not arrivals or self._staged.get(exchange) == arrivals:
-            return NONE
-        self._staged.pop(exchange, None)
-        for member, arrival in enumerate(arrivals):
-            missing = self._numbering.give(arrival, self._memory)
-            if missing != NONE:
-                return missing
-            self._hands.effects[self._arrive[exchange, member]]()
-        self._staged[exchange] = arrivals
-        return NONE
+    def _one(self, number: int) -> tuple[_Places, _Places]:
+        return np.array([number], dtype=np.int64), np.array([self._numbering.place(number)], dtype=np.int64)
 
-    def _learn(self, number: int, place: int) -> None:
-        """What the effect shows was just seen."""
-        self._numbering.done(number)
-        look = self._look_of.get(place)
-        if look is None:
-            return
-        if number >= len(self._checksums):
-            more = np.zeros(max(number + 1, 2 * len(self._checksums)) - len(self._checksums), dtype=np.int64)
+    def _missing(self, number: int) -> int:
+        """The computation that has to be carried out before this one because nothing of it is kept."""
+        missing = self._numbering.stage(number, self._effects, self._memory)
+        return missing if missing != NONE else self._numbering.give(number, self._memory)
+
+    def _learn(self, numbers: _Places, places: _Places) -> None:
+        """What these computations, of the effects at ``places``, show was just seen."""
+        self._numbering.done(numbers)
+        most = int(numbers.max(initial=0))
+        if most >= len(self._checksums):
+            more = np.zeros(max(most + 1, 2 * len(self._checksums)) - len(self._checksums), dtype=np.int64)
             self._checksums = np.concatenate([self._checksums, more])
-        seen = self.replayer.seen
-        self._checksums[number] = seen.checksums[look]
-        if look in seen.losses:
-            self._losses[number] = seen.losses[look]
-        if look in seen.bad:
-            self._bad[number] = seen.bad[look]
+        seen, looks = self.replayer.seen, self._look_at[places]
+        shows = looks != NONE
+        for number, look in zip(numbers[shows].tolist(), looks[shows].tolist(), strict=True):
+            self._checksums[number] = seen.checksums[look]
+            if look in seen.losses:
+                self._losses[number] = seen.losses[look]
+            if look in seen.bad:
+                self._bad[number] = seen.bad[look]
 
     # -- trying out ---------------------------------------------------------------------------------------
 
@@ -315,7 +304,7 @@ class SharingReplayer:
         written = [self._bytes(span) for span in deed.writes]
         made: list[Any] = []
         for fill in _FILLS:
-            self._stage(number, place)
+            self._numbering.stage(number, self._effects, self._memory)
             for part in (*others, *whole):
                 part[:] = fill
             self._numbering.give(number, self._memory)
@@ -333,7 +322,7 @@ class SharingReplayer:
             self.reason = f"effect {place} reads what it is not said to read"
         self._numbering.keep(number, self._memory)
         self.shared.effects += 1
-        self._learn(number, place)
+        self._learn(*self._one(number))
         for part in (*others, *whole):
             part[:] = _FILLS[0]
 
@@ -348,7 +337,6 @@ class SharingReplayer:
         self._numbering.forget()
         self._checksums = np.zeros(_FEW, dtype=np.int64)
         self._losses, self._bad = {}, {}
-        self._staged.clear()
         self._expected = self.replayer.expected
 
     def _layout(self, late: frozenset[tuple[int, Hold]]) -> int:

@@ -20,6 +20,7 @@ def simplify(nodes: HostNodes) -> set[int]:
     kept.update(effect.node for effect in nodes.effects)
     kept.update(node for node, _ in nodes.expected)
     kept.update(nodes.starts.values())
+    kept.update(moment for _, moment in nodes.asks)
     kept.update(host for ranks in nodes.begun.values() for _, host in ranks.values())
     passed_on: dict[int, tuple[int, ...]] = {}
     left: set[int] = set()

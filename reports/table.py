@@ -76,7 +76,7 @@ class Table:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         drawn = self._rich(1)
         if Measurement.get(console, options.update(width=10_000), drawn).maximum > options.max_width:
-            drawn = self._rich(0)  # 80 columns, which is what a pipe has
+            drawn = self._rich(1 if self.sides else 0)  # 80 columns, which is what a pipe has; a box has its own space
         yield drawn
         if self.note:
             yield Text(self.note)

@@ -4,7 +4,8 @@
 behind ``python -m simgpu``, ``at_once`` where each launch is to be waited for (CUDA_LAUNCH_BLOCKING=1), ``patience_s``,
 ``folder``, in which it runs (empty: here), ``printed``, the file that takes what it prints (empty: none), and ``seed``
 of random generators that the program may not seed (``null``: they are as they are). Each is answered by a line with its
-exit status, or ``null`` where it was ended because it took longer. It reads nothing.
+exit status, ``null`` where it was ended because it took longer, or a sentence where its trace could not be written:
+nothing that it did counts then. It reads nothing.
 
 ``MODULE`` is imported once, for all runs, which then begin where others have to import for seconds.
 """
@@ -16,10 +17,10 @@ import json
 import os
 import random
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from simgpu import launch
-from simgpu.ranks.child import Child
+from simgpu.ranks.child import Child, Send
 
 
 def main() -> None:
@@ -57,16 +58,25 @@ def _seed(number: int) -> None:
     torch.default_generator.manual_seed(number)
 
 
-def _run(job: dict[str, Any]) -> int | None:
-    child = Child(lambda _: _program(job), at_exit=True)
+class Unwritten(NamedTuple):
+    """Why a run's trace is not whole, which is no fault of the program."""
+
+    sentence: str
+
+
+def _run(job: dict[str, Any]) -> int | str | None:
+    child = Child(lambda send: _program(job, send), at_exit=True)
     try:
         status = child.wait(job["patience_s"])
+        unwritten, _ = child.receive((Unwritten,))
     finally:
         child.close()  # its ranks end with it
+    if unwritten:
+        return unwritten[0].sentence
     return 128 - status if status is not None and status < 0 else status
 
 
-def _program(job: dict[str, Any]) -> int:
+def _program(job: dict[str, Any], send: Send) -> int:
     from simgpu.library import functions
 
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -80,7 +90,7 @@ def _program(job: dict[str, Any]) -> int:
         _seed(job["seed"])
     if job["folder"]:
         os.chdir(job["folder"])
-    return launch.main(job["arguments"])
+    return launch.main(job["arguments"], lambda sentence: send(Unwritten(sentence)))
 
 
 if __name__ == "__main__":

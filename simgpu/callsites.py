@@ -36,6 +36,7 @@ class CallSites:
         self._torch, self._shown = torch, torch + "distributed" + os.sep
         # torch's "deprecated" decorator, and the functions of torch.distributed that all programs call
         self._skipped = (*skipped, "typing_extensions.py", "/distributed_c10d.py", "/c10d_logger.py")
+        self._reported: dict[int, tuple[int, int, CodeType]] = {}  # held, so that no address is used twice
         self._frames: list[tuple[Frame, ...]] = [()]  # 0: not known
         self._same: dict[tuple[Frame, ...], int] = {(): 0}
         self.fresh = [Stack(0, ())]
@@ -46,7 +47,13 @@ class CallSites:
 
     def reported(self, code: int) -> int:
         """Is the frame of the code object at this address recorded? 2: neither it nor what called it."""
-        path = _code(code).co_filename
+        known = self._reported.get(code)
+        if known is None or known[1] != len(PASSING):
+            it = _code(code)
+            known = self._reported[code] = self._is_reported(it.co_filename), len(PASSING), it
+        return known[0]
+
+    def _is_reported(self, path: str) -> int:
         if path in _BEGINS:
             return 2
         if path.startswith(self._torch) and not path.startswith(self._shown):

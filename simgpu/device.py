@@ -72,7 +72,7 @@ class Device:
         timed = recording.info(str(deviations.Timing(tuple(drawn))), record=record)
         header = {**info, **timed, "delays": delays, **dry.info()}
         self._writer = TraceWriter(file, rank=self.rank, world=self._world, info=header)
-        self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record)
+        self._tracer = tracing.Tracer(self._writer.write, skipped=skipped, record=record, packed=True)
         if record:
             probes.begin()
         self.name_stream(torch.cuda.default_stream(), COMPUTE)

@@ -16,7 +16,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from simgpu.compiling import BuildError
 from simgpu.dry import World
 from simgpu.hardware import ProfileError
 from simgpu.packages import starting
+from simgpu.packed import Packed
 from simgpu.parts import PartWriter
 from simgpu.ranks import RankFailed
 from simgpu.ranks.interrupts import held
@@ -35,6 +36,7 @@ from simgpu.timing import Timing, timed
 from simgpu.tokens import TokenError
 from simgpu.trace import TraceRecord, TraceWriter, file_of
 
+UNWRITTEN = "the trace cannot be written: "  # begins the sentence that says why
 _USAGE = (
     "usage: python -m simgpu [--ranks N | --dry [--world N] [--per-node N] [--hardware PROFILE]] "
     "[--trace FILE [--record]] [--timing TOKEN] [--without PLACE]... (script.py | -m module) [arguments]"
@@ -168,7 +170,7 @@ def _run(
                 _held = program.run()  # what it holds at its end is looked at
         except BaseException as error:
             if _unwritten:  # which is no fault of the program, though it may be told of it
-                raise RuntimeError(f"the trace cannot be written: {_unwritten[0]}") from None
+                raise RuntimeError(f"{UNWRITTEN}{_unwritten[0]}") from None
             status = fail(error, ("simgpu.launch", "simgpu.scripts"))
             starting.explain(error)
             return status
@@ -209,7 +211,7 @@ def traced(
                 writer = PartWriter(trace, rank=rank, world=world, info=info, keep=keep)
             else:
                 writer = TraceWriter(trace, rank=rank, world=world, info=info)
-        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record)
+        tracer = Tracer(partial(_written, writer), skipped=skipped, record=record, packed=True)
         if not dry.active():
             probes.begin()
     done = False
@@ -244,7 +246,7 @@ def _writing() -> Iterator[None]:
         raise
 
 
-def _written(writer: TraceWriter, records: list[TraceRecord]) -> None:
+def _written(writer: TraceWriter, records: Iterable[TraceRecord | Packed]) -> None:
     with _writing():
         writer.write(records)
 
@@ -256,8 +258,8 @@ def _join_threads() -> None:
             thread.join()
 
 
-def main(arguments: list[str]) -> int:
-    """The command line. Gives an exit status: 2 for a wrong call."""
+def main(arguments: list[str], told: Callable[[str], None] | None = None) -> int:
+    """The command line. Gives an exit status: 2 for a wrong call. ``told``: gets why a program's trace is not whole."""
     given = {"--trace": "", "--ranks": "", "--timing": "t1", "--world": "", "--per-node": "", "--hardware": ""}
     needs = {"--trace": "file", "--timing": "token", "--hardware": "profile", "--without": "place"}
     flags = {"--dry": False, "--record": False}
@@ -323,10 +325,18 @@ def main(arguments: list[str]) -> int:
         return _wrong(str(problem))
     except (BuildError, RuntimeError) as problem:
         print(f"simgpu: {problem}", file=sys.stderr)
+        _tell(str(problem), told)
         return 2
     except RankFailed as failed:
         print(f"simgpu: {failed}; the others were ended", file=sys.stderr)
+        _tell(failed.reason, told)
         return failed.status
+
+
+def _tell(reason: str, told: Callable[[str], None] | None) -> None:
+    _, unwritten, why = reason.partition(UNWRITTEN)
+    if unwritten and told is not None:
+        told(unwritten + why)
 
 
 def _wrong(problem: str) -> int:

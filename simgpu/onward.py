@@ -1,4 +1,4 @@
-"""The record with which a file of a trace ends that was not all of it: a part of :mod:`simgpu.trace`."""
+"""What a trace says of its own file: it is whole, goes on in another, cannot be replayed. Part of :mod:`simgpu.trace`."""
 
 from __future__ import annotations
 
@@ -21,3 +21,15 @@ class Onward(NamedTuple):
             f"it holds the first {self.operations:,} operations of its rank, and what came then was judged and not "
             "kept. Run the program again with 'repro check --keep-trace 0', which keeps all"
         )
+
+
+class Seal(NamedTuple):
+    """Behind :class:`simgpu.trace.End`: the SHA-256 of all bytes of the file before this record."""
+
+    digest: bytes
+
+
+class Unrepeatable(NamedTuple):
+    """The recording cannot be replayed, and why."""
+
+    reason: str

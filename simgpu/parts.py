@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simgpu.onward import Onward
+from simgpu.packed import Packed
 from simgpu.trace import Collective, Launch, TraceError, TraceReader, TraceRecord, TraceWriter
 
 _PART = 4 << 20  # bytes of a part that is not kept
@@ -26,15 +27,20 @@ class PartWriter(TraceWriter):
         self._op = -1
         super().__init__(path, rank=rank, world=world, info=info)
 
-    def write(self, records: Iterable[TraceRecord]) -> None:
+    def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         if self._file.tell() >= self._most:
             self._go_on()
-        records = list(records)
-        super().write(records)
-        for record in records:
-            if isinstance(record, (Launch, Collective)):
-                self._operations += 1
+        super().write(map(self._counted, records))
+
+    def _counted(self, record: TraceRecord | Packed) -> TraceRecord | Packed:
+        if isinstance(record, Packed):
+            if record.operations:
+                self._operations += record.operations
                 self._op = record.op
+        elif isinstance(record, (Launch, Collective)):
+            self._operations += 1
+            self._op = record.op
+        return record
 
     def _go_on(self) -> None:
         following = part_of(self._path, self._part + 1).open("wb")

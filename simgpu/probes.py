@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from simgpu.trace import Probe, Probed, TraceRecord
 from simgpu.values import checksum
 
 READ, FINAL = "read", "final"
+_PART = 4096  # are taken together
 _numbers = itertools.count(1 << 40)  # of the program's own probes: above all operations and blocks
 
 
@@ -50,21 +51,29 @@ def probe(
     functions().observe(stream, work.ticket(see))
 
 
-def collected(*kinds: str) -> list[TraceRecord]:
+def collected(*kinds: str) -> Iterator[TraceRecord]:
     """All probes of ``kinds`` (none: both), once the program's work is done: what was read, then memory by block.
 
     Of what was read the probe's number is the operation's; of a block it is the block's.
     """
+    for words in _taken():
+        for at in range(0, len(words), 4):
+            kind, number, nbytes, checksum = words[at : at + 4]
+            what = FINAL if kind else READ
+            if kinds and what not in kinds:
+                continue
+            block = number if kind else -1
+            view = (block, "uint8", (nbytes,), (1,), 0, False, False)
+            yield Probe(number, what, "", view, -1)
+            yield Probed(number, checksum)
+
+
+def _taken() -> Iterator[list[int]]:
+    """In fours, a part at a time: a program may have read very often."""
     count = ctypes.c_int64()
-    data = functions().probes_take(ctypes.byref(count))
-    words = data[: count.value]
-    records: list[TraceRecord] = []
-    for at in range(0, len(words), 4):
-        kind, number, nbytes, checksum = words[at : at + 4]
-        what = FINAL if kind else READ
-        if kinds and what not in kinds:
-            continue
-        block = number if kind else -1
-        view = (block, "uint8", (nbytes,), (1,), 0, False, False)
-        records += [Probe(number, what, "", view, -1), Probed(number, checksum)]
-    return records
+    for begin in itertools.count(0, _PART):
+        data = functions().probes_take(begin, _PART, ctypes.byref(count))
+        words = data[: count.value]
+        yield words
+        if words[:1] != [0]:  # these were the blocks
+            return

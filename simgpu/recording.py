@@ -18,7 +18,8 @@ from torch._ops import OpOverload
 
 from simgpu import costs
 from simgpu.library import functions
-from simgpu.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, Unrepeatable, View
+from simgpu.onward import Unrepeatable
+from simgpu.trace import WROTE, Call, Collective, Initial, Launch, TraceRecord, View
 
 DEVICE = "simgpu"
 """What :class:`simgpu.trace.Begin` says of a recording of this device, under ``device``."""

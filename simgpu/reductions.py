@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
 from simgpu import tracing
-from simgpu.trace import Unrepeatable
+from simgpu.onward import Unrepeatable
 
 _Op: Any = c10d.ReduceOp.RedOpType
 _REFUSED = (_Op.BAND, _Op.BOR, _Op.BXOR)

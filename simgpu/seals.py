@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import get_args
 
-from simgpu.trace import Seal, TraceRecord
+from simgpu.onward import Seal
+from simgpu.trace import TraceRecord
 
 
 def sealed(path: Path) -> bool:

@@ -23,16 +23,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from simgpu.asked import Asked
-from simgpu.onward import Onward
+from simgpu.onward import Onward, Seal, Unrepeatable
+from simgpu.packed import Packed
 
 FORMAT = "stream-race-trace"
 NOBODY = -1
 LOOK, WROTE, NOTHING = "look", "wrote", "nothing"  # functions of a Call that are no operators
 VERSION = 3
+_BATCH = 4096  # records are packed together
 _READ = (2, 3)  # 2 had no Reuse, no Export, and no free that touches nothing
 
 
@@ -259,15 +262,15 @@ class HostWait(NamedTuple):
 
 
 class HostStep(NamedTuple):
-    """The host's clock went on to ``time`` without ordering anything.
-
-    ``how``: asked (a ``query()`` that answered False), or met (the host waited for all streams, or for ``stream``,
-    where no program may rely on it: while a process group was made).
+    """The host's clock went on to ``time`` without ordering anything. ``how``: asked (a ``query()`` of ``marker``, -1:
+    not known of which, that answered False), or met (the host waited for all streams, or for ``stream``, where no
+    program may rely on it: while a process group was made).
     """
 
     how: str
     time: int
     stream: int = -1
+    marker: int = -1
 
 
 View = tuple[int, str, tuple[int, ...], tuple[int, ...], int, bool, bool]
@@ -334,18 +337,6 @@ class Probed(NamedTuple):
     checksum: int
 
 
-class Unrepeatable(NamedTuple):
-    """The recording cannot be replayed, and why."""
-
-    reason: str
-
-
-class Seal(NamedTuple):
-    """Behind :class:`End`: the SHA-256 of all bytes of the file before this record."""
-
-    digest: bytes
-
-
 class End(NamedTuple):
     """Last record of a trace that was closed in good order."""
 
@@ -360,6 +351,8 @@ TraceRecord = (
 
 _TYPES: tuple[type[Any], ...] = get_args(TraceRecord)
 _CODES = {kind: code for code, kind in enumerate(_TYPES)}
+_new = tuple.__new__  # a NamedTuple's own way of being made takes four times as long
+_PLAIN = {_CODES[one]: (1 + len(one._fields), one) for one in _TYPES if one not in (Begin, Stack, Onward)}  # as is
 
 
 def file_of(folder: Path, rank: int) -> Path:
@@ -378,11 +371,13 @@ class TraceWriter:
         self._digest = hashlib.sha256()
         self.write([begin(rank, world, info)])
 
-    def write(self, records: Iterable[TraceRecord]) -> None:
+    def write(self, records: Iterable[TraceRecord | Packed]) -> None:
         """Write the records and hand them to the operating system, so that another process can read on."""
-        data = b"".join([self._packer.pack((_CODES[type(record)], *record)) for record in records])
-        self._digest.update(data)
-        self._file.write(data)
+        pack, left = self._packer.pack, iter(records)
+        while batch := [*islice(left, _BATCH)]:  # there may be very many
+            data = b"".join([one.data if isinstance(one, Packed) else pack((_CODES[type(one)], *one)) for one in batch])
+            self._digest.update(data)
+            self._file.write(data)
         self._file.flush()
 
     def close(self) -> None:
@@ -411,12 +406,14 @@ class TraceReader:
 
     def read(self) -> Iterator[TraceRecord]:
         """What is new since the last call."""
-        while chunk := self._file.read(1 << 20):
+        while chunk := self._file.read(1 << 18):
             self._unpacker.feed(chunk)
             try:
                 for row in self._unpacker:
-                    record = self._record(row)
-                    if isinstance(record, Onward):
+                    plain = _PLAIN.get(row[0]) if self._begun and type(row) is tuple and row else None
+                    if plain is not None and len(row) == plain[0]:
+                        yield _new(plain[1], row[1:])
+                    elif isinstance(record := self._record(row), Onward):
                         self._go_on(record)
                     else:
                         yield record

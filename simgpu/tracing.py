@@ -4,7 +4,8 @@ In this trace an allocation is a block. A free is quiet: it stands where the pro
 nothing; ``Reuse`` records who got it again. What the host itself does to pinned memory is a launch on a stream called
 "host", for which the host waits at once, so such accesses are ordered as the host's own.
 
-What is finished is handed on while the program runs, some 32,000 words at a time.
+What is finished is handed on while the program runs, some 32,000 words at a time. Where it only goes into a file, most
+of it is packed as it is to stand there by the C++ part (``csrc/packed.cpp``), and no objects are made of it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from simgpu.callsites import CallSites
 from simgpu.library import Backward, Define, HandOn, ReportedFrame, functions
+from simgpu.packed import Packed
 from simgpu.recording import Calls
 from simgpu.trace import (
     HOST_STREAM,
@@ -102,14 +105,21 @@ def name_of_stream(stream: int) -> str:
 class Tracer:
     """Records this process's device from its making to :meth:`close`. ``write`` takes finished records.
 
+    ``packed``: it may get some of them packed, if nothing is recorded to be replayed.
     ``skipped``: further path endings whose frames are not recorded. The first tracer of a process decides.
     ``record``: also what the work is, so that it can be replayed (:mod:`simgpu.recording`).
     """
 
     def __init__(
-        self, write: Callable[[list[TraceRecord]], None], *, skipped: tuple[str, ...] = (), record: bool = False
+        self,
+        write: Callable[[list[Any]], None],
+        *,
+        skipped: tuple[str, ...] = (),
+        record: bool = False,
+        packed: bool = False,
     ) -> None:
         self.records = record
+        self._packed = packed and not record
         self._calls = Calls(self._kernel) if record else None
         self._named: set[int] = set()
         self._write = write
@@ -148,9 +158,31 @@ class Tracer:
     def _flush(self, everything: bool) -> None:
         count = ctypes.c_int64()
         data = functions().trace_take(ctypes.byref(count), everything)
-        words = data[: count.value]
         stacks, self._sites.fresh = self._sites.fresh, []
-        records: list[TraceRecord] = [*stacks]
+        records: list[TraceRecord | Packed] = [*stacks]
+        if self._packed:
+            self._pack(data, count.value, records)
+        else:
+            self._make(data[: count.value], records)
+        if records:
+            self._write(records)
+
+    def _pack(self, data: Any, count: int, records: list[TraceRecord | Packed]) -> None:
+        """The records of so many words, as far as the C++ part can pack them."""
+        f = functions()
+        at, made = ctypes.c_int64(), (ctypes.c_int64 * 3)()
+        while at.value < count:
+            packed = f.trace_packed(data, count, ctypes.byref(at), made)
+            nbytes, operations, op = made
+            if nbytes:
+                records.append(Packed(ctypes.string_at(packed, nbytes), operations, op))
+            if at.value < count:
+                begin = at.value
+                at.value += 2 + data[begin + 1]
+                self._make(data[begin : at.value], records)
+
+    def _make(self, words: Sequence[int], records: list[TraceRecord | Packed]) -> None:
+        """The records of these words, as objects."""
         at = 0
         while at < len(words):
             end = at + 2 + words[at + 1]
@@ -171,8 +203,6 @@ class Tracer:
             if record is not None:
                 records.append(record)
             at = end
-        if records:
-            self._write(records)
 
     def close(self, *, done: bool = True) -> None:
         """Let everything end, hand on the rest, and record no more. Not ``done``: the program broke off."""
@@ -208,7 +238,8 @@ class Tracer:
             marker, how, stack, time, began = words
             return HostWait(marker, _HOW[how], stack, time, began)
         if kind == 8:
-            return HostStep(_HOW[words[0]], words[1], words[2])
+            step, time, which = _HOW[words[0]], words[1], words[2]
+            return HostStep(step, time, marker=which) if step == "asked" else HostStep(step, time, which)
         if kind == 9:
             self._named.add(words[0])
             return StreamName(words[0], name_of_stream(words[0]))

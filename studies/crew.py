@@ -17,7 +17,7 @@ from scenarios.base import ScenarioError
 from simgpu.ranks import stopped
 from simgpu.ranks.bound import belong
 from simgpu.ranks.forks import forking
-from simgpu.ranks.interrupts import held, plainly
+from simgpu.ranks.interrupts import ALONE, held, plainly
 
 _BEHIND = 5  # nice(2): a third of the time that one has who is not
 
@@ -49,7 +49,7 @@ class Crew:
             workers,
             mp_context=multiprocessing.get_context("fork"),
             initializer=_begin,
-            initargs=(os.getpid(), behind),
+            initargs=(os.getpid(), behind, signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         )
         self._open: dict[Future[Any], Any] = {}  # by the names of what they do
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -81,12 +81,24 @@ class Crew:
             finally:
                 self._ended.put(future)
 
-        with nullcontext() if self._forked else forking():  # the first submission forks all workers
-            self._forked = True
+        with nullcontext() if self._forked else self._forking():
             for item in items:
                 future = self._pool.submit(work, item)
                 self._open[future] = item
                 future.add_done_callback(partial(ended, item))
+
+    @contextmanager
+    def _forking(self) -> Iterator[None]:
+        """The first submission forks all workers. What is sent to one alone waits until it has put off the handlers
+        that it inherits.
+        """
+        self._forked = True
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ALONE)
+        try:
+            with forking():
+                yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def done(self) -> Iterator[tuple[Any, Any]]:
         """What was begun, up to its end, and what it gave, as it is done.
@@ -146,10 +158,11 @@ def side_by_side(
         yield from crew.done()
 
 
-def _begin(parent: int, behind: bool) -> None:
-    """In a worker."""
+def _begin(parent: int, behind: bool, mask: set[signal.Signals | int]) -> None:
+    """In a worker. ``mask``: the signals that its parent does not take."""
     belong(parent)
     if behind:
         os.nice(_BEHIND)
     plainly()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent takes care of Ctrl-C
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)

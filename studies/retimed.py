@@ -3,7 +3,10 @@
 What may be timed anew is a trace whose program did not depend on the timing. DeepSpeed's does in one place:
 ``fetch_sub_module`` (partitioned_param_coordinator.py) asks which fetches have passed, and waits for the oldest when
 more than two have not. Recorded without answers (:func:`simgpu.dry.install`) it waits for the third last fetch every
-time, which is what it comes to in every timing, but for the microseconds that asking and waiting take.
+time, which is what it comes to in every timing, but for what asking and waiting take: a host that is told that a fetch
+has passed is spared a wait, which takes it microseconds even where there is nothing to wait for, and has one more thing
+in order. Where the GPU is what takes the time, that shifts nothing. Where the host is, a step is shorter in a run that
+is answered, and fewer pairs are unordered in it: :attr:`Retimed.asking_ns` is told with each timing.
 """
 
 from __future__ import annotations
@@ -38,12 +41,14 @@ class Retimed:
 
     ``step_ns``: the last step (:mod:`metrics.busy` says when it begins), to the end of the run. ``races``: as
     recorded, with ``manifested`` and ``slack_ns`` of this timing (frees are left out: they have no place in the graph).
-    ``pairs``: their occurrences.
+    ``pairs``: their occurrences. ``asking_ns``: what all waits take that would be spared if queries were answered, so
+    at most by how much ``step_ns`` is another one then.
     """
 
     step_ns: int
     races: tuple[Race, ...]
     pairs: tuple[TimedPair, ...]
+    asking_ns: int
 
     @property
     def manifested(self) -> int:
@@ -82,7 +87,8 @@ class Retimer:
         slow: Mapping[str, float] | None = None,
     ) -> Retimed:
         """``network``: between nodes, Gbit/s; ``machine``: another profile; ``slow``: as a job's; None: as recorded."""
-        times = self._graph.times(self._timing(network, machine, slow))
+        timing = self._timing(network, machine, slow)
+        times = self._graph.times(timing)
         pairs = tuple(self._timed(pair, times) for pair in self._pairs)
         races = []
         for number, race in enumerate(self._races):
@@ -92,7 +98,9 @@ class Retimer:
                 races.append(replace(race, manifested=manifested, slack_ns=min(slacks), occurrences=len(slacks)))
         first, before = self._last_step
         began = max(times[first], max((times[place] for place in before), default=0))
-        return Retimed(max(times) - began, tuple(races), pairs)
+        passed = sum(times[moment] <= times[ask] for ask, moment in self._graph.asks)
+        asking = passed * timing.costs[0].synchronize_ns
+        return Retimed(max(times) - began, tuple(races), pairs, asking)
 
     def _timing(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ PAYS = 1.05  # hpZ is said to pay while it is faster by this factor
 _COLUMNS = [
     "configuration", "network", "micro_batch", "step_s", "tokens_per_second", "tflops_per_gpu", "races", "pairs",
     "manifested", "slack_us", "harmful", "harmful_manifested", "harmful_slack_us", "memory_gib", "fits",
-    "unexercised",
+    "asking_us", "unexercised",
 ]  # fmt: skip
 
 
@@ -82,13 +82,15 @@ def sweep(
     they show or not; ``pairs``: their occurrences on rank 0 in the whole run, ``manifested`` of them in this timing;
     ``slack_us``: how close the closest pair came (below 0: reversed). ``harmful``: pairs whose other order reads
     another value (:mod:`studies.harm`), ``harmful_manifested`` of them in this timing, ``harmful_slack_us`` as above.
-    ``memory_gib``: peak per GPU. ``unexercised``: what was on in the run and never happened.
+    ``memory_gib``: peak per GPU. ``asking_us``: by how much the step is another one at most where queries are answered
+    (:mod:`studies.retimed`), as in a dry run of that row alone. ``unexercised``: what was on in the run and never
+    happened.
 
     Raises :class:`scenarios.base.ScenarioError`, :class:`simgpu.ranks.cluster.RankFailed`.
     """
     todo = points(job, micro_batches, fixes)
     rows: list[dict[str, Any]] = []
-    done = side_by_side(partial(_rows, networks=tuple(networks), folder=folder), todo, workers=workers)
+    done = side_by_side(partial(rows_of, networks=tuple(networks), folder=folder), todo, workers=workers)
     for number, (point, found) in enumerate(done, 1):
         rows += found
         progress(number, len(todo), f"{point.configuration}, micro-batch {point.job.micro_batch}")
@@ -131,7 +133,8 @@ def matters_from(frame: pd.DataFrame, configuration: str) -> pd.Series[float]:
     return pd.Series(found, name="gbit_per_s", dtype=float)
 
 
-def _rows(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
+def rows_of(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[dict[str, Any]]:
+    """The rows of one configuration: see :func:`sweep`."""
     mine = folder / f"{point.configuration}-{point.job.micro_batch}".replace(" ", "-")
     found = rehearse(point.job, mine, answers=False, examples=None)
     retimer = Retimer(mine / "trace", found.races)
@@ -142,15 +145,15 @@ def _rows(point: Point, *, networks: tuple[float, ...], folder: Path) -> list[di
 
 def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> dict[str, Any]:
     timed = retimer.at(network=network)
-    seconds = timed.step_ns / 1e9
+    as_timed = replace(found, step=replace(found.step, time=timed.step_ns))
     slack = timed.slack_ns
     return {
         "configuration": point.configuration,
         "network": network,
         "micro_batch": point.job.micro_batch,
-        "step_s": seconds,
-        "tokens_per_second": found.tokens_per_second * found.step_s / seconds,
-        "tflops_per_gpu": found.tflops * found.step_s / seconds,
+        "step_s": as_timed.step_s,
+        "tokens_per_second": as_timed.tokens_per_second,
+        "tflops_per_gpu": as_timed.tflops,
         "races": len(timed.races),
         "pairs": sum(race.occurrences for race in timed.races),
         "manifested": timed.manifested,
@@ -160,8 +163,14 @@ def _row(point: Point, found: Rehearsed, retimer: Retimer, network: float) -> di
         "harmful_slack_us": None if timed.harmful_slack_ns is None else timed.harmful_slack_ns / 1000,
         "memory_gib": found.memory.peak / (1 << 30),
         "fits": found.fits,
+        "asking_us": timed.asking_ns / 1000,
         "unexercised": "; ".join(found.unexercised),
     }
+
+
+def asked(frame: pd.DataFrame) -> float:
+    """Of all rows the largest part of a step that comes of queries not being answered, at most."""
+    return float((frame.asking_us / 1e6 / frame.step_s).max())
 
 
 def gain(frame: pd.DataFrame, configuration: str = f"hpZ {Fix.STREAM_SYNC}") -> pd.DataFrame:

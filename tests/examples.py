@@ -1,10 +1,11 @@
 """How many examples a randomised test draws, and whether they are the same ones each time.
 
-Three profiles of Hypothesis, chosen by ``--hypothesis-profile``:
+Four profiles of Hypothesis, chosen by ``--hypothesis-profile``:
 
 * ``dev``: a fifth, while one writes. The same ones each time.
 * ``ci``: as many as the test says, the same ones each time: a change is taken or refused by what it does, not by luck.
   What ``make test`` and ``make test-all`` run.
+* ``mutants``: the same as ``ci``, and the first failure is enough: what fails is not made small, which takes minutes.
 * ``nightly``: twenty times as many, other ones each time. ``make test-nightly`` draws a seed and prints it; the same
   seed gives the same examples.
 
@@ -16,9 +17,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import core, settings
+from hypothesis import Phase, core, settings
 
-_TIMES = {"dev": 0.2, "ci": 1.0, "nightly": 20.0}
+_TIMES = {"dev": 0.2, "ci": 1.0, "mutants": 1.0, "nightly": 20.0}
 DEFAULT = "dev"
 _CHOSEN, _SEED = "STREAM_RACES_EXAMPLES", "STREAM_RACES_SEED"
 
@@ -28,7 +29,8 @@ def _register() -> None:
     for name in _TIMES:
         again = name != "nightly"
         database = None if again else settings().database
-        settings.register_profile(name, deadline=None, derandomize=again, database=database, print_blob=True)
+        more = {"phases": (Phase.explicit, Phase.generate), "report_multiple_bugs": False} if name == "mutants" else {}
+        settings.register_profile(name, deadline=None, derandomize=again, database=database, print_blob=True, **more)
     settings.load_profile(os.environ.get(_CHOSEN, DEFAULT))
 
 

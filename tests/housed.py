@@ -34,6 +34,7 @@ FILES = (
     "tests/fuzz/test_witness_of_many.py",
     "tests/quantizer/test_quantizer.py",
     "tests/replay/test_damaged.py",
+    "tests/replay/test_footprints.py",
     "tests/replay/test_record.py",
     "tests/replay/test_replay.py",
     "tests/replay/test_sends.py",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detectors.base import Detector
-from detectors.confidence.waits import Counts, Keep, Waits, WaitSite
+from detectors.confidence.waits import WAITING, Counts, Keep, Waits, WaitSite
 from detectors.order.races import Occurrence, Race, describe
 from detectors.race_detector import RaceDetector, RaceKey, key_of
 from simgpu.trace import TraceRecord
@@ -76,7 +76,10 @@ class Bare(Detector):
 
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         if not self._stopped:
-            self._detector.feed(rank, [one for one in records if self._waits.site_of(rank, one) is None])
+            site_of = self._waits.site_of
+            self._detector.feed(
+                rank, [one for one in records if type(one) not in WAITING or site_of(rank, one) is None]
+            )
 
     def finish(self) -> None:
         self._detector.finish()

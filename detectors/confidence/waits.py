@@ -30,6 +30,7 @@ from detectors.order.races import Occurrence, Race, site
 from simgpu.asked import LEFT_OUT, Asked
 from simgpu.trace import (
     HOST_STREAM,
+    Alloc,
     Collective,
     Frame,
     Free,
@@ -37,6 +38,7 @@ from simgpu.trace import (
     Launch,
     Record,
     RecordStream,
+    Reuse,
     Stack,
     StreamName,
     TraceRecord,
@@ -55,6 +57,8 @@ _OF_STREAMS = ("stream.wait_event", "stream.wait_stream", "event.wait", "work.wa
 _OF_HOST = ("stream.synchronize", "event.synchronize", "device.synchronize", "work.wait")
 _SEVERAL = ("device.synchronize", "work.wait")  # whose call may make several records, one behind the other
 RECORDS = "tensor.record_stream"
+WAITING = frozenset({Wait, HostWait})
+_MEMORY = frozenset({Alloc, Reuse})  # more than half of all records: they ask for no wait
 
 Keep = Callable[[int, TraceRecord], bool]
 """Whether a record of a rank counts."""
@@ -116,6 +120,8 @@ class Waits:
     def feed(self, rank: int, records: Iterable[TraceRecord]) -> None:
         state = self._ranks.setdefault(rank, _Rank())
         for record in records:
+            if type(record) in _MEMORY:
+                continue
             if isinstance(record, (HostWait, Wait)):
                 if isinstance(record, HostWait):
                     self._host_wait(rank, state, record)

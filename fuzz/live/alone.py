@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detectors.order.races import Race
@@ -93,7 +93,8 @@ class AloneRuns:
         """What the race does, ``first`` and ``control`` being two runs in ``timing``, of which the first left
         ``traces``. They may be one, where it is known that the program repeats itself.
         """
-        return Examination(first, control, self, timing, lambda token: token, traces).all([race], 1)[0]
+        examination = Examination(first, control, self, timing, lambda token: token, traces)
+        return replace(examination.all([race], 1)[0], outcomes=None)
 
 
 @contextmanager

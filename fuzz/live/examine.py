@@ -92,8 +92,10 @@ def examine(
     prefix: Sequence[str] = ("python", "-m", "simgpu"),
     runner: Runner | None = None,
     patience_s: float = 600.0,
+    look: Callable[[LiveWitness], None] | None = None,
 ) -> list[LiveWitness]:
-    """A witness for each race of the run whose traces lie in ``folder``, in their order.
+    """A witness for each race of the run whose traces lie in ``folder``, in their order; without their outcomes, which
+    ``look`` sees of one after the other: there may be as many as there are races.
 
     ``command``: what ran, as it stands behind ``python -m simgpu``. ``timing``: in which it ran. Of more than ``limit``
     races the rest is not examined, and says so. ``prefix``: the words with which the witnesses' commands begin.
@@ -122,7 +124,7 @@ def examine(
             if not begins(judged, first.run):
                 why = "a second run in the same timing is another from its beginning on"
                 return [_unconfirmed(race, why) for race in races]
-        return Examination(first, control, program, timing, again, folder).all(races, limit)
+        return Examination(first, control, program, timing, again, folder).all(races, limit, look=look or _past)
 
 
 class Examination:
@@ -149,8 +151,13 @@ class Examination:
         self._quiet: LiveOutcome | None = None
         self._shown = False
 
-    def all(self, races: Sequence[Race], limit: int) -> list[LiveWitness]:
-        """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined."""
+    def all(
+        self, races: Sequence[Race], limit: int, *, look: Callable[[LiveWitness], None] | None = None
+    ) -> list[LiveWitness]:
+        """A witness for each race, in their order; the rest beyond ``limit`` says that it was not examined.
+
+        ``look`` takes each as it is found; the outcomes are let go then.
+        """
         other = self._control.differs(self._judged)
         if self._control.status is None:
             other = "whether it ends in time"
@@ -158,7 +165,13 @@ class Examination:
             return [_unconfirmed(race, f"a second run in the same timing differs by itself: {other}") for race in races]
         self._shown = any(race.manifested for race in races)
         self._wanted = [key_of(race.first, race.second) for race in races[:limit]]
-        made = [self._examined(race) for race in races[:limit]]
+        made: list[LiveWitness] = []
+        for race in races[:limit]:
+            one = self._examined(race)
+            if look is not None:
+                look(one)
+                one = replace(one, outcomes=None)
+            made.append(one)
         beyond = f"not examined, as only {limit} race{' is' if limit == 1 else 's are'}"
         return made + [_unconfirmed(race, beyond) for race in races[limit:]]
 
@@ -282,6 +295,10 @@ class Examination:
         return LiveWitness(
             race, verdict, reason, token, self._again(token), (outcome, reference), str(against) if against else ""
         )
+
+
+def _past(witness: LiveWitness) -> None:
+    """Nobody looks at its outcomes."""
 
 
 def _unconfirmed(race: Race, reason: str) -> LiveWitness:

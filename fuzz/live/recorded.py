@@ -5,15 +5,15 @@ Work is named by what it is (:class:`simgpu.timing.Place`), so it can be found a
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from detectors.order.races import Moment, describe
-from fuzz.live.rows import Rows
+from fuzz.live.rows import Rows, Spill
 from simgpu.parts import PartReader
 from simgpu.timing import Place
 from simgpu.trace import (
@@ -80,84 +80,91 @@ class _Work(NamedTuple):
 class Works(Mapping[int, RecordedWork]):
     """A rank's work by its number, in the order of the trace."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, spill: Spill | None = None) -> None:
         self._rank = rank
-        self._rows = Rows(_Work)
-        self._ops = self._rows.column("op")
+        self._rows = Rows(_Work, spill)
+        self._last: int | None = None
         self._rising = True  # their numbers, as they mostly are
-        self._of: dict[tuple[int, str], array[int]] = {}  # the rows of a kernel on a stream
+        self._counts: dict[tuple[int, str], int] = {}  # of a kernel on a stream
 
     def add(self, record: Launch | Collective) -> None:
         op, key = record.op, (record.stream, record.kernel)
-        of = self._of.get(key)
-        if of is None:
-            of = self._of[key] = array("q")
-        self._rising = self._rising and (not self._ops or op > self._ops[-1])
-        of.append(len(self._ops))
-        self._rows.add(op, *key, len(of), record.stack, record.start, record.end)
+        self._counts[key] = occurrence = self._counts.get(key, 0) + 1
+        self._rising = self._rising and (self._last is None or op > self._last)
+        self._last = op
+        self._rows.add(op, *key, occurrence, record.stack, record.start, record.end)
 
     def number(self, place: Place) -> int | None:
         """The number of what is at ``place``; None: nothing is."""
-        of = self._of.get((place.stream, place.kernel), ())
-        if place.rank != self._rank or not 1 <= place.occurrence <= len(of):
+        rank, stream, kernel, occurrence = place
+        if rank != self._rank or not 1 <= occurrence <= self._counts.get((stream, kernel), 0):
             return None
-        return self._ops[of[place.occurrence - 1]]
+        at = self._rows.first(occurrence=occurrence, stream=stream, kernel=kernel)
+        return None if at is None else self._rows.number(at, "op")
 
     def __getitem__(self, op: int) -> RecordedWork:
         return self._work(self._rows[self._row(op)])
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._ops)
+        return chain.from_iterable(ops for _, (ops,) in self._rows.columns("op"))
 
     def __len__(self) -> int:
-        return len(self._ops)
+        return len(self._rows)
+
+    def each(self) -> Iterator[tuple[int, RecordedWork]]:
+        """All with their numbers, as they are in the trace: one that is told twice comes twice."""
+        return ((row.op, self._work(row)) for row in self._rows)
 
     def during(self, start: int, end: int) -> Iterator[tuple[int, RecordedWork]]:
         """What was under way in that time, with its number."""
-        starts, ends = self._rows.column("start"), self._rows.column("end")
-        for at, (one, other) in enumerate(zip(starts, ends, strict=True)):
-            if start <= other and one <= end:
-                yield self._ops[at], self._work(self._rows[at])
+        for before, (ops, starts, ends) in self._rows.columns("op", "start", "end"):
+            for at, (op, one, other) in enumerate(zip(ops, starts, ends, strict=True), before):
+                if start <= other and one <= end:
+                    yield op, self._work(self._rows[at])
 
     def _work(self, row: _Work) -> RecordedWork:
         return RecordedWork(Place(self._rank, row.stream, row.kernel, row.occurrence), row.stack, row.start, row.end)
 
     def _row(self, op: int) -> int:
         if self._rising:
-            at = bisect_left(self._ops, op)
-            if at == len(self._ops) or self._ops[at] != op:
+            at = bisect_left(range(len(self)), op, key=lambda at: self._rows.number(at, "op"))
+            if at == len(self) or self._rows.number(at, "op") != op:
                 raise KeyError(op)
             return at
-        try:
-            return len(self._ops) - 1 - self._ops[::-1].index(op)
-        except ValueError:
-            raise KeyError(op) from None
+        at = max((at for at, one in enumerate(self) if one == op), default=-1)
+        if at < 0:
+            raise KeyError(op)
+        return at
 
 
 @dataclass
 class Recorded:
     """One rank's run. ``final``: what lies in its memory, block by block. ``ended``: it came to its end.
-    ``thinned``: the trace that was read is only the beginning.
+    ``thinned``: the trace that was read is only the beginning. ``spill``: where most of it is (None: by itself).
     """
 
     rank: int
     works: Works = field(init=False)
-    reads: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
-    final: Rows[ValueRead] = field(default_factory=lambda: Rows(ValueRead))
+    reads: Rows[ValueRead] = field(init=False)
+    final: Rows[ValueRead] = field(init=False)
     ended: bool = False
     thinned: bool = False
     streams: dict[int, str] = field(default_factory=dict)
-    waits: Rows[HostWaited] = field(default_factory=lambda: Rows(HostWaited))
+    waits: Rows[HostWaited] = field(init=False)
     _stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
-    _reused: Rows[_Reused] = field(default_factory=lambda: Rows(_Reused))
+    _reused: Rows[_Reused] = field(init=False)
+    spill: InitVar[Spill | None] = None
 
-    def __post_init__(self) -> None:
-        self.works = Works(self.rank)
+    def __post_init__(self, spill: Spill | None) -> None:
+        spill = spill or Spill()
+        self.works = Works(self.rank, spill)
+        self.reads, self.final = Rows(ValueRead, spill), Rows(ValueRead, spill)
+        self.waits, self._reused = Rows(HostWaited, spill), Rows(_Reused, spill)
 
     @classmethod
-    def of(cls, rank: int, records: Iterable[TraceRecord]) -> Recorded:
+    def of(cls, rank: int, records: Iterable[TraceRecord], spill: Spill | None = None) -> Recorded:
         """Read one rank's trace."""
-        made = cls(rank)
+        made = cls(rank, spill=spill)
         freed: list[int] = []
         probe: Probe | None = None
         for record in records:
@@ -202,8 +209,8 @@ class Recorded:
 
     def _next(self, block: int) -> int | None:
         """The work with which the next owner of its memory begins."""
-        blocks = self._reused.column("block")
-        return self._reused[blocks.index(block)].op if block in blocks else None
+        at = self._reused.first(block=block)
+        return None if at is None else self._reused[at].op
 
     def where(self, op: int) -> str:
         """The work and its line, for a sentence."""
@@ -231,7 +238,7 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
     """Is the first, of traces that were thinned, how the other began?"""
     return run.keys() == other.keys() and all(
         len(mine.works) <= len(other[rank].works)
-        and all(one == two for one, two in zip(mine.works.items(), other[rank].works.items(), strict=False))
+        and all(one == two for one, two in zip(mine.works.each(), other[rank].works.each(), strict=False))
         for rank, mine in run.items()
     )
 
@@ -239,13 +246,14 @@ def begins(run: RecordedRun, other: RecordedRun) -> bool:
 def load(folder: Path, *, kept: bool = False) -> RecordedRun:
     """The traces of a run. ``kept``: what is there of some that were thinned will do.
 
-    Raises :class:`simgpu.trace.TraceError`.
+    Raises :class:`simgpu.trace.TraceError`, and OSError where no temporary file takes what there is too much of.
     """
     run: RecordedRun = {}
+    spill = Spill()
     for path in sorted(folder.glob("rank*.trace")):
         reader = PartReader(path, kept=kept)
         rank = int(path.stem.removeprefix("rank"))
-        run[rank] = Recorded.of(rank, reader.read())
+        run[rank] = Recorded.of(rank, reader.read(), spill)
         run[rank].thinned = reader.thinned
         reader.close()
     return run

@@ -1,39 +1,126 @@
-"""What is kept of each piece of work of a run that may have a million: a few columns of numbers, no objects."""
+"""What is kept of each piece of work of a run that may have a million: numbers, no objects, and most are in a file."""
 
 from __future__ import annotations
 
+import errno
+import os
+import struct
+import tempfile
+import weakref
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar, get_type_hints, overload
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, BinaryIO, Generic, TypeVar, get_type_hints, overload
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
+_BLOCK = 1024  # rows
+
+
+class Spill:
+    """A file without a name beside the other temporary ones: it is gone with the last who reads it, however that ends.
+
+    It is there from the first bytes on that it takes. Raises OSError where it cannot be made, written or read.
+    """
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def add(self, data: bytes | bytearray) -> int:
+        """Where it lies now."""
+        with _named():
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it stays open
+                weakref.finalize(self, self._file.close)
+            at, left = self._end, memoryview(data)
+            while left:
+                done = os.pwrite(self._file.fileno(), left, self._end)
+                self._end, left = self._end + done, left[done:]
+        return at
+
+    def read(self, at: int, count: int) -> bytes:
+        """What :meth:`add` put there."""
+        assert self._file is not None
+        with _named():
+            data = os.pread(self._file.fileno(), count, at)
+            if len(data) < count:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return data
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """The file has no name that would tell where it is that nothing can be written."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or tempfile.tempdir
+        raise
 
 
 class Rows(Sequence[Row], Generic[Row]):
-    """A list of equal NamedTuples of whole numbers and of words, of which there are few: eight bytes a field."""
+    """A list of equal NamedTuples of whole numbers and of words, of which there are few: eight bytes a field.
 
-    def __init__(self, kind: type[Row]) -> None:
+    All but the last thousand are in ``spill`` (None: one of its own), which several may share.
+    """
+
+    def __init__(self, kind: type[Row], spill: Spill | None = None) -> None:
         self._kind = kind
-        self._columns = [array("q") for _ in kind.__annotations__]
+        self._form = struct.Struct(f"={len(kind.__annotations__)}q")
+        self._spill = spill or Spill()
+        self._blocks: list[int] = []
+        self._last = bytearray()
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
         self._worded = [at for at, one in enumerate(get_type_hints(kind).values()) if one is str]
 
     def add(self, *fields: Any) -> None:
-        values = list(fields)
-        for at in self._worded:
-            values[at] = self._numbers.setdefault(values[at], len(self._words))
-            if values[at] == len(self._words):
-                self._words.append(fields[at])
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
+        if self._worded:
+            values = list(fields)
+            for at in self._worded:
+                values[at] = self._numbers.setdefault(values[at], len(self._words))
+                if values[at] == len(self._words):
+                    self._words.append(fields[at])
+            self._last += self._form.pack(*values)
+        else:
+            self._last += self._form.pack(*fields)
+        if len(self._last) == _BLOCK * self._form.size:
+            self._blocks.append(self._spill.add(self._last))
+            self._last.clear()
 
-    def column(self, field: str) -> array[int]:
-        """All rows' numbers, or the numbers of their words."""
-        return self._columns[[*self._kind.__annotations__].index(field)]
+    def columns(self, *fields: str) -> Iterator[tuple[int, list[array[int]]]]:
+        """Of all rows, part by part, these fields' numbers, or the numbers of their words; and how many came before."""
+        of, width = [self._column(field) for field in fields], len(self._kind.__annotations__)
+        for part, data in enumerate(self._parts()):
+            numbers = array("q", data)
+            yield part * _BLOCK, [numbers[one::width] for one in of]
+
+    def first(self, **wanted: int | str) -> int | None:
+        """Where the first row with these fields is; None: there is none."""
+        sought: list[int] = []
+        for value in wanted.values():
+            number = self._numbers.get(value) if isinstance(value, str) else value
+            if number is None:
+                return None
+            sought.append(number)
+        for before, (column, *others) in self.columns(*wanted):
+            at = -1
+            while True:
+                try:
+                    at = column.index(sought[0], at + 1)
+                except ValueError:
+                    break
+                if all(other[at] == value for other, value in zip(others, sought[1:], strict=True)):
+                    return before + at
+        return None
+
+    def number(self, at: int, field: str) -> int:
+        """What that row's field holds, or the number of its word."""
+        return self._numbers_at(at)[self._column(field)]
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._blocks) * _BLOCK + len(self._last) // self._form.size
 
     @overload
     def __getitem__(self, at: int) -> Row: ...
@@ -42,16 +129,33 @@ class Rows(Sequence[Row], Generic[Row]):
     def __getitem__(self, at: int | slice) -> Row | list[Row]:
         if isinstance(at, slice):
             return [self[one] for one in range(len(self))[at]]
-        values: list[Any] = [column[at] for column in self._columns]
-        for one in self._worded:
-            values[one] = self._words[values[one]]
-        return self._kind(*values)
+        return self._row(self._numbers_at(range(len(self))[at]))
 
     def __iter__(self) -> Iterator[Row]:
-        return (self[at] for at in range(len(self)))
+        return map(self._row, chain.from_iterable(map(self._form.iter_unpack, self._parts())))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rows) and len(self) == len(other) and all(map(self._kind.__eq__, self, other))
 
     def __hash__(self) -> int:
         raise TypeError("rows are a list")
+
+    def _column(self, field: str) -> int:
+        return [*self._kind.__annotations__].index(field)
+
+    def _parts(self) -> Iterator[bytes]:
+        """All, as they are in memory."""
+        yield from (self._spill.read(at, _BLOCK * self._form.size) for at in self._blocks)
+        yield bytes(self._last)
+
+    def _numbers_at(self, at: int) -> tuple[int, ...]:
+        block, within = divmod(at, _BLOCK)
+        if block == len(self._blocks):
+            return self._form.unpack_from(self._last, within * self._form.size)
+        return self._form.unpack(self._spill.read(self._blocks[block] + within * self._form.size, self._form.size))
+
+    def _row(self, numbers: tuple[int, ...]) -> Row:
+        values: list[Any] = [*numbers]
+        for one in self._worded:
+            values[one] = self._words[values[one]]
+        return self._kind(*values)

@@ -40,6 +40,10 @@ class LiveOutcome:
         return difference(reference.run, self.run)
 
 
+class UnwrittenTrace(RuntimeError):
+    """A run's trace could not be written, as where the disk is full: the run ended otherwise than the program does."""
+
+
 class Runner:
     """A process from which programs are run, one after the other (:mod:`simgpu.again`). To be used in a ``with``.
 
@@ -65,6 +69,10 @@ class Runner:
             env=environment,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(
         self,
         arguments: Sequence[str],
@@ -79,7 +87,8 @@ class Runner:
 
         ``at_once``: each launch is waited for, as with CUDA_LAUNCH_BLOCKING=1. ``folder``: where it runs, if not here.
         ``printed``: the file to which what it prints is added. ``seed``: of random generators, which the program may
-        seed itself. Raises RuntimeError where there is no simulated GPU; why stands on standard error.
+        seed itself. Raises RuntimeError where there is no simulated GPU; why stands on standard error. Raises
+        :class:`UnwrittenTrace`.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"arguments": [*arguments], "at_once": at_once, "patience_s": patience_s}
@@ -91,7 +100,9 @@ class Runner:
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError("the program cannot be run again: the simulated GPU does not start")
-        status: int | None = json.loads(answer)
+        status: int | str | None = json.loads(answer)
+        if isinstance(status, str):
+            raise UnwrittenTrace(status)
         return status
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from detectors import Race, Unseen, read, registry
@@ -142,7 +143,7 @@ class LiveTrial:
         def run(deviations: Sequence[Deviation]) -> Done:
             timing = Timing(tuple(deviations))
             if str(timing) not in seen:
-                seen[str(timing)] = self._forks.run(timing)
+                seen[str(timing)] = replace(self._forks.run(timing), run={})  # of so many runs, what the test says
             return seen[str(timing)]
 
         def wrong(deviations: Sequence[Deviation]) -> list[str]:

@@ -24,7 +24,7 @@ from detectors.order.races import Side
 from detectors.places import between as lies_between
 from detectors.places import is_there, meant
 from fuzz.live.alone import SAME_ORDER, Alone, AloneRuns, comes_by, standing
-from fuzz.live.runs import LiveOutcome, Runner
+from fuzz.live.runs import LiveOutcome, Runner, UnwrittenTrace
 from fuzz.testing.lines import race_lines
 from simgpu.extras import lacking
 from simgpu.processor import KERNELS
@@ -82,7 +82,10 @@ def check_program(
     variables |= {one: os.environ.get(one, value) for one, value in KERNELS.items()}
     one = Alone({name: program, **modules}, tuple(arguments), ranks)
     with Runner(variables=variables) as runner, standing(one, runner, PATIENCE_S) as runs:
-        found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
+        try:
+            found = judged(runs, between, Timing.parse(timing), Timing.parse(reference) if reference else None, beside)
+        except UnwrittenTrace as problem:
+            found = Judgement(f"nothing is known of the race: {problem}")
     for note in found.notes:
         warnings.warn(note, StreamRaceWarning, stacklevel=2)
     if found.problem:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from simgpu import compiling
 
+_OPTIONS = ("-Wl,--unresolved-symbols=ignore-all",)  # CPython's come from the interpreter that loads the library
+
 
 def library() -> Path:
     """The built library; builds it when it is not there (a few seconds). Raises :class:`BuildError`."""
-    return compiling.library("what orders a replay", Path(__file__).with_name("csrc"), "replay")
+    sources = Path(__file__).with_name("csrc")
+    return compiling.library("what orders a replay", sources, "replay", _OPTIONS)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.native.build import library
-from replay.numbering import Deed, OutOfOrder
+from replay.numbering import Deed, Effects, OutOfOrder
 
 _WHAT = {"nothing": 0, "work": 1, "arrive": 2, "leave": 3, "inherit": 4}
 
@@ -82,8 +82,9 @@ class NativeNumbering:
         found = (ctypes.c_int64 * self._most)()
         return list(found[: self._library.numbering_arrivals(self._it, number, found)])
 
-    def done(self, number: int) -> None:
-        self._library.numbering_done(self._it, number)
+    def done(self, numbers: _Numbers) -> None:
+        numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+        self._library.numbering_done(self._it, _at(numbers), len(numbers))
 
     def give(self, number: int, memory: _Bytes) -> int:
         return int(self._library.numbering_give(self._it, number, memory.ctypes.data))
@@ -93,6 +94,23 @@ class NativeNumbering:
 
     def bound(self, limit: int) -> None:
         self._library.numbering_bound(self._it, limit)
+
+    def carry_out(self, numbers: _Numbers, effects: Effects, memory: _Bytes) -> int:
+        numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+        them = self._checked(effects), memory.ctypes.data
+        return int(self._library.numbering_carry_out(self._it, _at(numbers), len(numbers), *them))
+
+    def stage(self, number: int, effects: Effects, memory: _Bytes) -> int:
+        return int(self._library.numbering_stage(self._it, number, self._checked(effects), memory.ctypes.data))
+
+    def unstage(self) -> None:
+        self._library.numbering_unstage(self._it)
+
+    def _checked(self, effects: Effects) -> int:
+        """Where the callables are: an array of objects holds them one behind the other."""
+        if effects.dtype != object or effects.shape != (self._places,) or not effects.flags.c_contiguous:
+            raise TypeError("effects are an array of one object for each place")
+        return effects.ctypes.data
 
 
 def times(preds_at: _Numbers, preds: npt.NDArray[np.int32], costs: _Numbers, begin: int, made: _Numbers) -> None:
@@ -119,7 +137,7 @@ def load() -> Any:
 
     Raises :class:`simgpu.compiling.BuildError`, and OSError where what was built cannot be loaded.
     """
-    loaded = ctypes.CDLL(str(library()))
+    loaded = ctypes.PyDLL(str(library()))  # it calls effects: the lock of Python stays held
     it, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
     for name, result, arguments in (
         ("numbering_new", it, [number, *[numbers] * 10, number, numbers, numbers, number, numbers, number]),
@@ -130,10 +148,13 @@ def load() -> Any:
         ("numbering_follow", number, [it, number, numbers, number, numbers, numbers]),
         ("numbering_place", number, [it, number]),
         ("numbering_arrivals", number, [it, number, numbers]),
-        ("numbering_done", None, [it, number]),
+        ("numbering_done", None, [it, numbers, number]),
         ("numbering_give", number, [it, number, numbers]),
         ("numbering_keep", None, [it, number, numbers]),
         ("numbering_bound", None, [it, number]),
+        ("numbering_carry_out", number, [it, numbers, number, numbers, numbers]),
+        ("numbering_stage", number, [it, number, numbers, numbers]),
+        ("numbering_unstage", None, [it]),
         ("numbering_count", number, [it]),
         ("numbering_words", number, [it]),
         ("numbering_held", number, [it]),

@@ -227,7 +227,7 @@ def _findings(folder: Path) -> tuple[dict[str, Any], FindingsFile]:
         return _killed(schema.read_json(scenario))
     if (asked := folder / "check.json").is_file():
         return _killed(dict(schema.read_json(asked).get("asked") or {}))
-    raise ReportError(f"{folder} is not a run: {_instead(folder)}")
+    raise not_a_run(folder)
 
 
 def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
@@ -246,6 +246,11 @@ def _killed(scenario: dict[str, Any]) -> tuple[dict[str, Any], FindingsFile]:
         versions={},
     )
     return known.model_dump(mode="json"), known
+
+
+def not_a_run(folder: Path) -> ReportError:
+    """What to say of a folder without findings."""
+    return ReportError(f"{folder} is not a run: {_instead(folder)}")
 
 
 def _instead(folder: Path) -> str:

@@ -94,6 +94,10 @@ class CheckedRun:
 def load(folder: Path) -> CheckedRun:
     """Read the folder of a run. Raises :class:`ReportError`, also where it is no run of ``repro check``."""
     path = folder / "findings.json"
+    if not path.is_file():
+        from reports.data.loading import not_a_run  # with pandas, which nothing else here takes
+
+        raise not_a_run(folder)
     found = schema.checked(FindingsFile, path, schema.read_json(path), named=FORMAT, version=VERSION)
     if found.checked is None:
         raise ReportError(f"{folder} is no run of 'repro check', and only such runs have a --format")

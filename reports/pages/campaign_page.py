@@ -93,7 +93,7 @@ def facts(campaign: CampaignFolder) -> list[Fact]:
         Fact("timings that diverged", f"{found['diverged']:,} of {found['timings']:,}", "timing"),
     ]
     if found.get("own") is not None:
-        rows.append(Fact("executed: an order of their own", f"{found['own']:,}"))
+        rows.append(Fact("an order of their own, executed", f"{found['own']:,}"))
     if found.get("outcomes"):
         rows.append(Fact("different outcomes", f"{found['outcomes']:,}"))
     if found.get("twice"):

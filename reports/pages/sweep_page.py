@@ -37,6 +37,7 @@ COLUMNS = {
     "harmful_slack_us": "float64",
     "memory_gib": "float64",
     "fits": "bool",
+    "asking_us": "float64",
     "unexercised": "str",
 }
 _LATER = ("harmful", "harmful_manifested", "harmful_slack_us")  # columns that earlier sweeps have not
@@ -51,7 +52,7 @@ _WORDS = (
 
 def load(folder: Path, ran: StudyMetadata) -> Study:
     """The sweep of a folder. Raises :class:`reports.data.loading.ReportError`."""
-    frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=(*_LATER, "unexercised")))
+    frame = said_of_exercise(read_table(folder / FILE, COLUMNS, optional=(*_LATER, "asking_us", "unexercised")))
     for column in _LATER:  # then all pairs were taken for harmful ones
         frame[column] = frame[column].fillna(frame[column.replace("harmful_", "").replace("harmful", "pairs")])
     for configuration in (_UNFIXED, STOCK, ZERO3):

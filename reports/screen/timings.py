@@ -116,7 +116,7 @@ def campaign(console: Console, name: str, found: CampaignResult, token: Token | 
     rows = [("timings that diverged", f"{found.diverged} of {found.timings}{ways}")]
     if found.own < found.timings:
         others = "the others do all in an order that one of these has, wherever that matters"
-        rows.append(("executed: an order of their own", f"{found.own}; {others}"))
+        rows.append(("an order of their own", f"{found.own}, which were executed; {others}"))
     if found.twice:
         rows.append(("not counted again", f"{found.twice} timings that two workers drew"))
     wrong = [one for one in found.tried if one.verdict.diverged]

@@ -6,6 +6,7 @@ Such a run leaves no trace behind; what its accesses and their neighbours did is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from fuzz.live.examine import RacingPair
@@ -28,15 +29,20 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
         return None
     first, second = (_work(recorded, op) for op in ops)
     start, end = around((first.start, first.end), (second.start, second.end))
-    slices = [_work(recorded, op) for op, _ in recorded.works.during(start, end)]
-    slices += [
-        Slice(HOST, one.how, "", one.start, one.end, -1, "wait", _place(recorded.stack(one.stack)))
-        for one in recorded.waits
-        if start <= one.end and one.start <= end
-    ]
-    others = [one for one in slices if one not in (first, second)]
-    others.sort(key=lambda one: (_away(one, first, second), one.start, one.op))
-    kept = [*others[: max(0, most - 2)], first, second]
+
+    def near(one: Slice) -> tuple[int, int, int]:
+        return _away(one, first, second), one.start, one.op
+
+    others: list[Slice] = []
+    count = 0
+    for one in _under_way(recorded, start, end):
+        if one in (first, second):
+            continue
+        count += 1
+        others.append(one)
+        if len(others) == 4 * most:  # between the two may be the whole run
+            others = sorted(others, key=near)[:most]
+    kept = [*sorted(others, key=near)[: max(0, most - 2)], first, second]
     return Window(
         start=start,
         end=end,
@@ -44,8 +50,17 @@ def window(run: RecordedRun, pair: RacingPair, *, most: int = MOST) -> Window | 
         slices=tuple(sorted(kept, key=lambda one: (one.start, one.op, one.end))),
         first=first,
         second=second,
-        left_out=len(others) + 2 - len(kept),
+        left_out=count + 2 - len(kept),
     )
+
+
+def _under_way(recorded: Recorded, start: int, end: int) -> Iterator[Slice]:
+    """What ran in that time, and when the host waited."""
+    for op, _ in recorded.works.during(start, end):
+        yield _work(recorded, op)
+    for one in recorded.waits:
+        if start <= one.end and one.start <= end:
+            yield Slice(HOST, one.how, "", one.start, one.end, -1, "wait", _place(recorded.stack(one.stack)))
 
 
 def _work(recorded: Recorded, op: int) -> Slice:

@@ -19,6 +19,7 @@ from scenarios.base import ScenarioError
 
 _DECIDED = ("network", "micro_batch", "fix", "stage", "steps")  # by the sweep itself
 _USUAL = {"nodes": 8, "hpz": 8, "checkpointing": True}
+_TOLD = 0.01  # of a step
 _NETWORKS, _MICRO_BATCHES = "1,3,6,12.5,25,50,100,200,400", "1,2,4,8,16,32"
 
 
@@ -74,5 +75,11 @@ def sweep(
     folder = places.keep(folder)
     if part:
         return
+    if "asking_us" in frame and study.asked(frame) >= _TOLD:
+        console.print(
+            f"In these runs no query of an event is answered, so a step may be up to {study.asked(frame):.1%} longer "
+            "than in 'repro dry', and more pairs unordered: the column asking_us says it of each row.",
+            highlight=False,
+        )
     console.print(f"Files: {folder}/sweep.csv ({time.perf_counter() - began:.0f} s)", highlight=False)
     studied.report(console, folder, "sweep", options=made.model_dump(mode="json"), hardware=profile.description)

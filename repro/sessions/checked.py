@@ -24,10 +24,22 @@ from repro.sessions.folders import ANSWERS
 from repro.sessions.judging import detectors
 from repro.sessions.rehearsed import DryMetrics
 from simgpu.extras import installed
-from simgpu.trace import HOST_STREAM, Collective, End, Launch, StreamName, TraceError, TraceRecord
+from simgpu.trace import (
+    HOST_STREAM,
+    Alloc,
+    Collective,
+    End,
+    Free,
+    Launch,
+    Reuse,
+    StreamName,
+    TraceError,
+    TraceRecord,
+)
 from simgpu.untrusted import Unreadable
 
 _PACKAGES = ("stream-races", "torch", "deepspeed", "transformers", "accelerate", "lightning")
+_MEMORY = frozenset({Alloc, Free, Reuse})  # two of three records
 
 
 class Witnesses(Protocol):
@@ -170,6 +182,8 @@ class _Count:
     def feed(self, rank: int, records: list[TraceRecord]) -> None:
         streams, hosts = self._streams.setdefault(rank, set()), self._hosts.setdefault(rank, set())
         for record in records:
+            if type(record) in _MEMORY:
+                continue
             if isinstance(record, (Launch, Collective)):
                 self.given[rank] += 1
                 if record.stream not in hosts:

@@ -18,6 +18,7 @@ from repro.sessions.launched import Launched
 from repro.sessions.witnessed import Again
 from simgpu.dry import World
 from simgpu.packages import starting
+from simgpu.ranks.forks import seldom
 from simgpu.ranks.interrupts import held
 from simgpu.scripts import WrongUse
 from simgpu.timing import Timing
@@ -121,6 +122,7 @@ class Meanwhile:
         if self._judging is None:
             from repro.sessions.checked import Judging
 
+            seldom()  # by now all is imported, and records come by the hundred thousand
             self._judging = Judging(self._folder, self._what, dry=self._dry, told=_told)
         return self._judging
 

@@ -11,6 +11,7 @@ import sys
 
 # What was asked for cannot be had.
 _REFUSALS = (
+    ("fuzz.live.runs", "UnwrittenTrace"),
     ("detectors.live.incident", "IncidentError"),
     ("detectors.values.recordings", "RecordingError"),
     ("reports.data.schema", "ReportError"),

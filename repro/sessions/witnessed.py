@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Literal
 from detectors import Race
 from detectors.places import at
 from reports.data.checked import Witnessed
+from repro.sessions import sentences
 from simgpu.timing import Timing
 from simgpu.tokens import Stretch, TokenError
 from simgpu.trace import TraceError
 
 if TYPE_CHECKING:
     from fuzz.live.examine import LiveWitness
+    from reports.data.witnesses import SeenElsewhere
 
 _PATIENCE = 5  # times as long as the program took the first time, and never less than
 _LEAST_S = 30.0
@@ -63,6 +65,7 @@ class Again:
         if why := self._cannot():
             return [_none(why)] * len(races)
         from fuzz.live.examine import examine
+        from reports.data import witnesses
         from reports.screen.console import Terminal
 
         assert self.timing is not None
@@ -70,6 +73,13 @@ class Again:
         if not races:
             return [_none(f"--witness-of {' and '.join(self.of)} is no race of these")] * len(every)
         many = "1 race does" if len(races) == 1 else f"{min(self.limit, len(races))} races do"
+        number = {id(race): at for at, race in enumerate(every, 1)}
+        kept: list[SeenElsewhere] = []
+
+        def look(one: LiveWitness) -> None:
+            if (seen := _seen(one, number[id(one.race)])) is not None:
+                kept.append(seen)
+
         began = time.monotonic()
         console = Terminal(stderr=True)
         try:
@@ -85,14 +95,16 @@ class Again:
                         *(word for one in self.packages for word in ("--package", one)),
                     ),
                     patience_s=max(_LEAST_S, _PATIENCE * self.took_s),
+                    look=look,
                 )
         except KeyboardInterrupt:
             interrupted = _none(f"interrupted after {time.monotonic() - began:.0f} s of running the program again")
             return [interrupted] * len(every)
         except (TraceError, RuntimeError, OSError) as problem:
-            return [_none(f"the program cannot be run again: {problem}")] * len(every)
+            place = sentences.no_place(problem) if isinstance(problem, OSError) else None
+            return [_none(f"the program cannot be run again: {place or problem}")] * len(every)
         said = [Witnessed(one.verdict, one.reason, one.token, one.command) for one in found]
-        _keep(trace.parent, every, found)
+        witnesses.write(kept, trace.parent)
         asked = dict(zip(map(id, races), said, strict=True))
         return [asked.get(id(race), _none("not asked for by --witness-of")) for race in every]
 
@@ -106,27 +118,20 @@ class Again:
         return ""
 
 
-def _keep(folder: Path, races: Sequence[Race], found: Sequence[LiveWitness]) -> None:
-    """What was seen of each race in the other timing. Raises OSError."""
-    from reports.data import witnesses
+def _seen(one: LiveWitness, race: int) -> SeenElsewhere | None:
+    """What was seen of race number ``race`` in the other timing."""
+    from reports.data.witnesses import SeenElsewhere
     from reports.timelines import elsewhere
 
-    number = {id(race): at for at, race in enumerate(races, 1)}
-    kept = []
-    for one in found:
-        if one.outcomes is None or one.occurrence is None or one.pair is None:
-            continue
-        reversed_, program = one.outcomes
-        its = program if one.occurrence.manifested else reversed_
-        window = elsewhere.window(its.run, one.pair)
-        if window is not None:
-            order: Literal["program", "reversed"] = "program" if its is program else "reversed"
-            kept.append(
-                witnesses.SeenElsewhere(
-                    race=number[id(one.race)], order=order, occurrence=one.occurrence, window=window
-                )
-            )
-    witnesses.write(kept, folder)
+    if one.outcomes is None or one.occurrence is None or one.pair is None:
+        return None
+    reversed_, program = one.outcomes
+    its = program if one.occurrence.manifested else reversed_
+    window = elsewhere.window(its.run, one.pair)
+    if window is None:
+        return None
+    order: Literal["program", "reversed"] = "program" if its is program else "reversed"
+    return SeenElsewhere(race=race, order=order, occurrence=one.occurrence, window=window)
 
 
 def _none(why: str) -> Witnessed:

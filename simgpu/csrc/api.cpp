@@ -14,6 +14,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "operators.h"
+#include "packed.h"
 #include "recorder.h"
 #include "probes.h"
 
@@ -274,6 +275,14 @@ const int64_t* simgpu_trace_take(int64_t* words, int everything) {
   Lock lock;
   return trace().take(words, everything != 0);
 }
+// Of words that were taken; `made`: how many bytes, launches, the last one's number. The bytes are there until the next call.
+const char* simgpu_trace_packed(const int64_t* words, int64_t count, int64_t* at, int64_t* made) {
+  static auto* packed = new Packed;
+  Lock lock;
+  pack(words, count, *at, *packed);
+  made[0] = static_cast<int64_t>(packed->bytes.size()), made[1] = packed->operations, made[2] = packed->op;
+  return packed->bytes.data();
+}
 void simgpu_mark(int64_t number) {  // here stands a record that Python made
   Lock lock;
   trace().note(Kind::kMark, {number});
@@ -321,9 +330,9 @@ void simgpu_probes_begin() {
   Lock lock;
   probes().begin();
 }
-const int64_t* simgpu_probes_take(int64_t* words) {
+const int64_t* simgpu_probes_take(int64_t from, int64_t most, int64_t* words) {
   Lock lock;
-  return probes().take(words);
+  return probes().take(from, most, words);
 }
 
 void simgpu_dry(int64_t real, int (*asked)(const char*, int, double*)) {

@@ -67,7 +67,7 @@ bool Device::query(const Marker& marker, int64_t site) {
     trace().note(Kind::kHostWait, {marker.number, static_cast<int64_t>(How::kQuery), site, now, now});
     raise();
   } else {
-    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, -1});
+    trace().note(Kind::kHostStep, {static_cast<int64_t>(How::kAsked), now, marker.number});
   }
   return passed;
 }

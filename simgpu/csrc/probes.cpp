@@ -79,11 +79,17 @@ void Probes::launched(const Accesses& accesses, bool collective) {
   }
 }
 
+Probes::Probed& Probes::seen(int64_t op) {
+  if (reads_.empty() || reads_.back().op < op) return reads_.emplace_back(Probed{op});
+  auto at = std::lower_bound(reads_.begin(), reads_.end(), op, [](auto& one, int64_t than) { return one.op < than; });
+  return at->op == op ? *at : *reads_.insert(at, Probed{op});
+}
+
 void Probes::read(int64_t op, const void* data, size_t nbytes) {
   if (!on) return;
-  auto& seen = reads_[op];
-  seen.nbytes += static_cast<int64_t>(nbytes);
-  seen.checksum = crc32(seen.checksum, data, nbytes);
+  auto& of = seen(op);
+  of.nbytes += static_cast<int64_t>(nbytes);
+  of.checksum = crc32(of.checksum, data, nbytes);
 }
 
 void Probes::read(int64_t op, const Access& access) {
@@ -92,11 +98,15 @@ void Probes::read(int64_t op, const Access& access) {
   each_run(access, [&](int64_t lo, int64_t hi) { read(op, kept->second.data + lo, static_cast<size_t>(hi - lo)); });
 }
 
-const int64_t* Probes::take(int64_t* count) {
+const int64_t* Probes::take(int64_t from, int64_t most, int64_t* count) {
   taken_.clear();
-  for (auto& [op, seen] : reads_) taken_.insert(taken_.end(), {0, op, seen.nbytes, seen.checksum});
+  auto reads = static_cast<int64_t>(reads_.size());
+  for (int64_t at = from; at < std::min(reads, from + most); ++at) {
+    auto& seen = reads_[static_cast<size_t>(at)];
+    taken_.insert(taken_.end(), {0, seen.op, seen.nbytes, seen.checksum});
+  }
   for (auto& [block, kept] : blocks_) {
-    if (kept.written.empty()) continue;
+    if (from < reads || kept.written.empty()) continue;
     Probed seen;
     for (auto& [lo, hi] : kept.written) {
       seen.nbytes += hi - lo;

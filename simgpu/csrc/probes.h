@@ -6,6 +6,7 @@
 // timing in sound programs too. The end of the program is its last kernel, so what it lets go of behind that counts.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -28,21 +29,26 @@ class Probes {
   void read(int64_t op, const Access& access);
 
   // In fours: 0, an operation, how many bytes the host read by it, their CRC-32; 1, a block, how many of its bytes
-  // were written, their CRC-32. Once all work is done. Valid until the next call.
-  const int64_t* take(int64_t* count);
+  // were written, their CRC-32. Once all work is done: of the reads `most` from `from` on, and where there are no more,
+  // the blocks. Valid until the next call.
+  const int64_t* take(int64_t from, int64_t most, int64_t* count);
 
  private:
+  struct Probed;
+  Probed& seen(int64_t op);
+
   struct Kept {
     const char* data;
     std::map<int64_t, int64_t> written;  // ranges, from -> to, apart from each other
   };
   struct Probed {
+    int64_t op = 0;
     int64_t nbytes = 0;
     uint32_t checksum = 0;
   };
   std::map<int64_t, Kept> blocks_;
   std::vector<int64_t> dropped_;  // since the last kernel
-  std::map<int64_t, Probed> reads_;
+  std::deque<Probed> reads_;  // by operation: a program may read very often
   std::vector<int64_t> taken_;
 };
 

@@ -152,11 +152,11 @@ def test_a_race_of_a_thinned_run_has_its_witness(check: Checking) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_memory_of_a_hundred_thousand_operations(tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("how", "ranks", "witnesses"), [("clean", 1, 0), ("clean", 2, 0), ("racy", 1, 8)])
+def test_memory_of_a_hundred_thousand_operations(tmp_path: Path, how: str, ranks: int, witnesses: int) -> None:
     """... is that of ten thousand: of the ranks and of the command that judges."""
     from benchmarks.long import checked
 
-    few, many = (checked("clean", count, ranks, tmp_path / str(count)) for count in (10_000, 100_000))
+    few, many = (checked(how, count, ranks, tmp_path / str(count), witnesses=witnesses) for count in (10_000, 100_000))
     assert many.largest < 1.1 * few.largest
     assert many.command < 1.1 * few.command

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
+from pathlib import Path
+from typing import cast
 
+import pytest
+
+from detectors import Race
+from fuzz.live.runs import UnwrittenTrace
+from repro.sessions.witnessed import Again
+from simgpu.timing import Timing
 from tests.check.conftest import Check, Done
 
 RACE = """
@@ -64,6 +73,28 @@ def test_what_no_token_can_say_is_said(check: Check) -> None:
     check.script(RACE.format(made="kept.add_(1)", read="kept + 1"))
     _, says, _ = words_of(check("--witnesses", "1", "--slow", "kernel:*=1.5", "train.py"))
     assert says == "no token can say what --slow asks for: give whole factors from 2 on"
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp"), "cannot write /tmp: No space left on device"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found"), "cannot use a file: No usable"),
+        (UnwrittenTrace("the trace cannot be written: [Errno 28]"), "the trace cannot be written: [Errno 28]"),
+    ],
+)
+def test_where_there_is_no_room_for_what_it_is_compared_with_the_verdict_stays(
+    problem: Exception, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def examine(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("fuzz.live.examine.examine", examine)
+    again = Again(["train.py"], Timing(), limit=1, took_s=1.0)
+    (one, other) = again(tmp_path / "trace", [cast(Race, object())] * 2)
+    assert one == other and one.verdict == "not confirmed"
+    assert one.says.startswith(f"the program cannot be run again: {says}")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_token_that_is_none_is_one_sentence(check: Check) -> None:

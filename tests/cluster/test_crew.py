@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from concurrent.futures import wait
 
 import pytest
 
+from scenarios.base import ScenarioError
+from simgpu.ranks.interrupts import concluding
 from studies.crew import Crew
 
 
@@ -47,3 +51,19 @@ def test_what_failed_is_told_to_who_does_something_else_meanwhile() -> None:
         wait([*crew._open])
         with pytest.raises(ValueError, match="7 cannot be had"):
             crew.look()
+
+
+_early: list[signal.Signals] = []
+os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), number) for number in _early])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_that_is_asked_to_end_as_soon_as_it_is_there_ends(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command would have done with the signal is not for its workers, not even in their first moment."""
+    monkeypatch.setattr(sys.modules[__name__], "_early", [number])
+    with concluding(), Crew(1) as crew:
+        crew.begin(twice, [10])
+        with pytest.raises(ScenarioError, match="a worker died"):
+            dict(crew.done())

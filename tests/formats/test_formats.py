@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from reports.data.checked import Checked, Witnessed
 from reports.data.known import Known
-from reports.data.schema import KeptSuppression
+from reports.data.loading import load
+from reports.data.schema import KeptSuppression, ReportError
 from reports.formats import items, sarif, writing
 from reports.formats.rules import RULES
 from simgpu.trace import Frame
@@ -208,3 +209,16 @@ def test_a_line_of_a_library_is_no_annotation_of_a_file(tmp_path: Path) -> None:
     line = writing.text(folder_of(run(own={}), tmp_path), "github").splitlines()[0]
     assert "file=" not in line and f"::{READ[0].file}:{READ[0].line}: " in line
     assert OWN["train.py"] not in line
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_that_is_no_run_is_told_as_for_a_page(there: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    if there:
+        folder.mkdir()
+    with pytest.raises(ReportError) as of_a_page:
+        load(folder)
+    with pytest.raises(ReportError) as of_a_format:
+        items.load(folder)
+    assert str(of_a_format.value) == str(of_a_page.value)
+    assert str(of_a_format.value).startswith(f"{folder} is not a run: ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import tempfile
 from pathlib import Path
 from random import Random
 
@@ -10,11 +12,20 @@ import pytest
 from detectors import find_races
 from detectors.race_detector import key_of
 from fuzz.live.recorded import HostWaited, Recorded, Works, begins
-from fuzz.live.rows import Rows
+from fuzz.live.rows import Rows, Spill
 from fuzz.occurrences import spread, spread_of
+from repro.sessions.sentences import no_place
 from simgpu.timing import Place
 from simgpu.trace import Launch
 from tests.detectors.test_find_races import story_of, write
+
+
+@pytest.fixture(autouse=True, params=[2, 1024])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
+    """Of two rows a part, nearly all is in the file; of a thousand, nothing is."""
+    monkeypatch.setattr("fuzz.live.rows._BLOCK", request.param)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return int(request.param)
 
 
 def launch(op: int, stream: int, kernel: str) -> Launch:
@@ -60,6 +71,60 @@ def test_of_a_work_that_is_told_twice_the_later_counts() -> None:
     for op, kernel in ((5, "aten::mm"), (4, "aten::mm"), (5, "aten::add")):
         works.add(launch(op, 0, kernel))
     assert works[5].place.kernel == "aten::add"
+
+
+def test_a_word_and_a_place_are_found_wherever_they_are() -> None:
+    rows = Rows(HostWaited)
+    for at in range(9):
+        rows.add("read" if at % 3 else "copy", at // 2, at, -at)
+        assert len(rows) == at + 1 and rows[at] == rows[-1] == (("copy", "read", "read")[at % 3], at // 2, at, -at)
+    assert rows.first(stack=3, how="copy") == 6 and rows.first(stack=3, how="read") == 7
+    assert rows.first(stack=2, how="copy") is None and rows.first(how="synchronize") is None
+    assert rows.number(7, "stack") == 3 and [one for _, (some,) in rows.columns("end") for one in some] == [
+        -at for at in range(9)
+    ]
+    with pytest.raises(IndexError):
+        rows[9]
+
+
+def test_what_a_run_leaves_in_a_file_is_gone_with_it(tmp_path: Path, block: int) -> None:
+    def opened() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = opened()
+    run = Recorded.of(0, [launch(op, 0, "aten::mm") for op in range(100)])
+    other = Recorded.of(0, [launch(op, 0, "aten::mm") for op in range(100)])
+    assert begins({0: run}, {0: other}) and not [*tmp_path.iterdir()]
+    assert opened() - before == (2 if block < 100 else 0)
+    del run, other
+    assert opened() == before
+
+
+@pytest.mark.parametrize("why", ["full", "gone"])
+def test_where_the_file_can_not_be_written_one_sentence_names_the_place(
+    why: str, tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    place = tmp_path if why == "full" else tmp_path / "gone"
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    if why == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large" if why == "full" else "No such file") as raised:
+            Recorded.of(0, [launch(op, 0, "aten::mm") for op in range(1024)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    sentence = no_place(raised.value)
+    assert sentence is not None and str(place) in sentence
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_file_that_lost_its_end_gives_no_value() -> None:
+    spill = Spill()
+    at = spill.add(bytes(range(100)))
+    assert (at, spill.add(b"more")) == (0, 100) and spill.read(98, 6) == b"\x62\x63more"
+    with pytest.raises(OSError, match="Input/output error"):
+        spill.read(98, 7)
 
 
 def test_an_empty_run() -> None:

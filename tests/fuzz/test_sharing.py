@@ -11,6 +11,7 @@ import torch
 
 from fuzz.subject import Subject
 from replay import footprints
+from replay import sharing as module
 from replay.deviations import OperationDelay, Stretch
 from replay.faults import ReplayError
 from replay.footprints import Footprint, Footprints
@@ -19,7 +20,7 @@ from replay.recording import Recording
 from replay.replayer import Replayer, ReplayOutcome
 from replay.sharing import SharingReplayer
 from simgpu.device import Device
-from simgpu.trace import Access, Launch
+from simgpu.trace import Access, Launch, Reuse
 
 Change = Callable[[Footprint], None]
 
@@ -79,8 +80,16 @@ def forgets_the_end(made: Footprint) -> None:
     made.reads = [one._replace(hi=one.hi - 4) if one.hi > 500 else one for one in made.reads]
 
 
-@pytest.mark.parametrize("change", [forgets_a_read, forgets_what_it_changes, forgets_a_write, forgets_the_end])
-def test_what_is_not_is_noticed(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (forgets_a_read, "read what they are not said to read"),  # of another block
+        (forgets_what_it_changes, "reads what it is not said to read"),
+        (forgets_a_write, "writes what it is not said to write"),
+        (forgets_the_end, "reads what it is not said to read"),
+    ],
+)
+def test_what_is_not_is_noticed(change: Change, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Footprints.of
 
     def wrong(self: Footprints, effect: Any) -> Footprint:
@@ -91,7 +100,7 @@ def test_what_is_not_is_noticed(change: Change, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(footprints.Footprints, "of", wrong)
     subject = Subject(recorded())
     both(subject, subject.sharing)
-    assert "not said to" in subject.sharing.reason
+    assert reason in subject.sharing.reason
     assert not subject.sharing.shared.none
     assert subject.sharing.shared.plainly
 
@@ -156,3 +165,85 @@ def test_what_counts_as_wrong_may_change() -> None:
     assert sharing.run().bad == {}
     replayer.expected = tuple(one ^ 1 for one in replayer.recorded)
     assert sharing.run().bad == replayer.run().bad == {0: 3}
+    replayer.expected = replayer.recorded
+    assert sharing.run().bad == replayer.run().bad == {}
+
+
+def test_what_does_not_come_out_as_it_was_recorded_is_not_shared() -> None:
+    replayer = Replayer(recorded())
+    replayer.recorded = tuple(one ^ 1 for one in replayer.recorded)
+    sharing = SharingReplayer(replayer)
+    assert shown(sharing.run()) == shown(replayer.run())
+    assert "not said to read" in sharing.reason
+
+
+def test_what_the_host_brought_is_there_after_it_was_tried_out() -> None:
+    """Nothing writes to it, so no replay sets it back."""
+
+    def program(device: Device) -> None:
+        total = (torch.arange(10.0).cuda() * 2).sum()
+        device.probe("loss", "", total, lambda value: None)
+
+    replayer = Replayer(record(program))
+    replayer.settle([])
+    sharing = SharingReplayer(replayer)
+    assert sharing.run().checksums == replayer.run().checksums == replayer.recorded
+    assert not sharing.reason
+
+
+def test_descriptions_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(recorded())
+    subject.run()
+    once = subject.sharing.computations[1]
+    monkeypatch.setattr(module, "_WORDS", once)
+    both(subject, subject.sharing)
+    assert subject.sharing.computations[1] < 3 * once
+
+
+def holding(device: Device) -> None:
+    """Blocks that another stream still reads when they are handed out, if that is late: each is a place of its own."""
+    side = torch.cuda.Stream()
+    device.name_stream(side, "side")
+    total = torch.zeros((), device="cuda")
+    for number in range(4):
+        held = torch.full((1000 * (number + 1),), float(number + 1), device="cuda")
+        with torch.cuda.stream(side):
+            total = total + held.sum()
+        held.record_stream(side)
+        size = held.numel()
+        del held
+        for _ in range(20):  # meanwhile the side is done with it
+            torch.ones(10, device="cuda")
+        total = total + torch.full((size,), 100.0, device="cuda").sum()
+    torch.cuda.synchronize()
+    device.probe("loss", "", total, lambda value: None)
+
+
+def test_however_many_places_blocks_have_each_timing_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LAYOUTS", 2)
+    subject = Subject(record(holding))
+    side = [name for name in subject.operations if "sum" in name.kernel]
+    timings = [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in side]
+    late = {subject.replayer.holds.late(subject.replayer.graph.timed(one), subject.replayer.settled) for one in timings}
+    assert len(late) > 3
+    for timing in (*timings, *timings):
+        assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing))
+    assert not subject.sharing.reason
+
+
+def test_work_that_touches_memory_by_two_names_is_not_shared() -> None:
+    """It is no function of what it reads: what it reads by one it has written by the other."""
+    records = list(record(holding).records[0])
+    reuse = next(one for one in records if isinstance(one, Reuse))
+    at = next(
+        at for at, one in enumerate(records)
+        if isinstance(one, Launch) and any(access[0] == reuse.block for access in one.writes)
+    )  # fmt: skip
+    launch = records[at]
+    assert isinstance(launch, Launch)
+    access = Access(reuse.former, reuse.start, reuse.start + 4)
+    changed: list[Any] = [*records[:at], launch._replace(reads=(*launch.reads, access)), *records[at + 1 :]]
+    replayer = Replayer(Recording.of({0: changed}))
+    sharing = SharingReplayer(replayer)
+    assert "two blocks that share memory" in sharing.reason
+    assert sharing.run().checksums == replayer.run().checksums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detectors.engines import VARIABLE
 from replay.engines import Numbers
-from replay.native.engine import NativeNumbering, sort
+from replay.native.engine import NativeNumbering
 from replay.numbering import INITIAL, NONE, NOTHING, Deed, HandedOn, Numbering, OutOfOrder, Span
-from replay.waiting import Waiting
+from replay.waiting import Waiting, ordered
 from tests.examples import examples
 
 BLOCK = 8  # bytes
@@ -152,14 +154,157 @@ def test_the_same_number_is_the_same_bytes(story: tuple[list[Deed], list[tuple[i
                 for span in deed.writes:
                     mine[span.block * BLOCK :][span.lo : span.hi] = plain.part(span)
                 if deed.what != "arrive":
-                    one.done(number)
+                    one.done(np.array([number]))
                 one.keep(number, mine)
             assert python.held == native.held <= limit
         again, nothing = native.follow(layout, places)
         assert again.tolist() == computed.tolist() and not len(nothing)
-    for one in (python, native):
+    others = list(engines(deeds, limit))
+    for one, other in zip((python, native), others, strict=True):
         one.forget()
         assert (one.count, one.words, one.held) == (1, 0, 0)
+        for layout, order in timings:
+            if legal(deeds, order):
+                for then, now in zip(*(it.follow(layout, np.array(order)) for it in (other, one)), strict=True):
+                    assert then.tolist() == now.tolist()
+        reading = range(1, one.count)
+        assert [one.give(it, memory[0]) for it in reading] == [other.give(it, memory[0]) for it in reading]
+
+
+class AsRecorded:
+    """The same effects on memory as recorded, which holds at each time what somebody has put there."""
+
+    def __init__(self, deeds: Sequence[Deed]) -> None:
+        self._it = Plain(deeds, np.arange(BLOCKS) * BLOCK, np.arange(AREA))
+        self.memory = self._it.memory
+        self.log: list[int] = []  # the checksums of all that was carried out, but for arrivals
+        self.effects = np.empty(len(deeds), dtype=object)
+        for place, deed in enumerate(deeds):
+            self.effects[place] = partial(self._it.run if deed.what == "arrive" else self._logged, place)
+
+    def _logged(self, place: int) -> None:
+        self.log.append(self._it.run(place))
+
+    def carry_out(self, numbers: Numbers, wanted: list[int], most: int) -> list[int]:
+        """In this order, and before each what it reads and what was given up. Gives what was carried out."""
+        carried: list[int] = []
+        while wanted:
+            done = numbers.carry_out(np.array(wanted), self.effects, self.memory)
+            carried += wanted[:done]
+            wanted = wanted[done:]
+            while wanted and len(carried) < most:
+                missing = numbers.stage(wanted[0], self.effects, self.memory)
+                if missing == NONE:
+                    missing = numbers.give(wanted[0], self.memory)
+                if missing == NONE:
+                    break
+                wanted.insert(0, missing)
+        return carried
+
+
+@examples(150)
+@given(stories(), st.booleans())
+def test_carried_out_elsewhere_it_makes_the_same_bytes(
+    story: tuple[list[Deed], list[tuple[int, list[int]]]], scarce: bool
+) -> None:
+    """On memory as recorded, from what is kept; also where what one timing makes drives out what others made."""
+    deeds, timings = story
+    limit = sum(span.hi - span.lo for deed in deeds for span in deed.writes) if scarce else 1000
+    known: dict[int, int] = {}
+    sides = [(one, AsRecorded(deeds)) for one in engines(deeds, limit)]
+    for layout, order in timings:
+        if not legal(deeds, order):
+            continue
+        carried = []
+        for numbers, here in sides:
+            here.log.clear()
+            computed, fresh = numbers.follow(layout, np.array(order))
+            carried.append(here.carry_out(numbers, computed[fresh].tolist(), 100 * len(deeds)))
+            numbers.done(computed[fresh])
+        assert carried[0] == carried[1]
+        assert sides[0][1].log == sides[1][1].log
+        for number, crc in zip(carried[0], sides[0][1].log, strict=True):
+            assert known.setdefault(number, crc) == crc
+        plain = Plain(deeds, [*APART, OVERLAPPING][layout], np.arange(AREA))
+        for place in order:
+            crc = plain.run(place)
+            if deeds[place].what in ("work", "leave"):
+                assert known[int(computed[place])] == crc
+
+
+def test_what_an_effect_raises_arrives() -> None:
+    deeds = [Deed("work", (), (Span(0, 0, 8),)) for _ in range(3)]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        here.effects[1] = partial(int, "no number")
+        computed, _ = numbers.follow(0, np.arange(3))
+        with pytest.raises(ValueError, match="no number"):
+            numbers.carry_out(computed, here.effects, here.memory)
+        assert len(here.log) == 1
+        with pytest.raises(TypeError):
+            numbers.carry_out(computed, np.array([None, None, None]), here.memory)
+
+
+def test_however_many_there_are_each_is_found_again() -> None:
+    deeds = [Deed("work", (Span(0, 0, 8),)) for _ in range(5000)]
+    for numbers in engines(deeds, 0):
+        first, _ = numbers.follow(0, np.arange(5000))
+        assert sorted(first.tolist()) == list(range(1, 5001))
+        assert numbers.follow(0, np.arange(5000))[0].tolist() == first.tolist() and numbers.count == 5001
+
+
+def test_what_is_cut_in_one_block_is_cut_in_all_that_hand_on_the_same_bytes() -> None:
+    """Block 4 has the bytes of block 0 in one timing, of block 1 in another; of block 0 somebody reads a part."""
+    deeds = [
+        Deed("work", (Span(0, 0, 2),)),
+        Deed("inherit", passed=(HandedOn(4, 0, 0, 8, 0),)),
+        Deed("work", (), (Span(1, 0, 8),)),
+        Deed("inherit", passed=(HandedOn(4, 1, 0, 8, 0),)),
+        Deed("work", (Span(4, 0, 8),)),
+    ]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        computed, _ = numbers.follow(0, np.array([2, 3, 4]))
+        assert numbers.carry_out(computed[[2]], here.effects, here.memory) == 1
+        made = here.memory[8:16].tobytes()
+        assert numbers.give(int(computed[4]), here.memory) == NONE
+        assert here.memory[32:40].tobytes() == made
+
+
+def test_nothing_is_carried_out_from_what_is_not_there() -> None:
+    one, other = Span(0, 0, 8), Span(1, 0, 8)
+    deeds = [Deed("work", (), (one,)), Deed("work", (one,), (other,))]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        computed, fresh = numbers.follow(0, np.arange(2))
+        assert numbers.carry_out(computed[1:], here.effects, here.memory) == 0 and not here.log
+        assert numbers.carry_out(computed[fresh], here.effects, here.memory) == 2 == len(here.log)
+
+
+def test_a_collective_that_was_broken_off_is_begun_again() -> None:
+    """It took in one member's new data, and the other's was not there: what it has is of neither timing."""
+    one, other = Span(0, 0, 8), Span(1, 0, 8)
+    deeds = [
+        *(Deed("work", (), (span,)) for span in (one, other, one, other)),
+        Deed("arrive", (one,), exchange=0, member=0, members=2),
+        Deed("arrive", (other,), exchange=0, member=1, members=2),
+        Deed("leave", (), (Span(2, 0, 8),), exchange=0, member=0, members=2),
+    ]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        taken: list[int] = []
+        here.effects[4], here.effects[5] = partial(taken.append, 0), partial(taken.append, 1)
+        (early, _), (late, _) = (numbers.follow(0, np.array(order)) for order in ([0, 1, 4, 5, 6], [2, 3, 4, 5, 6]))
+        assert numbers.carry_out(early[[0, 1]], here.effects, here.memory) == 2
+        assert numbers.carry_out(late[[2]], here.effects, here.memory) == 1
+        assert numbers.stage(int(early[6]), here.effects, here.memory) == NONE
+        assert numbers.stage(int(late[6]), here.effects, here.memory) == late[3]
+        assert taken == [0, 1, 0]
+        assert numbers.carry_out(early[[6]], here.effects, here.memory) == 1
+        assert taken == [0, 1, 0, 0, 1]
+        numbers.unstage()
+        assert numbers.stage(int(early[6]), here.effects, here.memory) == NONE
+        assert len(taken) == 7
 
 
 def overlapping(spans: Sequence[Span]) -> bool:
@@ -173,8 +318,7 @@ def test_who_reads_the_same_in_another_order_computes_the_same() -> None:
     for numbers in engines(deeds, 1000):
         first, fresh = numbers.follow(0, np.array([0, 1, 2]))
         assert fresh.tolist() == [0, 1, 2]
-        for number in first.tolist():
-            numbers.done(number)
+        numbers.done(first)
         same, fresh = numbers.follow(1, np.array([1, 0, 2]))
         assert same.tolist() == first.tolist() and not len(fresh)
         early, fresh = numbers.follow(1, np.array([1, 2, 0]))
@@ -225,6 +369,10 @@ def test_times_are_the_longest_ways(data: st.DataObject) -> None:
 def test_what_is_at_one_time_comes_in_the_order_of_issue(when: list[int], random: Any) -> None:
     order = list(range(len(when)))
     random.shuffle(order)
-    places, moments = np.array(order, dtype=np.int64), np.array(when, dtype=np.int64)
-    sort(moments, places)
-    assert places.tolist() == np.argsort(moments, kind="stable").tolist()
+    nearly, moments = np.array(order, dtype=np.int64), np.array(when, dtype=np.int64)
+    for engine in ("python", "native"):
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv(VARIABLE, engine)
+            found = ordered(moments, nearly)
+        assert found.tolist() == sorted(range(len(when)), key=lambda place: (when[place], place))
+        assert nearly.tolist() == order

@@ -40,10 +40,12 @@ class Case(NamedTuple):
 
 _TINY = ("--size", "tiny", "--ranks", "2", "--nodes", "1", "--sequence", "32", "--accumulation", "1")
 _JOB = ("--nodes", "2", "--gpus", "4", "--hpz", "4", "--sequence", "128")
+_LARGE = ("--model", "llama-2-70b", "--nodes", "128", "--gpus", "8", "--hpz", "8", "--checkpointing")
 COMMANDS = {
     "run": Case(("run", *_TINY, "--steps", "30"), "it", "scenario.json", "step   1/30", 2, "findings.json"),
     "compare": Case(("compare", *_TINY, "--steps", "30"), "it-none", "scenario.json", "reference:", 2),
     "dry": Case(("dry", *_JOB, "--steps", "500", "--exact"), "it", "job.json", "training, rank 0", 1),
+    "dry-extend": Case(("dry", *_LARGE, "--extend"), "it", "job.json", "recording 4 layers", 1),
     "sweep": Case(("sweep", *_JOB, "--workers", "2"), "it", "job.json", "9 networks", 4),
     "fuzz": Case(("fuzz", "hpz-short", "--examples", "100000"), "", "", "Race 1", 2, "timings.json"),
 }

@@ -54,6 +54,22 @@ def test_a_full_disk_is_one_sentence(command: str, limit: int, tmp_path: Path) -
             assert (old / COMMANDS[command].mark).read_text() == "of the old run"
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("limit", [50, 3_000, 30_000, 300_000])
+def test_a_page_that_does_not_fit_is_one_sentence_and_the_old_page_stays(limit: int, tmp_path: Path) -> None:
+    made = Here().run("-m", "repro", "run", *_TINY, "--name", "it", "--runs", "runs", folder=tmp_path)
+    assert made.returncode in (0, 1), made.stderr
+    assert Here().run("-m", "repro", "report", "runs/it", folder=tmp_path).returncode == 0
+    page = {path.name: path.read_bytes() for path in (tmp_path / "runs" / "it" / "report").iterdir()}
+
+    status, said = limited(Here(), limit, "report", "runs/it", folder=tmp_path)
+
+    assert status == 2
+    assert said[-1].startswith("Error: cannot write the report into runs/it/report: ") and "File too large" in said[-1]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "runs" / "it" / "report").iterdir()} == page
+    assert not (tmp_path / "runs" / "it" / "report.new").exists()
+
+
 @pytest.mark.parametrize(
     "command", [pytest.param(one, marks=pytest.mark.wide) if one in ("compare", "sweep") else one for one in WRITING]
 )

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from simgpu import dry, launch
+from simgpu.onward import Seal
 from simgpu.scripts import Program
-from simgpu.trace import Begin, Free, Probe, Probed, Seal, Stack, TraceReader, TraceRecord, file_of
+from simgpu.trace import Begin, Free, Probe, Probed, Stack, TraceReader, TraceRecord, file_of
 
 _CLOCKS = {"issued", "start", "end", "time", "began"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from detectors import find_races
 from detectors.order.races import Race
 from fuzz.live.examine import LiveWitness, examine
-from fuzz.live.runs import Runner
+from fuzz.live.runs import Runner, UnwrittenTrace
 from simgpu.timing import Delay, Timing
 from simgpu.trace import file_of
 from tests.warm import ROOT, with_simulated_gpu
@@ -232,6 +233,39 @@ def test_a_race_between_ranks_names_its_rank_and_what_cannot_be_reversed_says_wh
             "_local_scalar_dense (train.py:12 <module>) differs",
         ),
     ]
+
+
+# The collective's last write is seen by nobody; how the program ends is, if that counted where its trace is cut off.
+SUM_OF_RANKS = """
+import os
+import torch
+import torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+a = torch.ones(4, device="cuda")
+work = dist.all_reduce(a, async_op=True)
+a.sum()
+torch.cuda.synchronize()
+for _ in range(500):
+    a.add_(1)
+torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_run_whose_trace_could_not_be_written_is_no_witness(ranks: int, tmp_path: Path, runner: Runner) -> None:
+    """It ends otherwise, and earlier, than the run with which it is compared: that is the disk's doing."""
+    script, options = (SUM_OF_RANKS, ["--ranks", "2"]) if ranks else (OFTEN.format(changes=0), [])
+    races, command = judged(runner, tmp_path, script, *options)
+    place = resource.RLIMIT_FSIZE
+    before = resource.prlimit(runner.pid, place)
+    resource.prlimit(runner.pid, place, (4000, before[1]))
+    try:
+        with pytest.raises(UnwrittenTrace, match="^the trace cannot be written: .*File too large"):
+            examine(tmp_path, races, command, runner=runner)
+    finally:
+        resource.prlimit(runner.pid, place, before)
 
 
 def test_without_a_race_nothing_runs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from judged import Story, story
 
@@ -32,7 +33,7 @@ def looking() -> Iterator[Seer]:
         probes.begin()
         yield seer
         torch.cuda.synchronize()
-        told = probes.collected()
+        told = [*probes.collected()]
         for probe, seen in zip(told[::2], told[1::2], strict=True):
             assert isinstance(probe, Probe) and isinstance(seen, Probed) and probe.probe == seen.probe
             into = seer.read if probe.kind == probes.READ else seer.final
@@ -97,3 +98,17 @@ def test_what_is_let_go_behind_the_last_kernel_still_counts() -> None:
         main()
     assert crc(torch.full((4,), 3.0)) in seer.final
     assert crc(torch.full((4,), 2.0)) not in seer.final
+
+
+def test_however_many_there_are_taken_together_all_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may read a million times: what it saw is told a part at a time."""
+    seen = []
+    for part in (1, 2, 3, 4096):
+        monkeypatch.setattr(probes, "_PART", part)
+        with looking() as seer:
+            a = torch.ones(3, device="cuda")
+            for value in range(4):
+                a.add_(value).sum().item()
+        assert len(seer.read) == 4 and seer.final
+        seen.append((seer.read, seer.final))
+    assert seen == seen[:1] * 4

@@ -18,6 +18,16 @@ std::vector<Row> rows(const int64_t* numbers, int64_t count) {
   return {begin, begin + count};
 }
 
+// What may raise. Python asks whether it did, whatever is given back.
+template <typename Work>
+int64_t called(Work work) {
+  try {
+    return work();
+  } catch (const replay::Raised&) {
+    return replay::kNone;
+  }
+}
+
 }  // namespace
 
 EXPORT void* numbering_new(int64_t places, const int64_t* what, const int64_t* exchange, const int64_t* member,
@@ -54,7 +64,9 @@ EXPORT int64_t numbering_place(void* it, int64_t number) { return static_cast<Nu
 EXPORT int64_t numbering_arrivals(void* it, int64_t number, int64_t* found) {
   return static_cast<Numbering*>(it)->arrivals(number, found);
 }
-EXPORT void numbering_done(void* it, int64_t number) { static_cast<Numbering*>(it)->done(number); }
+EXPORT void numbering_done(void* it, const int64_t* numbers, int64_t count) {
+  static_cast<Numbering*>(it)->done(numbers, count);
+}
 EXPORT int64_t numbering_give(void* it, int64_t number, uint8_t* memory) {
   return static_cast<Numbering*>(it)->give(number, memory);
 }
@@ -62,6 +74,14 @@ EXPORT void numbering_keep(void* it, int64_t number, const uint8_t* memory) {
   static_cast<Numbering*>(it)->keep(number, memory);
 }
 EXPORT void numbering_bound(void* it, int64_t limit) { static_cast<Numbering*>(it)->bound(limit); }
+EXPORT int64_t numbering_carry_out(void* it, const int64_t* numbers, int64_t count, PyObject* const* effects,
+                                   uint8_t* memory) {
+  return called([&] { return static_cast<Numbering*>(it)->carry_out(numbers, count, effects, memory); });
+}
+EXPORT int64_t numbering_stage(void* it, int64_t number, PyObject* const* effects, uint8_t* memory) {
+  return called([&] { return static_cast<Numbering*>(it)->stage(number, effects, memory); });
+}
+EXPORT void numbering_unstage(void* it) { static_cast<Numbering*>(it)->unstage(); }
 EXPORT int64_t numbering_count(void* it) { return static_cast<Numbering*>(it)->count(); }
 EXPORT int64_t numbering_words(void* it) { return static_cast<Numbering*>(it)->words(); }
 EXPORT int64_t numbering_held(void* it) { return static_cast<Numbering*>(it)->held(); }

@@ -20,7 +20,12 @@ Numbering::Numbering(Deeds deeds, std::vector<int64_t> bases, std::vector<int64_
     }
     deeds_.leaving.push_back(out);
     deeds_.exchanges = std::max(deeds_.exchanges, deeds_.exchange[place] + 1);
+    deeds_.most = std::max(deeds_.most, deeds_.members[place]);
   }
+  deeds_.arrive.assign(deeds_.exchanges * deeds_.most, kNone);
+  for (int64_t place = 0; place < deeds_.count(); ++place)
+    if (deeds_.what[place] == kArrive)
+      deeds_.arrive[deeds_.exchange[place] * deeds_.most + deeds_.member[place]] = place;
   forget();
 }
 
@@ -32,6 +37,7 @@ void Numbering::forget() {
   table_.assign(1 << 12, kNone);
   kept_.clear();
   used_.clear();
+  unstage();
   held_ = 0;
 }
 
@@ -41,8 +47,7 @@ int64_t Numbering::follow(int64_t layout, const int64_t* order, int64_t count, i
   const Layout& lay = layouts_.at(layout);
   who_.assign(lay.lengths.size(), kInitial);
   offset_ = lay.initial;
-  int64_t places = deeds_.count(), found = 0, most = 0;
-  for (int64_t members : deeds_.members) most = std::max(most, members);
+  int64_t places = deeds_.count(), found = 0, most = deeds_.most;
   arrived_.assign(deeds_.exchanges * most, kNone);
   std::fill(computed, computed + places, kNone);
   for (int64_t i = 0; i < count; ++i) {
@@ -163,7 +168,7 @@ int64_t Numbering::give(int64_t number, uint8_t* memory) {
 void Numbering::keep(int64_t number, const uint8_t* memory) {
   int64_t where = place(number), size = deeds_.leaving[where];
   if (!size || kept_.count(number)) return;
-  Left left{std::make_unique<uint8_t[]>(size), size, used_.insert(used_.end(), number)};
+  Left left{std::make_unique_for_overwrite<uint8_t[]>(size), size, used_.insert(used_.end(), number)};
   for (int64_t write = deeds_.writes_at[where]; write < deeds_.writes_at[where + 1]; ++write) {
     const auto& span = deeds_.writes[write];
     std::memcpy(left.bytes.get() + deeds_.outs[write], memory + bases_[span.block] + span.lo, span.hi - span.lo);
