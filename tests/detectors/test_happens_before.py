@@ -397,6 +397,17 @@ def test_a_column_and_a_row() -> None:
     assert [race.examples[0].second.op for race in story.races()] == [2]
 
 
+def test_who_touches_what_lies_between_is_elsewhere() -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    a, b = story.block(64), story.block(64)
+    compute.writes(a[4:8])
+    gather.reads(a.strided(0, 4, (4,), (8,)))
+    compute.writes(b.strided(0, 4, (4,), (8,)))
+    gather.writes(b[4:8])
+    story.assert_clean()
+
+
 def test_a_strided_write_does_not_hide_what_lies_between() -> None:
     story = Story()
     compute, gather = story.streams("compute", "gather")
@@ -434,6 +445,17 @@ def test_a_flat_buffer_of_many_parts() -> None:
         (2, 4, 1),
         (2, 5, 1),
     ]
+
+
+@pytest.mark.parametrize("first", ["reads", "writes"])
+def test_the_first_to_touch_a_flat_buffer_of_many_parts_races_with_each(first: str) -> None:
+    story = Story()
+    compute, gather = story.streams("compute", "gather")
+    flat = story.block(8 * 20)
+    for part in range(20):
+        compute.runs(**{first: flat[8 * part : 8 * part + 8]}, at=1)
+    gather.runs(**{"writes" if first == "reads" else "reads": flat})
+    assert [race.occurrences for race in story.races()] == [20]
 
 
 def test_races_of_a_few_parts_are_told_in_the_order_in_which_these_were_touched() -> None:
@@ -515,6 +537,22 @@ def test_order_through_another_rank() -> None:
 
 def test_no_order_through_another_rank_whose_streams_are_unordered() -> None:
     through_a_peer("nccl::all_reduce", -1, peer_waits=False)[0].assert_race("write-read one two")
+
+
+def test_a_host_that_has_waited_knows_nothing_of_another_rank() -> None:
+    story = Story(ranks=2)
+    group = story.group(0, 0, 1)
+    here, peer = story.hosts
+    one, two = here.streams("one", "two")
+    a = here.block()
+    one.writes(a)
+    two.collective(group)
+    two.reads(a)
+    (theirs,) = peer.streams("theirs")
+    theirs.reads(peer.block())
+    peer.synchronizes(theirs)
+    theirs.collective(group)
+    story.assert_race("write-read one two")
 
 
 @pytest.mark.parametrize(
