@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from replay.footprints import Footprint, Footprints, Region
+from replay.host import Effect
 from replay.record import record
 from replay.recording import Recording
 from replay.replayer import Replayer
 from simgpu.device import Device
-from simgpu.trace import Call, Launch
+from simgpu.trace import Call, Launch, Probe, Transfer
 
 Program = Callable[[], object]
 FOUR = 4  # bytes of a number
@@ -96,3 +97,42 @@ def test_what_the_device_saw_counts_whatever_the_operator_says() -> None:
     made = footprint(lambda: numbers(10)[2:6].mul_(numbers(4)), "aten::mul.out", device_says=True)
     assert sorted(sizes(made.reads)) == [(0, 4 * FOUR), (2 * FOUR, 6 * FOUR)]
     assert sizes(made.writes) == [(2 * FOUR, 6 * FOUR)] and not made.written
+
+
+def test_a_collective_takes_in_all_that_it_is_given_and_writes_all_that_it_brings() -> None:
+    views = [(block, "float32", (5,), (1,), 2, False, False) for block in range(3)]
+    records = [*record(lambda device: None).records[0], Transfer(7, tuple(views[:2]), tuple(views[1:]))]
+    footprints = Footprints(Recording.of({0: records}))
+    taken, brought = (footprints.of(Effect(0, 0, 0, what, 7, 0)) for what in ("arrive", "leave"))
+    assert taken.reads == [Region(0, block, 2 * FOUR, 7 * FOUR) for block in (0, 1)] and not taken.writes
+    assert brought.writes == [Region(0, block, 2 * FOUR, 7 * FOUR) for block in (1, 2)] and not brought.reads
+
+
+def test_what_is_left_at_the_end_is_all_that_was_ever_written_to_the_block() -> None:
+    def run(device: Device) -> None:
+        block = torch.empty(10, device="cuda")
+        for at in (7, 2, 4):
+            block[at : at + 1].fill_(1)
+        torch.cuda.synchronize()
+        del block
+
+    records: list[Any] = list(record(run).records[0])
+    (written,) = {access[0] for one in records if isinstance(one, Launch) for access in one.writes}
+    view = (written, "uint8", (10 * FOUR,), (1,), 0, False, False)
+    records.append(Probe(1, "final", "", view, 0))
+    made = Footprints(Recording.of({0: records})).of(Effect(0, 0, 0, "probe", 1, 0))
+    assert made.reads == [Region(0, written, 2 * FOUR, 8 * FOUR)]
+
+
+def test_what_was_there_is_read_where_not_every_byte_is_written() -> None:
+    apart = (0, "float32", (3,), (2,), 0, False, False)
+    records = [*record(lambda device: None).records[0], Transfer(7, (), (apart,))]
+    made = Footprints(Recording.of({0: records})).of(Effect(0, 0, 0, "leave", 7, 0))
+    assert made.reads == made.writes == [Region(0, 0, 0, 5 * FOUR)] and not made.written
+
+
+def test_what_was_written_whole_is_not_read_where_the_device_saw_it_too() -> None:
+    made, region = Footprint(), Region(0, 0, 0, 8)
+    made.write(region, whole=True)
+    made.write(region, whole=False)
+    assert (made.reads, made.writes, made.written) == ([], [region], {region})
