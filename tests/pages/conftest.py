@@ -42,6 +42,10 @@ class Opened:
         self.page.on("request", lambda request: self._asked(request.url, address))
         self.page.goto(address)
 
+    def fits(self, width: int) -> None:
+        """The page is no wider, once its charts have followed the window: they do that a moment later."""
+        self.page.wait_for_function("wide => document.documentElement.scrollWidth <= wide", arg=width)
+
     def _asking(self, dialog: Dialog) -> None:
         self.errors.append(f"a dialog: {dialog.message}")
         dialog.dismiss()

@@ -123,7 +123,7 @@ def test_nothing_is_asked_for_and_nothing_fails(report: Path, visit: Visit) -> N
         seen.page.emulate_media(color_scheme=scheme)
         for name in ("loss", "norm"):
             seen.page.locator(f"label[for={name}-{axis}]").click()
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        seen.fits(width)
     assert seen.asked == []
     assert seen.errors == []
 

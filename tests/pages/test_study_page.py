@@ -56,7 +56,7 @@ def test_nothing_is_asked_for_and_nothing_fails(reports: dict[str, Path], visit:
         seen.page.emulate_media(color_scheme=scheme)
         expect(seen.page.locator(".bk-Figure canvas, .chart img").first).to_be_visible()
         assert seen.page.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        seen.fits(width)
     assert seen.asked == []
     assert seen.errors == []
 

@@ -61,7 +61,7 @@ def test_no_name_breaks_the_page_or_runs(kind: str, tmp_path: Path, visit: Visit
     assert seen.asked == []
     assert seen.page.inner_text("#verdict") == "unstable"
     assert seen.page.locator("main img, main script, main iframe").count() == 0
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    seen.fits(390)
 
 
 def test_a_run_that_crashed_says_what_is_known(tmp_path: Path, visit: Visit) -> None:
