@@ -33,13 +33,11 @@ _FRAMEWORKS = "import torch, transformers, deepspeed"
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """Whole processes; both models in turn, so that both meet the same weather.
 
-    Beside the limit stand what a command cannot be without, the frameworks' own imports, and the same job with all its
-    layers executed. The time of an operation is that of the rehearsal alone, from the model's first line to the end of
-    its last step. Memory is a bound: the peak of the largest process, for each of them. Raises RuntimeError when a
-    command does not end as expected.
+    Beside the limit stands what a command cannot be without, the frameworks' own imports. The time of an operation is
+    that of the rehearsal alone, from the model's first line to the end of its last step. Memory is a bound: the peak of
+    the largest process, for each of them. Raises RuntimeError when a command does not end as expected.
     """
     seconds: list[float] = []
-    exact: list[float] = []
     imports: list[float] = []
     memory: list[float] = []
     ratios: list[float] = []
@@ -57,14 +55,13 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
                     seconds.append(took)
                     memory.append(processes * peak / (1 << 30))
         if round_:
-            exact.append(_dry("llama-2-70b", "--exact")[0])
             imports.append(_imports())
             ratios.append(each["llama-2-70b"][-1] / each["llama-2-7b"][-1])
-    what = "Llama-2-70B, 64 ranks, hpZ 8: command to verdict"
     figures = [
-        Figure("dry", what, median(seconds), "s", LIMIT_S, _rounds(seconds)),
+        Figure(
+            "dry", "Llama-2-70B, 64 ranks, hpZ 8: command to verdict", median(seconds), "s", LIMIT_S, _rounds(seconds)
+        ),
         Figure("dry", f"its memory ({_bound(processes)})", median(memory), "GiB", LIMIT_GIB),
-        Figure("dry", f"{what}, all layers executed", median(exact), "s", None, _rounds(exact)),
         Figure("dry", "torch, transformers and DeepSpeed imported", median(imports), "s", None, _rounds(imports)),
     ]
     for model, times in each.items():
@@ -149,10 +146,10 @@ def _imports() -> float:
     return time.perf_counter() - began
 
 
-def _dry(model: str, layers: str = "") -> tuple[float, int, dict[str, Any]]:
+def _dry(model: str) -> tuple[float, int, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        peak = _run(f"dry --model {model} {_JOB} {layers} --name bench --runs {folder}".split(), allowed=(0, 1))
+        peak = _run(f"dry --model {model} {_JOB} --name bench --runs {folder}".split(), allowed=(0, 1))
         took = time.perf_counter() - began
         found: dict[str, Any] = json.loads((Path(folder) / "bench" / "dry.json").read_text(encoding="utf-8"))
     if not found["races"]:

@@ -34,6 +34,6 @@ class Labels:
         """The names of the bytes from ``lo`` to ``hi`` (exclusive)."""
         labels = list(self._labels)
         if self._bounds is None:
-            self._bounds = np.array([label[:2] for label in labels])
+            self._bounds = np.array([label[:2] for label in labels], dtype=np.int64)
         hits = np.flatnonzero((self._bounds[:, 0] < hi) & (self._bounds[:, 1] > lo))
         return {Name(*labels[at][2:]) for at in hits}

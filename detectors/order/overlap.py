@@ -54,7 +54,7 @@ def _runs(
 ) -> tuple[npt.NDArray[np.int64] | None, int]:
     """Sorted starts of the runs that may touch [left, right), and their length; None if they are too many."""
     run, dims = _normal(length, layout)
-    starts = np.array([lo])
+    starts = np.array([lo], dtype=np.int64)
     inner = [run]  # inner[k]: bytes spanned by the dimensions behind k
     for stride, size in reversed(dims[1:]):
         inner.insert(0, inner[0] + stride * (size - 1))

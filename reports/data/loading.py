@@ -263,6 +263,8 @@ def _instead(folder: Path) -> str:
         return "it is an incident of the NaN watch. 'python -m repro report' makes a page of that as well"
     if (folder / "job.json").exists():
         return "it is a dry run that did not come to its end. Run it again"
+    if any((folder / one).exists() for one in ("scenario.json", "check.json")):
+        return "it ended before it could write what it found. Run it again"
     inner = sorted(one.parent.name for name in ("findings.json", "scenario.json") for one in folder.glob(f"*/{name}"))
     if inner:
         return f"it holds runs. Choose one of them, such as {folder / inner[0]}"

@@ -75,7 +75,7 @@ def sweep(
     folder = places.keep(folder)
     if part:
         return
-    if "asking_us" in frame and study.asked(frame) >= _TOLD:
+    if study.asked(frame) >= _TOLD:
         console.print(
             f"In these runs no query of an event is answered, so a step may be up to {study.asked(frame):.1%} longer "
             "than in 'repro dry', and more pairs unordered: the column asking_us says it of each row.",

@@ -6,7 +6,18 @@ import pytest
 
 from detectors import RaceDetector
 from detectors.engines import Engine
-from simgpu.trace import Access, Alloc, Collective, Group, Launch, Record, TraceError, Wait, begin
+from simgpu.trace import (
+    Access,
+    Alloc,
+    Collective,
+    Group,
+    Label,
+    Launch,
+    Record,
+    TraceError,
+    Wait,
+    begin,
+)
 
 pytestmark = pytest.mark.parametrize("engine", ["python", "native"])
 
@@ -78,6 +89,26 @@ def strided(engine: Engine, layout: tuple[int, tuple[int, ...], tuple[int, ...]]
     accesses = [Access(1, 0, 64), Access(1, 0, 64, layout)]
     launches = [Launch(op, op, "k", (), (access,), -1, 0, 0, 1) for op, access in enumerate(accesses)]
     RaceDetector(engine=engine).feed(0, launches)
+
+
+BEYOND = 1 << 63
+no_place = pytest.raises((OverflowError, ValueError))  # in Python's words, and in those of the native engine
+
+
+def test_bytes_that_no_memory_has(engine: Engine) -> None:
+    """What lies beyond 64 bits cannot be compared exactly, so it is not compared at all."""
+    accesses = [Access(1, 0, 2 * BEYOND, (4, (2,), (1 << 62,))), Access(1, BEYOND, BEYOND + 8)]
+    launches = [Launch(op, op, "k", (), (access,), -1, 0, 0, 1) for op, access in enumerate(accesses)]
+    with no_place:
+        RaceDetector(engine=engine).feed(0, launches)
+
+
+def test_names_of_bytes_that_no_memory_has(engine: Engine) -> None:
+    detector = RaceDetector(engine=engine)
+    launches = [Launch(op, op, "k", (), (Access(1, 0, 8),), -1, 0, 0, 1) for op in range(2)]
+    with no_place:
+        detector.feed(0, [Label(1, BEYOND, BEYOND + 8, "parameter", "weight"), *launches])
+        detector.findings()
 
 
 def test_nothing_is_fed_to_a_detector_that_has_finished(engine: Engine) -> None:

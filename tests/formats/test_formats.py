@@ -222,3 +222,9 @@ def test_a_folder_that_is_no_run_is_told_as_for_a_page(there: bool, tmp_path: Pa
         items.load(folder)
     assert str(of_a_format.value) == str(of_a_page.value)
     assert str(of_a_format.value).startswith(f"{folder} is not a run: ")
+
+
+def test_a_run_that_was_killed_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "check.json").write_text("{}")
+    with pytest.raises(ReportError, match="is not a run: it ended before it could write what it found. Run it again$"):
+        items.load(tmp_path)
