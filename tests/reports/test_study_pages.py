@@ -323,7 +323,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 def _no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands with what their studies would have found."""
     monkeypatch.setattr(rehearsal, "preload", lambda: None)
-    monkeypatch.setattr(sweep_study, "sweep", lambda *_, **__: make.sweep_frame())
+    monkeypatch.setattr(sweep_study, "sweep", lambda *_, **__: make.sweep_frame().assign(asking_us=0.0))
     monkeypatch.setattr(placements_study, "study", lambda *_, **__: make.placements_frame())
     monkeypatch.setattr(sites_study, "study", lambda *_, **__: make.sites_frame())
     monkeypatch.setattr(releases, "row_of", lambda *_: {"failure": "there is no network"})
