@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fuzz.subject import Subject
 from replay import footprints
 from replay import sharing as module
 from replay.deviations import OperationDelay, Stretch
+from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.footprints import Footprint, Footprints
 from replay.record import record
@@ -192,41 +194,47 @@ def test_what_the_host_brought_is_there_after_it_was_tried_out() -> None:
 
 
 def test_descriptions_are_forgotten_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WORDS", 0)
     subject = Subject(recorded())
-    subject.run()
-    once = subject.sharing.computations[1]
-    monkeypatch.setattr(module, "_WORDS", once)
-    both(subject, subject.sharing)
-    assert subject.sharing.computations[1] < 3 * once
+    timings = [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in subject.operations]
+
+    def known(timing: DeviceTiming) -> tuple[int, int]:
+        assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing))
+        return subject.sharing.computations
+
+    assert [known(one) for one in timings] == [known(one) for one in timings]  # each begins with nothing
 
 
 def holding(device: Device) -> None:
     """Blocks that another stream still reads when they are handed out, if that is late: each is a place of its own."""
     side = torch.cuda.Stream()
     device.name_stream(side, "side")
-    total = torch.zeros((), device="cuda")
+    sums = []
     for number in range(4):
         held = torch.full((1000 * (number + 1),), float(number + 1), device="cuda")
         with torch.cuda.stream(side):
-            total = total + held.sum()
+            sums.append(held.sum())
         held.record_stream(side)
         size = held.numel()
         del held
         for _ in range(20):  # meanwhile the side is done with it
             torch.ones(10, device="cuda")
-        total = total + torch.full((size,), 100.0, device="cuda").sum()
+        sums.append(torch.full((size,), 100.0, device="cuda").sum())
     torch.cuda.synchronize()
-    device.probe("loss", "", total, lambda value: None)
+    for number, one in enumerate(sums):
+        device.probe("parameter", str(number), one, lambda value: None)
 
 
 def test_however_many_places_blocks_have_each_timing_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LAYOUTS", 2)
     subject = Subject(record(holding))
-    side = [name for name in subject.operations if "sum" in name.kernel]
-    timings = [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in side]
-    late = {subject.replayer.holds.late(subject.replayer.graph.timed(one), subject.replayer.settled) for one in timings}
-    assert len(late) > 3
-    for timing in (*timings, *timings):
+    slow = [name for name in subject.operations if "sum" in name.kernel]
+    places = {}  # by what is late, a timing
+    for timing in [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in slow]:
+        places[subject.replayer.holds.late(subject.replayer.graph.timed(timing), subject.replayer.settled)] = timing
+    timings = [timing for late, timing in places.items() if late]
+    assert len(timings) > 3
+    for timing in (*timings, *timings, *reversed(timings)):  # there and back: the last two are still known
         assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing))
     assert not subject.sharing.reason
 
@@ -247,3 +255,91 @@ def test_work_that_touches_memory_by_two_names_is_not_shared() -> None:
     sharing = SharingReplayer(replayer)
     assert "two blocks that share memory" in sharing.reason
     assert sharing.run().checksums == replayer.run().checksums
+
+
+def finding(device: Device) -> None:
+    """A new block that nobody wrote, of the memory of two that another stream still reads when it is late."""
+    side = torch.cuda.Stream()
+    device.name_stream(side, "side")
+    clock = torch.ones(10, device="cuda")
+    held = [torch.full((size,), float(size), device="cuda") for size in (1024, 640)]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        total = sum(one.sum() for one in held)
+    for one in held:
+        one.record_stream(side)
+    del held, one
+    for _ in range(20):  # meanwhile the side is done with them
+        clock.add_(1)
+    found = torch.empty(1024 + 640, device="cuda")
+    device.probe("parameter", "found", found * 2, lambda value: None)
+    torch.cuda.synchronize()
+    device.probe("loss", "", total, lambda value: None)
+
+
+def test_a_block_of_memory_of_its_own_finds_what_all_formers_left() -> None:
+    subject = Subject(record(finding))
+    first, *_ = [one for one in subject.operations if "sum" in one.kernel]
+    timing = subject.timing([OperationDelay(first, "long", 1 << 20)])
+    late = subject.replayer.holds.late(subject.replayer.graph.timed(timing), subject.replayer.settled)
+    assert len({hold.former for _, hold in late}) == 2 and len({hold.block for _, hold in late}) == 1
+    assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing)) == shown(subject.replayer.run())
+    assert not subject.sharing.reason
+
+
+def test_of_what_the_host_reads_the_first_that_is_another_is_told() -> None:
+    def program(device: Device) -> None:
+        side = torch.cuda.Stream()
+        device.name_stream(side, "side")
+        values = [torch.full((4,), float(number), device="cuda") for number in range(1, 4)]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            for value in values[1:]:
+                value.mul_(2)
+        for value in values:
+            value.sum().item()
+
+    subject = Subject(record(program))
+    slow = next(one for one in subject.operations if "mul" in one.kernel)
+    timing = subject.timing([OperationDelay(slow, "long", 1 << 20)])
+    departure = subject.sharing.run(timing).departure
+    assert departure is not None and departure == subject.replayer.run(timing).departure
+
+
+def gathering(device: Device) -> None:
+    """On ``side`` is written, too late or not, what is gathered, what is added to that, and what much is made of."""
+    if not dist.is_initialized():
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    side = torch.cuda.Stream()
+    device.name_stream(side, "side")
+    given, gathered = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    large, added = torch.ones(10_000, device="cuda"), torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        given.mul_(2)
+        added.sub_(4)
+        large.add_(3)
+    dist.all_gather_into_tensor(gathered, given)
+    total = gathered + added
+    for _ in range(5):
+        large = large * 5
+    torch.cuda.synchronize()
+    for number, value in enumerate((total, large)):
+        device.probe("parameter", str(number), value, lambda value: None)
+
+
+def test_a_collective_ends_with_the_data_of_its_own_timing_whoever_used_the_memory_meanwhile() -> None:
+    subject = Subject(record(gathering))
+
+    def late(kernel: str) -> DeviceTiming:
+        slow = next(one for one in subject.operations if kernel == one.kernel)
+        return subject.timing([OperationDelay(slow, "long", 1 << 20)])
+
+    sharing = SharingReplayer(subject.replayer, kept=subject.sharing.written)
+    assert sharing.run().checksums == subject.replayer.recorded
+    sharing.run(late("add"))  # what that makes of ``large`` drives out what was gathered
+    subject.replayer.run(late("mul"))  # gathers something else in the same memory
+    seen, timing = sharing.shared.effects, late("sub")
+    assert shown(sharing.run(timing)) == shown(subject.replayer.run(timing))
+    assert sharing.shared.effects > seen + 2  # the sum, a look at it, and what was given up: the collective's end
+    assert not sharing.reason and not sharing.shared.plainly
