@@ -158,7 +158,7 @@ bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 mutants: $(READY) ## Small errors put into engine, device and replay, one at a time: the tests must notice each (hours)
 	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
-mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; hours; goes on where it was stopped)
+mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; half an hour; goes on where it was stopped)
 	@$(PIP) --requirement requirements-mutants.txt
 	@$(BIN)/python -m mutants.every --jobs $(JOBS) $(ARGS)
 

@@ -31,8 +31,9 @@ _ROUNDS, _STRETCHES = 3, 20
 
 def _detector(say: Say) -> list[Figure]:
     """Short traces are repeated until they take as long as the long one, so that both meet the same weather. By how
-    much the same work differs when it is measured twice stands beside what grows.
+    much the same work differs when it is measured twice stands beside what grows, and so do instructions.
     """
+    from benchmarks import counted
     from benchmarks.detector import grown, measure, runs
     from detectors.engines import Engine
 
@@ -67,6 +68,7 @@ def _detector(say: Say) -> list[Figure]:
         Figure("detector", f"an operation among {_ENDLESS:,}", median(all_.long) * 1e6, "us", NATIVE_LIMIT_US, long),
         Figure("detector", f"{_ENDLESS:,} against {_FEW:,}", median(all_.ratios), "times", DETECTOR_GROWTH, growth),
         Figure("detector", f"the noise: {_FEW:,} against {_FEW:,}", median(all_.same), "times", None, same),
+        *counted.measure(say),
     ]
 
 

@@ -3,9 +3,9 @@
 Run: ``python -m benchmarks.detector``. The claim: at most a microsecond per launch with two reads and a write (15 in
 the engine that is to be read), and as much for the ten-millionth as for the first thousand.
 
-Counted by valgrind, which no other work disturbs, a launch of this sequence takes the engine 7,181 instructions and
-25.1 misses of a cache of 1 MiB among the launches from 2,000 to 40,000, and 7,177 and 25.1 among those from 41,000 to
-120,000. Those from 1,000 to 2,000 take 7,328 and 22.9: less of the buffer is remembered, in memory that is new.
+In instructions, which no other work disturbs, that is :mod:`benchmarks.counted`. By it a launch of this sequence misses
+a cache of 1 MiB 25.1 times among the launches from 2,000 to 40,000, and as often among those from 41,000 to 120,000;
+22.9 times among those from 1,000 to 2,000, as less of the buffer is remembered, in memory that is new.
 """
 
 from __future__ import annotations

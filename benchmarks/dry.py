@@ -95,9 +95,14 @@ def measure_sweep(say: Callable[[str], None]) -> list[Figure]:
 def measure_many(say: Callable[[str], None]) -> list[Figure]:
     """Many ranks, from few layers; at 70B beside the dry run of all layers. Both must agree, or RuntimeError is raised.
 
-    Whole processes, classes of ranks compared; seconds are of the clock, and of the processor in the note.
+    Whole processes, classes of ranks compared; seconds are of the clock, and of the processor in the note. Beside them
+    what no command can be without, the frameworks' own imports.
     """
-    figures: list[Figure] = []
+    say("many: imports")
+    imports = [_imports() for _ in range(ROUNDS + 1)][1:]
+    figures = [
+        Figure("many", "torch, transformers and DeepSpeed imported", median(imports), "s", None, _rounds(imports))
+    ]
     processes = 1 + 2 * cores()  # the command, and on each processor a worker with its rank
     bound = _bound(processes)
     for what, job in _MANY.items():

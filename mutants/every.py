@@ -3,8 +3,8 @@
 mutmut changes one operator, number, name or argument of ``detectors/order`` at a time, some 1,600 in all, and runs the
 tests that reach it. Both engines judge there: the twin in C++ is not changed, so a change that shows in any finding is
 noticed. One that makes the tests take five times as much of the processor is, too: most of these never end. Names are
-those of mutmut (``"detectors.order.clocks*"``); without any it is all of them, for two hours. What was noticed is kept
-in ``build/mutmut``, and so is what is argued; a later call tries the rest, and what changed.
+those of mutmut (``"detectors.order.clocks*"``); without any it is all of them, for half an hour. What was noticed is
+kept in ``build/mutmut``, and so is what is argued; a later call tries the rest, and what changed.
 
 Survivors are printed as differences, but for those that ``mutants/argued.toml`` says why nobody can notice. Exit
 status: 0 where no other survives, 1 where one does.
