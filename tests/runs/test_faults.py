@@ -48,6 +48,8 @@ COMMANDS = {
     "dry-extend": Case(("dry", *_LARGE, "--extend"), "it", "job.json", "recording 4 layers", 1),
     "sweep": Case(("sweep", *_JOB, "--workers", "2"), "it", "job.json", "9 networks", 4),
     "fuzz": Case(("fuzz", "hpz-short", "--examples", "100000"), "", "", "Race 1", 2, "timings.json"),
+    "replay": Case(("replay", "t1,hpz-short,x2:stream:compute"), "", "", "recording one live run", 2),
+    "replay-live": Case(("replay", "t1,hpz-short,x2:stream:compute", "--live"), "", "", "running the timing live", 2),
 }
 ALL = [
     *product(COMMANDS, ("command", "job"), (TERMINAL, SERVICE, GONE)),
