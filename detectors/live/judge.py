@@ -19,6 +19,7 @@ from detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, Pro
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
 _PASSED = {Kind.OUTPUT, Kind.TAKEN}
 _GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
+_RANKS = 8
 _SPREAD = 12
 _MORE = "Watch with checksums to know which."
 
@@ -243,6 +244,12 @@ def merge(findings: Iterable[Finding]) -> Finding | None:
     evidence = first.evidence
     others = [one for one in found[1:] if one.rank != first.rank]
     if others:
-        names = ", ".join(str(rank) for rank in sorted({one.rank for one in others})[:8])
-        evidence = (*evidence, f"Seen later, or at the same place, on rank {names}.")
+        evidence = (*evidence, f"Seen later, or at the same place, on {_named({one.rank for one in others})}.")
     return Finding(**{**first.__dict__, "ranks": ranks, "evidence": evidence})
+
+
+def _named(ranks: Iterable[int]) -> str:
+    """All of a few ranks; of many the first, and how many more."""
+    every = sorted(ranks)
+    more = f" and {len(every) - _RANKS} more" if len(every) > _RANKS else ""
+    return f"rank {', '.join(map(str, every[:_RANKS]))}{more}"

@@ -264,6 +264,13 @@ def test_of_all_ranks_findings_the_earliest_counts_and_all_ranks_are_listed() ->
     assert merged.evidence[-1] == "Seen later, or at the same place, on rank 0, 1."
 
 
+def test_of_many_ranks_the_first_are_named_and_the_others_counted() -> None:
+    few, many = (merge(of_rank(rank, probe(LOSS, 9)) for rank in range(count)) for count in (2, 64))
+    assert few is not None and few.evidence[-1] == "Seen later, or at the same place, on rank 1."
+    assert many is not None and many.ranks == tuple(range(64))
+    assert many.evidence[-1] == "Seen later, or at the same place, on rank 1, 2, 3, 4, 5, 6, 7, 8 and 55 more."
+
+
 def test_at_the_same_place_the_lowest_rank_speaks() -> None:
     merged = merge([of_rank(3, probe(LOSS, 9)), of_rank(1, probe(LOSS, 9))])
     assert merged is not None
