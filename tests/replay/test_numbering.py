@@ -325,6 +325,28 @@ def test_who_reads_the_same_in_another_order_computes_the_same() -> None:
         assert fresh.tolist() == [2] and early[2] != first[2]
 
 
+def test_what_an_effect_left_in_two_places_is_found_in_both() -> None:
+    first, second = Span(0, 0, 8), Span(1, 0, 8)
+    deeds = [Deed("work", (), (first, second)), Deed("work", (first,)), Deed("work", (second,))]
+    for numbers in engines(deeds, 1000):
+        here = AsRecorded(deeds)
+        computed = numbers.follow(0, np.arange(3))[0].tolist()
+        assert numbers.carry_out(np.array(computed[:1]), here.effects, here.memory) == 1
+        made = here.memory[:16].tobytes()
+        here.memory[:16] = 0
+        assert [numbers.give(reader, here.memory) for reader in computed[1:]] == [NONE, NONE]
+        assert here.memory[:16].tobytes() == made
+
+
+def test_where_a_block_ends_within_another_that_one_is_as_it_was_at_first() -> None:
+    """The last block lies over the beginning of the one before it, and nobody touches it."""
+    for numbers in engines([Deed("work", (Span(3, 0, 8),))], 1000):
+        memory = np.zeros(AREA, dtype=np.uint8)
+        computed, _ = numbers.follow(2, np.arange(1))
+        assert numbers.give(int(computed[0]), memory) == NONE
+        assert memory[24:32].tolist() == [36, 37, 38, 39, 28, 29, 30, 31]
+
+
 def test_what_was_not_used_for_longest_goes_first() -> None:
     deeds = [*(Deed("work", (), (Span(block, 0, 8),)) for block in range(3)), Deed("work", (Span(0, 0, 8),), ())]
     for numbers in engines(deeds, 16):
