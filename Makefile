@@ -155,7 +155,7 @@ results: $(READY) ## Run the studies again whose tables the pages show (an hour 
 bench: $(READY) ## Measure speed and memory against the limits; ARGS select rows
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-mutants: $(READY) ## Small errors put into engine, device and replay, one at a time: the tests must notice each (hours)
+mutants: $(READY) ## Small errors put into engine, device and replay, one at a time: the tests must notice each (40 minutes)
 	@$(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)
 
 mutants-every: $(READY) ## Every small change that mutmut makes in detectors/order (installs it; half an hour; goes on where it was stopped)

@@ -24,6 +24,12 @@ def test_every_mutant_changes_something_and_has_a_name_of_its_own() -> None:
     assert len({(one.listed, one.name) for one in mutants}) == len(mutants)
 
 
+def test_all_that_judges_the_engine_judges_the_mutants_of_the_lists_too() -> None:
+    judges = {f"tests/detectors/test_{name}.py" for name in TESTS}
+    for one in (*read("order"), *read("native")):
+        assert judges <= set(one.tests), one.name
+
+
 def test_a_mutant_that_nobody_can_notice_says_why_in_one_line() -> None:
     assert all("\n" not in one.equivalent for one in listed())
 
