@@ -1,7 +1,7 @@
 """``python -m benchmarks [row ...]``: measures, shows a table, and writes ``runs/bench.json``.
 
 When every row is measured, or with ``--keep``, they take the place of what ``benchmarks/results.md`` has of these rows.
-Exit status 0 whether limits are met or not.
+Exit status 0 whether limits are met or not, 1 where a row could not be measured: the others are told all the same.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ _ROUNDS, _STRETCHES = 3, 20
 
 def _detector(say: Say) -> list[Figure]:
     """Short traces are repeated until they take as long as the long one, so that both meet the same weather. By how
-    much the same work differs when it is measured twice stands beside what grows, and so do instructions.
+    much the same work differs when it is measured twice stands beside what grows.
     """
-    from benchmarks import counted
     from benchmarks.detector import grown, measure, runs
     from detectors.engines import Engine
 
@@ -68,7 +67,6 @@ def _detector(say: Say) -> list[Figure]:
         Figure("detector", f"an operation among {_ENDLESS:,}", median(all_.long) * 1e6, "us", NATIVE_LIMIT_US, long),
         Figure("detector", f"{_ENDLESS:,} against {_FEW:,}", median(all_.ratios), "times", DETECTOR_GROWTH, growth),
         Figure("detector", f"the noise: {_FEW:,} against {_FEW:,}", median(all_.same), "times", None, same),
-        *counted.measure(say),
     ]
 
 
@@ -92,6 +90,7 @@ ROWS: dict[str, Callable[[Say], list[Figure]]] = {
     "release": _module("release"),
     "catalogue": _module("catalogue"),
     "detector": _detector,
+    "instructions": _module("counted"),
     "replay": _module("replay"),
     "fuzz": _module("fuzz"),
     "search": _module("search"),
@@ -120,17 +119,20 @@ def main() -> None:
     console = Console()
     where = figures.machine()
     found: list[Figure] = []
-    try:
-        for row in dict.fromkeys(rows):
+    broken: list[str] = []
+    for row in dict.fromkeys(rows):
+        try:
             with console.status(row) as status:
                 found += ROWS[row](status.update if console.is_terminal else console.print)
-    except RuntimeError as error:
-        sys.exit(str(error))
+        except RuntimeError as error:  # what the others are is not lost
+            broken.append(f"{row}: {error}")
     figures.show(console, found)
     figures.write_json(found, where, Path("runs/bench.json"))
     console.print("Written: runs/bench.json", highlight=False)
-    if options.keep or set(rows) == set(ROWS):
+    if found and (options.keep or set(rows) == set(ROWS)):
         console.print(f"Written: benchmarks/{keep(found, where).name}", highlight=False)
+    if broken:
+        sys.exit("\n".join(broken))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 def _run(arguments: list[str]) -> int:
     """Bytes that the command or its child had at most."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}  # DeepSpeed sets it
+    environment["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "repro", *arguments]
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)

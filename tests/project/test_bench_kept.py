@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from benchmarks import __main__ as bench
 from benchmarks.figures import Figure
 from benchmarks.kept import keep
 
@@ -32,3 +35,21 @@ def test_the_page_that_is_committed_is_what_its_data_say(tmp_path: Path) -> None
     page = keep([], {}, results)
 
     assert page.read_text() == (committed / "results.md").read_text()
+
+
+def test_a_row_that_cannot_be_measured_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(say: bench.Say) -> list[Figure]:
+        raise RuntimeError("the command ended with 2")
+
+    rows: dict[str, object] = {"dry": breaks, "watch": lambda say: [Figure("watch", "a step", 1.1, "%", 2.0)]}
+    monkeypatch.setattr(bench, "ROWS", rows)
+    monkeypatch.setattr("sys.argv", ["bench", "dry", "watch"])
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SystemExit, match="^dry: the command ended with 2$"):
+        bench.main()
+
+    assert "1.1 %" in capsys.readouterr().out
+    assert "a step" in (tmp_path / "runs" / "bench.json").read_text()
