@@ -43,13 +43,16 @@ def test_a_row_that_cannot_be_measured_loses_no_other(
     def breaks(say: bench.Say) -> list[Figure]:
         raise RuntimeError("the command ended with 2")
 
+    kept: list[Figure] = []
     rows: dict[str, object] = {"dry": breaks, "watch": lambda say: [Figure("watch", "a step", 1.1, "%", 2.0)]}
     monkeypatch.setattr(bench, "ROWS", rows)
+    monkeypatch.setattr(bench, "keep", lambda figures, machine: kept.extend(figures) or tmp_path / "results.md")
     monkeypatch.setattr("sys.argv", ["bench", "dry", "watch"])
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # and nothing is written to the figures that are committed
 
     with pytest.raises(SystemExit, match="^dry: the command ended with 2$"):
         bench.main()
 
     assert "1.1 %" in capsys.readouterr().out
     assert "a step" in (tmp_path / "runs" / "bench.json").read_text()
+    assert [one.what for one in kept] == ["a step"]
