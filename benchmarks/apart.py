@@ -6,6 +6,7 @@ There is a line of JSON for each thing that is going on (a string) and for each 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,11 @@ from importlib import import_module
 from benchmarks.figures import Figure
 
 Say = Callable[[str], None]
+
+
+def shell() -> dict[str, str]:
+    """The environment of a command, as a user has it: DeepSpeed sets a variable that such a GPU refuses."""
+    return {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
 
 
 def apart(row: str, say: Say) -> list[Figure]:

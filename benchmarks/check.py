@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from benchmarks.apart import shell
 from benchmarks.figures import Figure
 
 LIMIT_S = 4.0
@@ -39,9 +39,8 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _seconds(words: list[str], status: int) -> float:
-    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}  # DeepSpeed sets it
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=shell())
     if done.returncode != status:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return time.perf_counter() - began

@@ -17,10 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.detector import Fed
+from benchmarks.detector import GROWTH, Fed
 from benchmarks.figures import Figure
 
-GROWTH = 1.0
 _COUNTED = "order::HappensBefore::feed*"
 _FEW, _SOME, _MANY = 1_000, 50_000, 300_000
 

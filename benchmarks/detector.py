@@ -37,6 +37,7 @@ from simgpu.trace import (
     begin,
 )
 
+GROWTH = 1.0  # times: flat
 STREAMS = ("compute", "all-gather", "reduce", "copy")
 LIVE = 400  # blocks at a time
 WARM_UP = 4000  # launches: after the first thousand a fourth of the flat buffer's parts were never written

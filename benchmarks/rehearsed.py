@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+from benchmarks.apart import shell
 from benchmarks.figures import Figure
 
 LIMIT_S, LIMIT_GIB = 30.0, 2.0
@@ -53,8 +54,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 def _run(arguments: list[str]) -> int:
     """Bytes that the command or its child had at most."""
-    environment = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}  # DeepSpeed sets it
-    environment["OMP_NUM_THREADS"] = "1"
+    environment = {**shell(), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "repro", *arguments]
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)

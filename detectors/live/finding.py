@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 PHASES = ("forward", "backward", "step")
 BEFORE = "before the step"  # detail of a parameter: as the passes used it, and not as the optimizer left it
+_FEW = 8
 
 
 class Kind(StrEnum):
@@ -195,3 +196,9 @@ _MEANING = {
     Cause.GATHER: "The all-gather delivers something else than what it read.",
     Cause.SHARDING: "A parameter is good in its partition and bad after the all-gather: race, stale or uncovered.",
 }
+
+
+def first_few(of_ranks: Sequence[object]) -> str:
+    """All of a few ranks; of many the first, and how many more."""
+    more = f" and {len(of_ranks) - _FEW} more" if len(of_ranks) > _FEW else ""
+    return f"{', '.join(map(str, of_ranks[:_FEW]))}{more}"

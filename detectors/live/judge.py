@@ -13,13 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from detectors.live.chains import Mismatch, Sum, SumEvent
-from detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult
+from detectors.live.finding import BEFORE, Cause, Finding, Kind, ProbePoint, ProbeResult, first_few
 
 # What training keeps. The others only count when one of these is bad.
 _KEPT = {Kind.LOSS, Kind.GRADIENT, Kind.PARAMETER, Kind.PRIMARY, Kind.SECONDARY, Kind.OPTIMIZER}
 _PASSED = {Kind.OUTPUT, Kind.TAKEN}
 _GRADIENTS = {Kind.GRADIENT, Kind.OUTPUT_GRADIENT}
-_RANKS = 8
 _SPREAD = 12
 _MORE = "Watch with checksums to know which."
 
@@ -244,12 +243,6 @@ def merge(findings: Iterable[Finding]) -> Finding | None:
     evidence = first.evidence
     others = [one for one in found[1:] if one.rank != first.rank]
     if others:
-        evidence = (*evidence, f"Seen later, or at the same place, on {_named({one.rank for one in others})}.")
+        seen = first_few(sorted({one.rank for one in others}))
+        evidence = (*evidence, f"Seen later, or at the same place, on rank {seen}.")
     return Finding(**{**first.__dict__, "ranks": ranks, "evidence": evidence})
-
-
-def _named(ranks: Iterable[int]) -> str:
-    """All of a few ranks; of many the first, and how many more."""
-    every = sorted(ranks)
-    more = f" and {len(every) - _RANKS} more" if len(every) > _RANKS else ""
-    return f"rank {', '.join(map(str, every[:_RANKS]))}{more}"

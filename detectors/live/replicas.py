@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from detectors.live.chains import Sum, SumEvent
-from detectors.live.finding import PHASES, Cause, Finding, Kind
+from detectors.live.finding import PHASES, Cause, Finding, Kind, first_few
 from detectors.live.ops import add
 
 Table = dict[str, tuple[int, tuple[int, ...]]]
-_SHOWN = 8  # ranks whose checksums are told
 
 
 def table(sums: Iterable[Sum]) -> Table:
@@ -57,9 +56,8 @@ def odd_one_out(step: int, tables: Sequence[Mapping[str, Sequence[Any]]]) -> Fin
             f"{'most others' if whole else 'the rank whose part it is'} {_truth(rows, part):016x}."
         ]
         if whole and len(set(rows)) == len(rows):
-            held = ", ".join(f"{add(*row):016x}" for row in rows[:_SHOWN])
-            more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-            evidence = [f"All ranks should hold the same; they hold {held}{more}."]
+            held = first_few([f"{add(*row):016x}" for row in rows])
+            evidence = [f"All ranks should hold the same; they hold {held}."]
         return Finding(
             cause=cause,
             kind=Kind.PARAMETER,

@@ -17,6 +17,7 @@ from replay.deviations import OperationDelay, Stretch
 from replay.device_timing import DeviceTiming
 from replay.faults import ReplayError
 from replay.footprints import Footprint, Footprints
+from replay.placement import Hold
 from replay.record import record
 from replay.recording import Recording
 from replay.replayer import Replayer, ReplayOutcome
@@ -225,14 +226,17 @@ def holding(device: Device) -> None:
         device.probe("parameter", str(number), one, lambda value: None)
 
 
+def moved(subject: Subject, timing: DeviceTiming) -> frozenset[tuple[int, Hold]]:
+    """What is handed out too early in this timing, and so has memory of its own."""
+    return subject.replayer.holds.late(subject.replayer.graph.timed(timing), subject.replayer.settled)
+
+
 def test_however_many_places_blocks_have_each_timing_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LAYOUTS", 2)
     subject = Subject(record(holding))
     slow = [name for name in subject.operations if "sum" in name.kernel]
-    places = {}  # by what is late, a timing
-    for timing in [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in slow]:
-        places[subject.replayer.holds.late(subject.replayer.graph.timed(timing), subject.replayer.settled)] = timing
-    timings = [timing for late, timing in places.items() if late]
+    late = [subject.timing([OperationDelay(name, "long", 1 << 20)]) for name in slow]
+    timings = [timing for places, timing in {moved(subject, one): one for one in late}.items() if places]
     assert len(timings) > 3
     for timing in (*timings, *timings, *reversed(timings)):  # there and back: the last two are still known
         assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing))
@@ -282,7 +286,7 @@ def test_a_block_of_memory_of_its_own_finds_what_all_formers_left() -> None:
     subject = Subject(record(finding))
     first, *_ = [one for one in subject.operations if "sum" in one.kernel]
     timing = subject.timing([OperationDelay(first, "long", 1 << 20)])
-    late = subject.replayer.holds.late(subject.replayer.graph.timed(timing), subject.replayer.settled)
+    late = moved(subject, timing)
     assert len({hold.former for _, hold in late}) == 2 and len({hold.block for _, hold in late}) == 1
     assert shown(subject.sharing.run(timing)) == shown(subject.replayer.run(timing)) == shown(subject.replayer.run())
     assert not subject.sharing.reason
