@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
@@ -61,8 +62,8 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         with held():  # or what is left would be nobody's
             if self._open:
-                for process in self._pids():
-                    os.kill(process, signal.SIGKILL)
+                for worker in self._workers():
+                    worker.kill()
             self._pool.shutdown(cancel_futures=True)
 
     def begin(
@@ -131,18 +132,23 @@ class Crew:
             ) from None
 
     def _end_stopped(self) -> None:
-        for process in self._looks.stopped(self._pids()):
+        workers = {worker.pid: worker for worker in self._workers() if worker.pid is not None}
+        for process in self._looks.stopped(workers):
             self._killed = True
-            os.kill(process, signal.SIGKILL)
+            workers[process].kill()
 
     def finish(self) -> None:
         """Wait for what was begun. Raises as :meth:`done`."""
         for _ in self.done():
             pass
 
-    def _pids(self) -> list[int]:
-        """Of the workers: this process's children but for those that were there before."""
-        return [one.pid for one in multiprocessing.active_children() if one not in self._others and one.pid is not None]
+    def _workers(self) -> list[BaseProcess]:
+        """This process's children but for those that were there before.
+
+        To be killed by their own method: a thread of the pool takes note of their ends, so one that was there may be
+        gone, and its number another's.
+        """
+        return [one for one in multiprocessing.active_children() if one not in self._others]
 
 
 def side_by_side(

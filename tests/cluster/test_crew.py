@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from concurrent.futures import wait
+from multiprocessing.process import BaseProcess
 
 import pytest
 
 from scenarios.base import ScenarioError
+from simgpu.ranks import stopped
 from simgpu.ranks.interrupts import concluding
 from studies.crew import Crew
 
@@ -37,7 +41,46 @@ def test_what_ends_may_begin_more_while_this_process_goes_on() -> None:
 def test_what_was_not_waited_for_is_ended() -> None:
     with Crew(1) as crew:
         crew.begin(twice, range(1000))
-    assert list(crew._pids()) == []
+    assert crew._workers() == []
+
+
+def pauses(number: int) -> None:
+    signal.pause()
+
+
+def test_a_worker_that_is_gone_just_when_it_is_to_be_killed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the pool takes note of a worker's end, whenever it is."""
+    before = {*multiprocessing.active_children()}
+    there = multiprocessing.active_children
+    gone: list[BaseProcess] = []
+
+    def just_gone() -> list[BaseProcess]:
+        found = [one for one in there() if one not in before]
+        for one in found:
+            one.kill()
+            one.join()
+        gone.extend(found)
+        return found
+
+    with Crew(1) as crew:
+        crew.begin(pauses, [1])
+        monkeypatch.setattr(multiprocessing, "active_children", just_gone)
+    assert [one.exitcode for one in gone] == [-signal.SIGKILL]
+
+
+def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_are_gone(looks: stopped.Looks, processes: Iterable[int]) -> list[int]:
+        found = [one for one in multiprocessing.active_children() if one.pid in {*processes}]
+        for one in found:
+            one.kill()
+            one.join()
+        return [one.pid for one in found if one.pid is not None]
+
+    with Crew(1) as crew:
+        crew.begin(pauses, [1])
+        monkeypatch.setattr(stopped.Looks, "stopped", all_are_gone)
+        with pytest.raises(ScenarioError, match=r"was stopped \(SIGSTOP\)"):
+            dict(crew.done())
 
 
 def fails(number: int) -> int:
