@@ -78,6 +78,7 @@ def test_a_worker_that_is_gone_just_when_it_was_seen_to_be_stopped_has_failed(mo
 
     with Crew(1) as crew:
         crew.begin(pauses, [1])
+        monkeypatch.setattr(stopped, "LOOK_S", 0.05)
         monkeypatch.setattr(stopped.Looks, "stopped", all_are_gone)
         with pytest.raises(ScenarioError, match=r"was stopped \(SIGSTOP\)"):
             dict(crew.done())
