@@ -15,8 +15,9 @@ READY := $(VENV)/.ready
 BROWSER := .browser/.ready
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --constraint requirements.txt
 
-# By files, in the order in which they are collected (tests/scheduling.py).
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
+# By files, in the order in which they are collected (tests/scheduling.py). They start many interpreters, which keep what
+# they compile, though the environment says that they should not: else that takes a minute in all.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-profile=ci
 
 LINT := $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo --no-cache && $(BIN)/vulture
 

@@ -16,6 +16,7 @@ from tests import housed
 from tests.examples import choose
 from tests.scheduling import ByFile
 
+seldom()  # before all that is imported here
 processor.answer()  # nothing has imported torch yet
 # Whatever a test judges, in this process or another, both engines judge, and have to agree (detectors/engines.py).
 os.environ.setdefault("STREAM_RACES_ENGINE", "both")

@@ -38,6 +38,8 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
         str(tmp_path),
         "--steps",
         "3",
+        "--accumulation",
+        "1",
         "--size",
         "tiny",
     )
@@ -53,7 +55,7 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     assert findings["races"][0]["first"]["stack"][0]["file"] == "deepspeed/runtime/zero/partition_parameters.py"
     assert findings["divergence"]["parameter"]["phase"] == "backward"
     metrics = pd.read_csv(folder / "metrics.csv")
-    assert len(metrics) == 3 * 2 * 4
+    assert len(metrics) == 3 * 4
     assert not metrics["equal"].all()
     assert load(folder / "scenario.json").fix == "none"
     records = list(TraceReader(folder / "trace" / "rank0.trace").read())
@@ -105,7 +107,8 @@ def test_a_run_in_which_hpz_never_ran_says_so_first(tmp_path: Path, capsys: pyte
 
 
 def test_compare_sets_fixes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["compare", "--fixes", "none,event", "--steps", "2", "--size", "tiny", "--runs", str(tmp_path)])
+    short = ("--steps", "2", "--accumulation", "1", "--size", "tiny")
+    main(["compare", "--fixes", "none,event", *short, "--runs", str(tmp_path)])
     shown = capsys.readouterr().out
     assert "side by side" in shown
     assert f"Report: {tmp_path / 'compare' / 'report' / 'index.html'}" in " ".join(shown.split())

@@ -19,7 +19,8 @@ Run = Callable[..., Findings]
 # That leave time to look, that leave none, and that move everything.
 TIMINGS = {name: ALL[name] for name in ("fast network", "paper", "launch bound", "jitter")}
 
-PAIR: dict[str, Any] = {"steps": 2, "accumulation": 1, "ranks": 2, "nodes": 1}
+SHORT: dict[str, Any] = {"steps": 2, "accumulation": 1}
+PAIR: dict[str, Any] = {**SHORT, "ranks": 2, "nodes": 1}
 
 
 def executed(folder: Path, rank: int) -> list[tuple[int, str, tuple[str, int]]]:
@@ -87,7 +88,7 @@ def test_the_order_of_execution_is_the_same_where_looking_takes_no_time(run: Run
 
 def test_without_the_sync_the_watch_names_the_race_from_inside_training(run: Run) -> None:
     """It sees no trace and knows no happens-before: the checksums are its evidence."""
-    found = run(fix="none", watch="on")
+    found = run(fix="none", watch="on", **SHORT)
     assert found.verdict is Verdict.UNSTABLE
     watch = found.watch
     assert watch is not None
@@ -109,7 +110,7 @@ def test_with_the_sync_the_watch_says_nothing(run: Run) -> None:
 def test_a_check_that_waits_for_each_value_hides_the_race(run: Run) -> None:
     """The trap: ``.item()`` after the partition orders the copy before the all-gather, and the bug is gone while it is
     looked for (DeepSpeed issue 5059). That is why the watch never reads a value at once."""
-    found = run(fix="none", watch="blocking", accumulation=1)
+    found = run(fix="none", watch="blocking", **SHORT)
     assert found.verdict is Verdict.CLEAN
     assert not found.races
-    assert run(fix="none", accumulation=1).verdict is Verdict.UNSTABLE
+    assert run(fix="none", **SHORT).verdict is Verdict.UNSTABLE
