@@ -62,6 +62,21 @@ class Job:
                 return
         raise AssertionError(f"it never said {words!r}, but: {self.said}\n{self.started.communicate()[1]}")
 
+    def reads(self, fifo: Path) -> str:
+        """What one of its processes writes there, as soon as it is written. Fails where the command ends before."""
+        ends = (os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(self.started.pid))
+        try:
+            written = b""
+            while ends[0] in wait(ends):
+                part = os.read(ends[0], 1 << 16)
+                if not part and written:
+                    return written.decode()
+                written += part
+        finally:
+            for one in ends:
+                os.close(one)
+        raise AssertionError(f"it ended and wrote nothing to {fifo.name}: {self.started.communicate()}")
+
     def until_there_are(self, count: int) -> list[int]:
         """So many processes that it started, and those that they started."""
         while len(found := psutil.Process(self.started.pid).children(recursive=True)) < count:

@@ -43,9 +43,11 @@ def session(tmp_path: Path) -> Iterator[Session]:
     alone = {**shell(), "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     arguments = ("-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "-p", "no:faulthandler", "test_waits.py")
     job = Job(Here(), "-m", "pytest", *arguments, folder=tmp_path, environment=alone)
-    house, fork = map(int, (tmp_path / "waits").read_text().split())
-    yield Session(job, house, fork)
-    job.close()
+    try:
+        house, fork = map(int, job.reads(tmp_path / "waits").split())
+        yield Session(job, house, fork)
+    finally:
+        job.close()
 
 
 @pytest.mark.wide

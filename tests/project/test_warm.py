@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import Job
 from tests.warm import Here, Source, Warm
 
 TELLS = """
@@ -123,3 +124,17 @@ def test_a_warm_process_may_be_a_fork_of_another_that_knows_less(tmp_path: Path)
     assert first.run("train.py", folder=tmp_path).stdout == "[True, False]\n"
     second.close()
     first.close()
+
+
+def test_what_a_job_writes_to_a_pipe_is_read_and_an_end_without_it_is_told(tmp_path: Path) -> None:
+    """Who reads a pipe that nobody opens waits for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for script, found in (("open('pipe', 'w').write('12 15')", "12 15"), ("raise SystemExit('why')", "")):
+        (tmp_path / "train.py").write_text(script)
+        job = Job(Here(), "train.py", folder=tmp_path)
+        if found:
+            assert job.reads(tmp_path / "pipe") == found
+        else:
+            with pytest.raises(AssertionError, match="it ended and wrote nothing to pipe.*why"):
+                job.reads(tmp_path / "pipe")
+        job.close()
