@@ -41,7 +41,15 @@ def session(tmp_path: Path) -> Iterator[Session]:
     (tmp_path / "test_somebody_waits.py").write_text(BODY)
     os.mkfifo(tmp_path / "waits")
     alone = {**shell(), "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    arguments = ("-p", "fuzz.testing.plugin", "-p", "no:cacheprovider", "-p", "no:faulthandler", "test_somebody_waits.py")
+    arguments = (
+        "-p",
+        "fuzz.testing.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        "test_somebody_waits.py",
+    )
     job = Job(Here(), "-m", "pytest", *arguments, folder=tmp_path, environment=alone)
     try:
         house, fork = map(int, job.reads(tmp_path / "waits").split())
