@@ -38,8 +38,6 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
         str(tmp_path),
         "--steps",
         "3",
-        "--accumulation",
-        "1",
         "--size",
         "tiny",
     )
@@ -55,7 +53,7 @@ def test_unstable_shows_the_instability(tmp_path: Path) -> None:
     assert findings["races"][0]["first"]["stack"][0]["file"] == "deepspeed/runtime/zero/partition_parameters.py"
     assert findings["divergence"]["parameter"]["phase"] == "backward"
     metrics = pd.read_csv(folder / "metrics.csv")
-    assert len(metrics) == 3 * 4
+    assert len(metrics) == 3 * 2 * 4
     assert not metrics["equal"].all()
     assert load(folder / "scenario.json").fix == "none"
     records = list(TraceReader(folder / "trace" / "rank0.trace").read())

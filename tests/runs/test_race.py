@@ -89,7 +89,7 @@ def test_the_bucket_decides_how_the_secondary_is_read(run: Run, prefetch_bucket:
 
 
 def test_a_timing_that_does_not_show_the_race_does_not_hide_it(run: Run) -> None:
-    found = run(fix="none", stands_for="itself", steps=2, accumulation=1)
+    found = run(fix="none", stands_for="itself", steps=2)
     assert found.divergence is not None
     assert not found.divergence.diverged
     assert found.verdict is Verdict.HIDDEN
